@@ -100,7 +100,7 @@ def main() -> int:
         over = row["shards"] / base - 1
         print(f"| {name} | {row['start']:.2f} | {1000 * row['empty_task']:.1f} | {row['shards']:.1f} | {over:+.1%} |")
     if arguments.seconds == parser.get_default("seconds"):
-        save("engines", {"machine": describe("ray", "webtext-prep"), "settings": vars(arguments), "engines": best})
+        save("engines", {"machine": describe("ray", "webtext-gpt2-prep"), "settings": vars(arguments), "engines": best})
     return 0
 
 

@@ -178,7 +178,7 @@ def compare(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         given, kinds = arguments.output, prepare(arguments, stack)
         result: dict[str, Any] = {
-            "machine": describe("ray", "webtext-prep"), "seed": arguments.seed, "stages": arguments.stages,
+            "machine": describe("ray", "webtext-gpt2-prep"), "seed": arguments.seed, "stages": arguments.stages,
             "engines": {},
         }  # fmt: skip
         here = Walk(REFERENCE, arguments, clusters.machines_for("local", [], arguments.workers, ours=True))

@@ -12,7 +12,7 @@ import pytest
 from command_kit import add_shell_flags
 from command_kit.parsing import SHELLS, completion, version_line
 
-MODULES = {"webtext": ("webtext_prep", "webtext-prep"), "gpt2": ("gpt2_train", "gpt2-train")}
+MODULES = {"webtext": ("webtext_prep", "webtext-gpt2-prep"), "gpt2": ("gpt2_train", "webtext-gpt2-train")}
 
 
 def printed(command: str, *flags: str) -> str:
@@ -32,7 +32,7 @@ def test_the_version_is_one_line(command):
 
 
 def test_what_is_not_installed_has_no_version():
-    assert version_line("x", "command-kit", ["absent", "pytest"]).count(",") == 1
+    assert version_line("x", "webtext-gpt2-kit", ["absent", "pytest"]).count(",") == 1
 
 
 def test_a_program_that_is_not_installed_says_its_versions() -> None:
@@ -79,7 +79,7 @@ def test_bash_completes_commands_flags_and_choices():
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_a_script_that_names_each_flag(shell):
     parser = argparse.ArgumentParser(prog="bake")
-    add_shell_flags(parser, "command-kit")
+    add_shell_flags(parser, "webtext-gpt2-kit")
     child = parser.add_subparsers().add_parser("bread", help="bake bread")
     child.add_argument("--minutes", metavar="N", help="how long, 100%% sure")
     child.add_argument("--recipe", metavar="FILE.toml", help="it's a file")

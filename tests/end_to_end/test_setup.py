@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("pipelines/*.py")])
 WORKSPACE = {
-    "command-kit", "indexed-tokens", "webtext-prep", "webtext-audit", "webtext-run", "gpt2-train", "webtext-gpt2",
+    "webtext-gpt2", "webtext-gpt2-kit", "webtext-gpt2-tokens", "webtext-gpt2-prep", "webtext-gpt2-audit", "webtext-gpt2-train",
 }  # fmt: skip
 
 

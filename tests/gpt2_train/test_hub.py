@@ -221,7 +221,7 @@ def test_without_huggingface_hub_the_command_that_downloads_is_named(
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert main(["generate", "--checkpoint", "openai-community/gpt2-medium", "--prompt", "a"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and 'pip install "gpt2-train[hub]"' in said
+    assert said.count("\n") == 1 and 'pip install "webtext-gpt2[hub]"' in said
     assert (
         "`hf download openai-community/gpt2-medium --local-dir gpt2-medium`, and give the folder gpt2-medium." in said
     )

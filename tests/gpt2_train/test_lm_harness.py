@@ -16,7 +16,7 @@ from tests.gpt2_train.small_models import END, constant_model, random_model, sav
 from gpt2_train.evaluation import lm_harness
 
 needs_harness = pytest.mark.skipif(
-    importlib.util.find_spec("lm_eval") is None, reason='needs the extra: pip install "gpt2-train[lm-eval]"'
+    importlib.util.find_spec("lm_eval") is None, reason='needs the extra: pip install "webtext-gpt2[lm-eval]"'
 )
 
 TASKS = {
@@ -131,4 +131,4 @@ def test_a_missing_harness_is_one_sentence(capsys: pytest.CaptureFixture[str], m
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
     assert lm_harness.main() == 2
-    assert 'pip install "gpt2-train[lm-eval]"' in capsys.readouterr().err
+    assert 'pip install "webtext-gpt2[lm-eval]"' in capsys.readouterr().err

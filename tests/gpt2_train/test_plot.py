@@ -201,7 +201,7 @@ def test_a_million_steps_make_a_small_picture(tmp_path: Path) -> None:
 
 
 def test_a_png_has_the_size_of_the_picture_twice(first: Path, tmp_path: Path, capsys: Any) -> None:
-    pytest.importorskip("resvg_py", reason="PNGs need the extra gpt2-train[png]")
+    pytest.importorskip("resvg_py", reason="PNGs need the extra webtext-gpt2[png]")
     code = main(["plot", str(first), "--output", str(tmp_path / "a.png"), "--only", "loss"])
     captured = capsys.readouterr()
     if "no fonts" in captured.err:
@@ -226,7 +226,7 @@ def test_a_png_without_its_package_is_one_sentence(
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["plot", str(first), "--output", str(tmp_path / "a.png")]) == 1
-    assert "pip install 'gpt2-train[png]'" in capsys.readouterr().err
+    assert "pip install 'webtext-gpt2[png]'" in capsys.readouterr().err
     assert not (tmp_path / "a.png").exists()
 
 

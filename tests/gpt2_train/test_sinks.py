@@ -191,7 +191,7 @@ def test_unknown_sinks_and_missing_packages_are_one_sentence(
     assert main([*words, "--config", str(tmp_path / "c.toml")]) == 2
     assert "--log-to tensorbord: no such sink; known are tensorboard, trackio, wandb." in capsys.readouterr().err
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Gpt2UsageError, match=r"--log-to wandb needs .* pip install 'gpt2-train\[wandb\]'"):
+    with pytest.raises(Gpt2UsageError, match=r"--log-to wandb needs .* pip install 'webtext-gpt2\[wandb\]'"):
         chosen_sinks(["wandb"])
 
 
@@ -227,7 +227,7 @@ def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_shows_the_later_value_of_a_step_that_was_done_twice(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
+    pytest.importorskip("tensorboard", reason="needs the extra webtext-gpt2[tensorboard]")
     process(tmp_path, ("tensorboard",), FIRST)
     assert scalars(tmp_path, "train/loss") == [(1, 5.0), (10, 4.0), (20, 3.0)]
     process(tmp_path, ("tensorboard",), AFTER_FALLING_BACK, 10)
@@ -242,7 +242,7 @@ def test_tensorboard_reads_the_files_of_a_run_in_their_order_whatever_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are read by name: two of the same second, or on a machine whose clock is behind, doubled the points."""
-    pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
+    pytest.importorskip("tensorboard", reason="needs the extra webtext-gpt2[tensorboard]")
     import tensorboard.summary.writer.event_file_writer as names
 
     monkeypatch.setattr(time, "time", lambda: now)
@@ -255,7 +255,7 @@ def test_tensorboard_reads_the_files_of_a_run_in_their_order_whatever_the_clock(
 
 
 def test_tensorboard_has_once_what_a_killed_process_had_sent_but_not_noted_or_not_sent(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
+    pytest.importorskip("tensorboard", reason="needs the extra webtext-gpt2[tensorboard]")
     process(tmp_path, ("tensorboard",), FIRST)
     note = tmp_path / "sinks" / "tensorboard.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | {"step": 10, "rows": 1}))
@@ -304,7 +304,7 @@ def wandb_history(folder: Path) -> tuple[set[str], dict[str, list[tuple[int, flo
 
 def test_wandb_offline_has_each_step_once_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file was not complete when the sink said that it was closed: a run that ended then lost its last rows."""
-    pytest.importorskip("wandb", reason="needs the extra gpt2-train[wandb]")
+    pytest.importorskip("wandb", reason="needs the extra webtext-gpt2[wandb]")
     monkeypatch.setenv("WANDB_MODE", "offline")
     said: list[str] = []
     process(tmp_path, ("wandb",), FIRST, said=said.append)
@@ -319,7 +319,7 @@ def test_wandb_offline_has_each_step_once_in_one_run(tmp_path: Path, monkeypatch
 
 
 def test_wandb_without_login_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="needs the extra gpt2-train[wandb]")
+    pytest.importorskip("wandb", reason="needs the extra webtext-gpt2[wandb]")
     for name in ("WANDB_MODE", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -334,7 +334,7 @@ def test_wandb_without_login_is_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
 def test_trackio_has_each_step_once_in_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("trackio", reason="needs the extra gpt2-train[trackio]")
+    pytest.importorskip("trackio", reason="needs the extra webtext-gpt2[trackio]")
     from trackio import sqlite_storage
 
     monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
@@ -356,7 +356,7 @@ def test_trackio_has_each_step_once_in_one_run(
 def test_training_sends_what_it_records_also_after_it_resumed_and_ends_with_its_losses(
     tmp_path: Path, gpt2: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
+    pytest.importorskip("tensorboard", reason="needs the extra webtext-gpt2[tensorboard]")
     assert gpt2(tmp_path, "--steps", 2, "--log-every", 1, "--log-to", "tensorboard") == 0
     curve = capsys.readouterr().err.splitlines()[-10:]
     assert curve[0].startswith(f"{tmp_path}: training loss ") and curve[0].endswith(", step 2")

@@ -342,7 +342,7 @@ def test_a_protocol_without_its_package_names_the_extra(url, extra, monkeypatch)
     with pytest.raises(InputError) as caught:
         location(url)
     assert str(caught.value) == (
-        f"{url} needs packages that are not installed: install them with `pip install 'webtext-prep[{extra}]'`."
+        f"{url} needs packages that are not installed: install them with `pip install 'webtext-gpt2[{extra}]'`."
     )
 
 

@@ -148,7 +148,7 @@ def test_a_node_with_other_versions_is_refused(run, monkeypatch):
     from webtext_prep.stages.clean import Clean
 
     call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries)
-    assert {"Python", "webtext-prep", "ftfy", "langdetect", "tiktoken"} <= ours.keys()
+    assert {"Python", "webtext-gpt2-prep", "ftfy", "langdetect", "tiktoken"} <= ours.keys()
     monkeypatch.setattr(waiting, "versions_here", lambda libraries: {**ours, "ftfy": "9.9"})
     with pytest.raises(InputError, match=r"the node .* has ftfy \d.*, and the machine of this command ftfy 9\.9: "):
         run(call, tasks_of(1))
@@ -192,7 +192,7 @@ def test_without_ray_there_is_a_sentence(webtext, write_shards, tmp_path, monkey
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", "--engine", "ray")
     assert result.code == 2
-    assert "pip install 'webtext-prep[ray]'" in result.sentence
+    assert "pip install 'webtext-gpt2[ray]'" in result.sentence
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
         description="Train, evaluate and sample GPT-2 from token files (.bin/.idx), on one process or many.",
         epilog=EXAMPLE,
     )
-    add_shell_flags(parser, "gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True))
+    add_shell_flags(parser, "webtext-gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
         child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")

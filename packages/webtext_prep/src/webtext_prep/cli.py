@@ -72,7 +72,7 @@ def build_parser(
     """
     parser = Parser(prog="webtext", description=DESCRIPTION, epilog=EPILOG)
     whole = functools.partial(build_parser, known, others)
-    add_shell_flags(parser, "webtext-prep", others=["trafilatura"], whole=whole)
+    add_shell_flags(parser, "webtext-gpt2-prep", others=["trafilatura"], whole=whole)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="stages and commands")
     engines = find_engines()
     both: list[type[Stage] | type[Command]] = [*known.values(), *others.values()]

@@ -1,9 +1,11 @@
 """Runs a whole pipeline, from URLs, dumps, web archives or texts to a model that writes, as one TOML file describes it.
 
-    ./uvw run pipelines/run.py quickstart
-    ./uvw run pipelines/run.py own_text --input my_texts
-    ./uvw run pipelines/run.py openwebtext --urls my_urls.txt --check
-    ./uvw run pipelines/run.py my_pipeline.toml --set train.steps=60
+    webtext-run quickstart
+    webtext-run own_text --input my_texts
+    webtext-run openwebtext --urls my_urls.txt --check
+    webtext-run my_pipeline.toml --set train.steps=60
+
+In a checkout `./uvw run pipelines/run.py` is the same command.
 
 Each table of the file is one command, `webtext COMMAND` or `gpt2 COMMAND`, with that command's settings; they run in
 the order of the file, each on what the one before it wrote. Whatever can be known beforehand is checked before the
@@ -35,11 +37,15 @@ from webtext_run.ablation import FOLDER, Arms, compare, parse_varied, plan_arms
 from webtext_run.preflight import check, count_gpus
 from webtext_run.runner import closing, run_steps
 from webtext_run.steps import (
+    NAME,
     OF_ALL_STAGES,
+    PREFIX,
+    RUN,
     WHOLE,
     Pipeline,
     Step,
     change_settings,
+    has_trainer,
     plan,
     read_pipeline,
     restart,
@@ -84,7 +90,7 @@ def documentation_site(folder: Path) -> Iterator[None]:
 def overview() -> str:
     """The pipelines that there are, and how to start one."""
     rows = aligned([[name, description] for name, description in shipped().items()], "<<")
-    start = "to try all of it, with nothing of your own:\n  ./uvw run pipelines/run.py quickstart"
+    start = f"to try all of it, with nothing of your own:\n  {shlex.join([*PREFIX, RUN])} quickstart"
     return "\n".join(["pipelines:", *(f"  {row}" for row in rows), "", start])
 
 
@@ -93,16 +99,16 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = make_parser()
     if not words:
-        print(f"{parser.format_usage()}\n{overview()}\nall flags: ./uvw run pipelines/run.py --help", file=sys.stderr)
+        print(f"{parser.format_usage()}\n{overview()}\nall flags: {shlex.join([*PREFIX, RUN])} --help", file=sys.stderr)
         return 2
     arguments = parser.parse_args(words)
     again = "the same command" + ("" if arguments.restart is None else " without --restart")
-    return run_command("run.py", lambda: play(arguments), debug=arguments.debug, again=again)
+    return run_command(NAME, lambda: play(arguments), debug=arguments.debug, again=again)
 
 
 def make_parser() -> Parser:
     """The parser of the command line."""
-    parser = Parser(prog="run.py", description=__doc__, epilog=overview())
+    parser = Parser(prog=NAME, description=__doc__, epilog=overview())
     parser.add_argument("pipeline", help="a name, of those listed below, or a TOML file")
     parser.add_argument(
         "--input",
@@ -159,7 +165,7 @@ def play(arguments: argparse.Namespace) -> int:
     path, whole, folder, steps, arms = prepared(arguments)
     with contextlib.ExitStack() as stack:
         is_new = not folder.exists()
-        lock = locked(folder / LOCK, folder, "run.py", "--folder")
+        lock = locked(folder / LOCK, folder, NAME, "--folder")
         if not (is_new or arguments.check):
             stack.enter_context(lock)
         found = check(steps, path, folder, count_gpus([step.name for step in steps]))
@@ -168,7 +174,7 @@ def play(arguments: argparse.Namespace) -> int:
             for line in found.facts:
                 print(line, file=sys.stderr)
         for problem in found.problems[:-1]:
-            print_error("run.py", problem)
+            print_error(NAME, problem)
         if found.problems:
             raise UsageError(found.problems[-1])
         if arguments.check:
@@ -231,6 +237,11 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
     if arguments.restart is not None:
         restart(steps, arguments.restart)
     names = [step.name for step in steps]
+    if not has_trainer() and len(names) < len(tables.keys() - {WHOLE}) and arguments.until not in names:
+        raise UsageError(
+            f"{path.name} also trains a model, and the trainer is not installed: pip install 'webtext-gpt2[train]', or "
+            f"stop before it with --until {names[-1] if names else 'STEP'}."
+        )
     if arguments.until is not None and arguments.until not in names:
         raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")
     if arms is not None and arguments.until is not None:

@@ -16,7 +16,6 @@ from command_kit import UsageError
 from command_kit.command import in_words, sentence_for
 from command_kit.machine import Machine
 from command_kit.settings import changes
-from gpt2_train.config.loading import load_torch
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from webtext_prep import storage
@@ -330,6 +329,8 @@ def count_gpus(names: Sequence[str]) -> int:
     """The GPUs of this machine, if the pipeline trains: asking takes the seconds in which torch is loaded."""
     if "train" not in names:
         return 0
+    from gpt2_train.config.loading import load_torch
+
     load_torch("estimating what the training takes")
     import torch
 

@@ -19,7 +19,7 @@ from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
 from command_kit.command import PARENT, WORDS, print_note
 from indexed_tokens import Tokenizer, corpus_tokenizer
-from webtext_run.steps import SAMPLES, Step, is_held_out_loss, shown_command, words_of
+from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, Step, is_held_out_loss, shown_command, words_of
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -44,7 +44,7 @@ def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = Fal
         if step is train:
             left_out = {other.name: reason for other in steps if (reason := nothing_held_out(other, train))}
             for reason in left_out.values():
-                print(f"\nrun.py: {reason}", file=sys.stderr, flush=True)
+                print(f"\n{NAME}: {reason}", file=sys.stderr, flush=True)
         if step.name not in left_out:
             run_step(step, path, folder, debug)
 
@@ -218,7 +218,7 @@ def echoes(trace: dict[str, Any] | None) -> list[str]:
 
 def write_more(steps: Sequence[Step]) -> list[str]:
     """The command that lets the pipeline's model write: with the prompt of its own [generate], if it has one."""
-    command = ["./uvw", "run", "gpt2", "generate", "--checkpoint"]
+    command = [*PREFIX, "gpt2", "generate", "--checkpoint"]
     command.append(next(step.output for step in steps if step.name == "train"))
     prompts = next((step.table.get("prompt") for step in steps if step.name == "generate"), None)
     return [*command, "--prompt", prompts[0]] if prompts else command
@@ -230,9 +230,9 @@ def next_commands(steps: Sequence[Step], *, is_first_try: bool) -> list[str]:
     model = more[more.index("--checkpoint") + 1]
     last = ["gpt2", "plot", model], "the losses of the training"
     if is_first_try:
-        last = ["pipelines/run.py", "own_text", "--input", "FOLDER"], "the same for your own texts"
-    commands = [(more, "more text"), (["./uvw", "run", "gpt2", "serve", "--checkpoint", model], "a page to try it")]
-    commands.append((["./uvw", "run", *last[0]], last[1]))
+        last = [RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"
+    commands = [(more, "more text"), ([*PREFIX, "gpt2", "serve", "--checkpoint", model], "a page to try it")]
+    commands.append(([*PREFIX, *last[0]], last[1]))
     return [line for words, what in commands for line in (f"  {shlex.join(words)}", f"      {what}")]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from typing import Any
 
 from command_kit import UsageError, setting
 from command_kit.settings import flag_name
-from gpt2_train.training.command import overridden_keys
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
@@ -26,8 +26,15 @@ from webtext_prep.running.settings import Chain, checked, engine_settings, find_
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import is_local, location
 
-HERE = Path(__file__).resolve().parents[4] / "pipelines"
-"""The pipelines that come with the project."""
+HERE = (Path(__file__).parent / "pipelines" / "quickstart.toml").resolve().parent
+"""The pipelines that come with the project: of a checkout its own folder, to which the files of the package lead."""
+IN_CHECKOUT = (HERE.parent / "uvw").is_file()
+RUN = "pipelines/run.py" if IN_CHECKOUT else "webtext-run"
+"""What starts a pipeline here,"""
+NAME = Path(RUN).name
+"""how messages call it,"""
+PREFIX = ("./uvw", "run") if IN_CHECKOUT else ()
+"""and the words before it, and before every other command."""
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
@@ -86,8 +93,11 @@ def change_settings(tables: dict[str, Any], changes: Iterable[str], path: Path) 
             raise UsageError(f"--set {change}: {path} has no table [{name}]; it has {', '.join(tables)}.")
         value = _value(text)
         table = tables[name]
-        for replaced in overridden_keys([key]) if name == "train" else ():
-            table.pop(replaced, None)  # one way to say the length of a run, or the model's size, stands for the others
+        if name == "train" and has_trainer():
+            from gpt2_train.training.command import overridden_keys
+
+            for replaced in overridden_keys([key]):  # one way to say the length of a run stands for the others
+                table.pop(replaced, None)
         table[key] = value
         if name != WHOLE:
             flags.setdefault(name, []).extend(as_flags(key, value, f"--set {change}"))
@@ -203,7 +213,8 @@ def plan(
         site: whether the first input is made when the run starts.
         of_all_stages: where the tasks of each stage run, unless its table says so (engine, workers, ray_address).
 
-    Raises UsageError naming the table and the key.
+    Where the trainer is not installed these are the steps before the first one of it. Raises UsageError naming the
+    table and the key.
     """
     stages, commands = find_stages(), find_commands()
     made = set(first_input[:1]) if site else set()
@@ -214,6 +225,8 @@ def plan(
             continue
         if name in stages:
             step = _stage_step(so_far, stages[name], table, of_all_stages or {})
+        elif name in MODEL_COMMANDS and not has_trainer():
+            break  # see `prepared`
         elif name in MODEL_COMMANDS:
             step = _model_step(so_far, name, table)
         elif name in commands:
@@ -236,6 +249,11 @@ def plan(
             "--engine, or leave it out."
         )
     return steps
+
+
+def has_trainer() -> bool:
+    """Whether the package with the command `gpt2` is installed."""
+    return importlib.util.find_spec("gpt2_train") is not None
 
 
 def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:

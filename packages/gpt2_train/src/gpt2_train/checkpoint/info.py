@@ -66,7 +66,7 @@ def read_info(path: str | Path) -> CheckpointInfo:
     if not isinstance(table, dict) or type(table.get("format")) is not int:
         raise damaged(folder, f"{CHECKPOINT_FILE} names no format")
     if table["format"] > FORMAT:
-        raise Gpt2UsageError(f"the checkpoint {folder} was written by a newer version of gpt2-train: update it.")
+        raise Gpt2UsageError(f"the checkpoint {folder} was written by a newer version: update webtext-gpt2-train.")
     if table["format"] < FORMAT:
         raise Gpt2UsageError(f"the checkpoint {folder} has the old format {table['format']}: train the model again.")
     if table.get("crc32") != table_crc(table):

@@ -3,7 +3,7 @@
     python -m gpt2_train.evaluation.lm_harness \\
         --model gpt2_train --model_args checkpoint=runs/first --tasks lambada_openai
 
-The harness is an optional extra, `gpt2-train[lm-eval]`; it brings the tasks, we bring log-probabilities and texts.
+The harness is an optional extra, `webtext-gpt2[lm-eval]`; it brings the tasks, we bring log-probabilities and texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _run() -> None:
         from lm_eval.__main__ import cli_evaluate
     except ImportError as error:
         raise Gpt2UsageError(
-            f'lm-evaluation-harness is not installed ({error}): pip install "gpt2-train[lm-eval]".'
+            f'lm-evaluation-harness is not installed ({error}): pip install "webtext-gpt2[lm-eval]".'
         ) from None
     import gpt2_train.evaluation.lm_harness_model  # noqa: F401  its model registers itself
 

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     machine, device = Machine(), choose_device()
     checks = [
-        Check("version", version_line("gpt2", "gpt2-train", others=["torch"])),
+        Check("version", version_line("gpt2", "webtext-gpt2-train", others=["torch"])),
         cores_check(),
         memory_check(machine, NEEDED, "the quickstart"),
         disk_check(machine, Path.cwd(), NEEDED, "the quickstart"),

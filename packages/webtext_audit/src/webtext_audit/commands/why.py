@@ -156,7 +156,7 @@ def seen_in_training(run: str, tokens: dict[str, list[int]]) -> dict[str, Any]:
         words += ["--documents-file", numbers.name]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or ["is gpt2-train installed?"]
+        reason = done.stderr.strip().splitlines()[-1:] or ["is webtext-gpt2[train] installed?"]
         raise WebtextError(f"`gpt2 seen` failed: {reason[0]}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -56,7 +56,7 @@ class Doctor(Command):
             raise InputError(f"--host {self.host} is no HOST:PORT: give one such as example.org:443.")
         machine = Machine()
         checks = [
-            Check("version", version_line("webtext", "webtext-prep")),
+            Check("version", version_line("webtext", "webtext-gpt2-prep")),
             cores_check(),
             memory_check(machine, GIB, "the quickstart"),
             disk_check(machine, Path.cwd(), 3 * GIB, "the quickstart"),

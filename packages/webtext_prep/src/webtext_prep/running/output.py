@@ -276,7 +276,7 @@ class Output:
             "host": platform.node(),
             "system": platform.platform(),
             "python": platform.python_version(),
-            "version": metadata.version("webtext-prep"),
+            "version": metadata.version("webtext-gpt2-prep"),
             **run,
             **_places(self.place, inputs),
         }

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from command_kit.parsing import version_of
 from webtext_prep.errors import InputError
 
-PACKAGE = "webtext-prep"
+PACKAGE = "webtext-gpt2-prep"
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ def _unopened(text: str, protocol: str, error: Exception) -> str:
     if isinstance(error, ImportError) and protocol in EXTRAS:
         return (
             f"{text} needs packages that are not installed: install them with `pip install "
-            f"'webtext-prep[{EXTRAS[protocol]}]'`."
+            f"'webtext-gpt2[{EXTRAS[protocol]}]'`."
         )
     return f"{text} can't be opened ({error}): check the protocol, and that the package for it is installed."
 

@@ -69,7 +69,7 @@ def fetch(name: str) -> Path:
     except ImportError:
         raise Gpt2UsageError(
             f"there is no folder {name} here, and huggingface_hub, which would fetch a GPT-2 of that name from Hugging "
-            'Face\'s hub, is not installed: pip install "gpt2-train[hub]"; or download it elsewhere by '
+            'Face\'s hub, is not installed: pip install "webtext-gpt2[hub]"; or download it elsewhere by '
             f"{_command(name)}."
         ) from None
     hub = constants.ENDPOINT

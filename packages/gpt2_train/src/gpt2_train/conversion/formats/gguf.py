@@ -59,7 +59,7 @@ class Gguf(ModelFormat):
             import gguf
         except ImportError as error:
             raise Gpt2UsageError(
-                "writing GGUF needs the package gguf: install gpt2-train[gguf], or `pip install gguf`."
+                "writing GGUF needs the package gguf: install webtext-gpt2[gguf], or `pip install gguf`."
             ) from error
         writer: Any = gguf.GGUFWriter(path, "gpt2")
         dtype = options.dtype or weights.dtype

@@ -97,7 +97,7 @@ def png(picture: str) -> bytes:
         import resvg_py
     except ImportError:
         raise Gpt2Error(
-            "a PNG needs the package resvg-py: pip install 'gpt2-train[png]', or write an .svg or .html file."
+            "a PNG needs the package resvg-py: pip install 'webtext-gpt2[png]', or write an .svg or .html file."
         ) from None
 
     def draw(text: str) -> bytes:

@@ -109,7 +109,7 @@ def chosen_sinks(texts: Iterable[str]) -> list[type[Sink]]:
         sink = known[name]
         if importlib.util.find_spec(sink.package) is None:
             raise Gpt2UsageError(
-                f"--log-to {name} needs the package {sink.package}: pip install 'gpt2-train[{sink.package}]'."
+                f"--log-to {name} needs the package {sink.package}: pip install 'webtext-gpt2[{sink.package}]'."
             )
         found.append(sink)
     return found

@@ -106,7 +106,7 @@ def info_record(date: str, fields: dict[str, str]) -> bytes:
 
 def software() -> str:
     """How this program calls itself in a warcinfo record."""
-    return f"webtext/{importlib.metadata.version('webtext-prep')}"
+    return f"webtext/{importlib.metadata.version('webtext-gpt2-prep')}"
 
 
 def record_id(*parts: str) -> str:

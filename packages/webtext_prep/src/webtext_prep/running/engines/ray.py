@@ -65,7 +65,7 @@ class RayEngine(Engine):
     def __init__(self, workers: int, settings: Any = None) -> None:
         super().__init__(workers, settings)
         if importlib.util.find_spec("ray") is None:
-            raise InputError("--engine ray needs the package ray: install it with `pip install 'webtext-prep[ray]'`.")
+            raise InputError("--engine ray needs the package ray: install it with `pip install 'webtext-gpt2[ray]'`.")
         self._most = workers
         self._cluster: Cluster | None = None
         self.is_here = not self.settings.ray_address
