@@ -15,9 +15,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("pipelines/*.py")])
-WORKSPACE = {
-    "webtext-gpt2", "webtext-gpt2-kit", "webtext-gpt2-tokens", "webtext-gpt2-prep", "webtext-gpt2-audit", "webtext-gpt2-train",
-}  # fmt: skip
+WORKSPACE = {"webtext-gpt2", *(f"webtext-gpt2-{part}" for part in ("kit", "tokens", "prep", "audit", "train"))}
 
 
 def pins() -> dict[str, str]:
