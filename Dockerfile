@@ -13,7 +13,7 @@ ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON_DOWNLOADS=ne
 WORKDIR /build
 COPY pyproject.toml ./
 COPY packages packages
-RUN uv sync --no-dev --no-editable --package webtext-gpt2 --extra ray --extra s3
+RUN uv sync --no-dev --no-editable --package webtext-gpt2-prep --extra ray --extra s3
 
 FROM ${PYTHON}
 RUN useradd --create-home --uid 1000 webtext
