@@ -2,7 +2,9 @@
 
 import json
 import re
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,15 @@ def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
     assert f"model/checkpoints/step-{int(steps.replace(',', '')):07}" in guide["serve"]
     assert f"({parameters} parameters)" in guide["serve"]
     assert f"What the quickstart's {urls} URLs became" in readme
+
+
+def test_the_blocks_of_the_python_page_run_one_after_another(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs/guide/python.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 5
+    (tmp_path / "page.py").write_text("if __name__ == '__main__':\n" + textwrap.indent("\n".join(blocks), "    "))
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert re.match(r"\d+ \{.*\} \d+", said[0]) and re.match(r"\d+ \d+ Page \d+ tells", said[1]) and len(said) == 3
