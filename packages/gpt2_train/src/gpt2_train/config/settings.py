@@ -287,6 +287,9 @@ class TrainSettings(ModelSettings, DataSettings):
     )
 
     global_batch_size: int = _optimizer(8, "sequences in one optimizer step, over all processes", ge=1)
+    batch_tokens: int | None = _optimizer(
+        None, "tokens in one optimizer step, instead of --global-batch-size: a multiple of --sequence-length", ge=1
+    )
     optimizer: Literal["adamw", "muon"] = _optimizer(
         "adamw",
         "adamw, or muon for the matrices of the blocks and adamw for the rest; learning rates and weight decay of one "
@@ -300,6 +303,20 @@ class TrainSettings(ModelSettings, DataSettings):
     )
     cooldown: float = _optimizer(0.2, "fraction of the run over which wsd decays", gt=0, le=1)
     weight_decay: float = _optimizer(0.01, "weight decay of matrices (not of biases and norms)", ge=0)
+    cautious_decay: bool = _optimizer(
+        False, "decay a weight only in steps that move it towards 0 anyway (Chen et al. 2025, Cautious Weight Decay)"
+    )
+    init_residual: Literal["scaled", "zero"] = _optimizer(
+        "scaled",
+        "initial weights of the matrices that add to the residual stream: GPT-2's 0.02 / √(2 · layers), or zero, so "
+        "that each block begins as the identity",
+    )
+    average_tail: float = _optimizer(
+        0.0,
+        "also save the mean of the weights over this last fraction of the run, as the checkpoint OUTPUT/average",
+        ge=0,
+        lt=1,
+    )
     beta1: float = _optimizer(0.9, "Adam's decay of the mean gradient", ge=0, lt=1)
     beta2: float = _optimizer(0.999, "Adam's decay of the squared gradient", ge=0, lt=1)
     clip: float = _optimizer(1.0, "largest norm of the gradient, 0 for no limit", ge=0)

@@ -54,12 +54,19 @@ class AdamW:
         betas: decay of the mean gradient and of the squared one.
         weight_decay: of matrices; biases and norms have none.
         device: where they are.
+        is_cautious: whether only weights that a step moves towards 0 decay in it (Chen et al. 2025, arXiv 2510.12402).
     """
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], betas: tuple[float, float], weight_decay: float, device: torch.device
+        self,
+        parameters: Mapping[str, Tensor],
+        betas: tuple[float, float],
+        weight_decay: float,
+        device: torch.device,
+        *,
+        is_cautious: bool = False,
     ) -> None:
-        self.parameters, self.betas = dict(parameters), betas
+        self.parameters, self.betas, self.is_cautious = dict(parameters), betas, is_cautious
         self.is_fused = has_fused_adamw(device)
         self.means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
         self.squares = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
@@ -107,10 +114,20 @@ class AdamW:
                 beta1=self.betas[0],
                 beta2=self.betas[1],
                 lr=rate,
-                weight_decay=decay,
+                weight_decay=0.0 if self.is_cautious else decay,
                 eps=ADAM_EPSILON,
                 maximize=False,
             )
+            for name in names if self.is_cautious and decay else ():
+                # The mean gradient has the sign of the move against which it points.
+                decay_cautiously(
+                    local(self.parameters[name]), local(self.means[name]), is_finite.float() * rate * decay
+                )
+
+
+def decay_cautiously(parameter: Tensor, update: Tensor, share: Tensor) -> None:
+    """Take `share` off each weight that has the sign of `update`, which is subtracted from it."""
+    parameter.sub_(parameter * (parameter * update > 0) * share)
 
 
 def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
@@ -120,8 +137,10 @@ def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -
     """
     parameters = dict(model.named_parameters())
     betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
+    is_cautious = settings.cautious_decay
     if settings.optimizer == "adamw":
-        return AdamW(parameters, betas, decay, device)
+        return AdamW(parameters, betas, decay, device, is_cautious=is_cautious)
     matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
     others = {name: p for name, p in parameters.items() if name not in matrices}
-    return Muon(matrices, decay, model.config.head_dim, AdamW(others, betas, decay, device))
+    rest = AdamW(others, betas, decay, device, is_cautious=is_cautious)
+    return Muon(matrices, decay, model.config.head_dim, rest, is_cautious=is_cautious)

@@ -99,10 +99,20 @@ class Muon:
         weight_decay: decoupled, as AdamW's.
         head_dim: rows of a head in queries, keys and values.
         rest: the optimizer of all other parameters.
+        is_cautious: whether only weights that a step moves towards 0 decay in it.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], weight_decay: float, head_dim: int, rest: Any) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        weight_decay: float,
+        head_dim: int,
+        rest: Any,
+        *,
+        is_cautious: bool = False,
+    ) -> None:
         self.parameters, self.weight_decay, self.head_dim, self.rest = dict(parameters), weight_decay, head_dim, rest
+        self.is_cautious = is_cautious
         self.means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -120,8 +130,9 @@ class Muon:
         names = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
         updates = ((name, self._update(name, factor, is_finite)) for name in names)
         for name, step in directions(updates, lambda name: self.head_dim if name.endswith("qkv.weight") else None):
-            parameter = local(self.parameters[name])
-            parameter.mul_(1 - rate_now * self.weight_decay).sub_(local(step) * rate_now)
+            parameter, update, decay = local(self.parameters[name]), local(step), rate_now * self.weight_decay
+            kept = 1 - decay * (parameter * update > 0) if self.is_cautious else 1 - decay
+            parameter.mul_(kept).sub_(update * rate_now)
         self.rest.step(rate, factor, is_finite)
 
     def _update(self, name: str, factor: Tensor, is_finite: Tensor) -> Tensor:

@@ -248,12 +248,23 @@ def shape_of_run(
     """
     source = first or resumed
     if source is None or not settings.init_from:
-        return settings, settings.model_config(tokenizer.vocabulary_size)
+        return with_batch(settings), settings.model_config(tokenizer.vocabulary_size)
     if settings.sequence_length == GPT2_SEQUENCE_LENGTH:
         settings = dataclasses.replace(settings, sequence_length=source.config.sequence_length)
+    settings = with_batch(settings)
     if first is not None:
         return settings, config_of_first_weights(settings, first, tokenizer)
     return settings, dataclasses.replace(source.config, dropout=settings.dropout)
+
+
+def with_batch(settings: TrainSettings) -> TrainSettings:
+    """The settings with the batch in sequences. Raises Gpt2UsageError if --batch-tokens are no whole number of them."""
+    tokens, length = settings.batch_tokens, settings.sequence_length
+    if tokens is None:
+        return settings
+    if tokens % length:
+        raise Gpt2UsageError(f"--batch-tokens {tokens:,} is no multiple of --sequence-length {length:,}.")
+    return dataclasses.replace(settings, global_batch_size=tokens // length, batch_tokens=None)
 
 
 def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokenizer: Tokenizer) -> ModelConfig:
@@ -397,5 +408,10 @@ def build_model(run: Run) -> GPT2:
     if run.resumed is None and run.first_weights is not None:
         fill(model, run.first_weights.padded())
     elif run.resumed is None:
-        fill(model, model.initial_weights(torch.Generator().manual_seed(mixed_seed(run.settings.seed))))
+        fill(
+            model,
+            model.initial_weights(
+                torch.Generator().manual_seed(mixed_seed(run.settings.seed)), residual=run.settings.init_residual
+            ),
+        )
     return model.train()
