@@ -36,7 +36,7 @@ EPOCH = 114
 """Samples of the training split."""
 RUN = (
     "--dropout", 0, "--micro-batch-size", 1, "--keep-checkpoints", 0, "--save-every", 4, "--steps", STEPS,
-    "--eval-batches", 2,
+    "--eval-batches", 2, "--average-tail", 0.5, "--cautious-decay",
 )  # fmt: skip
 CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0)
 COPIES = ("--data-parallel", 4, "--data-parallel-replicate", 2)
@@ -115,6 +115,8 @@ def test_every_layout_takes_the_same_course(runs: Path, name: str, like: str) ->
     assert norms[0] == pytest.approx(norms[1], rel=1e-3)
     valid = [[row["valid_loss"] for row in rows(runs / run) if "valid_loss" in row] for run in (name, like)]
     assert valid[0] == pytest.approx(valid[1], abs=1e-4) and len(valid[0]) == 1
+    means = [dict(open_weights(runs / run / "average").load().named_parameters()) for run in (name, like)]
+    assert all(torch.allclose(means[0][key], means[1][key], atol=1e-3) for key in means[1])
 
 
 @pytest.mark.exhaustive

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,13 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def assert_same_bits(first: Path, second: Path) -> None:
+def assert_same_bits(first: Path, second: Path, parts: Sequence[str] = ("model", "optimizer")) -> None:
     """Weights, optimizer state and logged losses of two runs are equal to the last bit."""
     left, right = weights(first), weights(second)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
     files = [sorted(read_info(output).folder.glob("*/__*")) for output in (first, second)]
-    assert [path.parent.name for path in files[0]] == ["model", "optimizer"]
+    assert [path.parent.name for path in files[0]] == list(parts)
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
     assert losses(first) == losses(second)
 

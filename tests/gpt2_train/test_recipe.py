@@ -1,0 +1,123 @@
+"""What recipes of today add to the one of 2019: each option does what it says, also after an interruption."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.gpt2_train.conftest import command
+from tests.gpt2_train.test_train import assert_same_bits, weights
+
+from gpt2_train.checkpoint.info import read_info
+from gpt2_train.cli import main
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.adamw import AdamW, decay_cautiously
+from gpt2_train.optim.muon import Muon
+
+SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
+Run = Callable[..., int]
+AVERAGED = ("--steps", 8, "--save-every", 1, "--keep-checkpoints", 0, "--average-tail", 0.5)
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
+    output = tmp_path_factory.mktemp("averaged") / "run"
+    torch.set_num_threads(1)
+    assert main(command(output, *AVERAGED, data=corpus)[3:]) == 0
+    return output
+
+
+def checkpoint(output: Path, step: int) -> Path:
+    return output / "checkpoints" / f"step-{step:07}"
+
+
+def test_the_average_is_the_mean_of_the_last_weights(averaged: Path) -> None:
+    each = [weights(checkpoint(averaged, step)) for step in range(5, 9)]
+    found = weights(averaged / "average")
+    for name, values in found.items():
+        assert torch.allclose(values, torch.stack([one[name] for one in each]).mean(0), atol=1e-6)
+    assert not torch.equal(found["token_embedding.weight"], each[-1]["token_embedding.weight"])
+    assert read_info(averaged / "average").step == 8
+
+
+def test_a_run_resumes_with_its_average(averaged: Path, tmp_path: Path, gpt2: Run) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(averaged, again)
+    shutil.rmtree(again / "average")
+    for step in (7, 8):
+        shutil.rmtree(checkpoint(again, step))
+    (again / "checkpoints" / "latest").write_text("step-0000006\n")
+    assert gpt2(again, *AVERAGED) == 0
+    assert_same_bits(averaged, again, parts=["average", "model", "optimizer"])
+    left, right = weights(averaged / "average"), weights(again / "average")
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_run_made_longer_averages_its_new_end(averaged: Path, tmp_path: Path, gpt2: Run) -> None:
+    longer, flat = tmp_path / "longer", ("--schedule", "constant", "--warmup", 0)
+    assert gpt2(longer, *AVERAGED, *flat) == 0
+    assert gpt2(longer, *AVERAGED, *flat, "--steps", 20) == 0
+    assert gpt2(tmp_path / "whole", *AVERAGED, *flat, "--steps", 20) == 0
+    left, right = weights(longer / "average"), weights(tmp_path / "whole" / "average")
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_the_average_is_a_model_for_every_command(
+    averaged: Path, corpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "--checkpoint", str(averaged / "average"), "--data", corpus, "--device", "cpu"]) == 0
+    assert "at step 8" in capsys.readouterr().out
+
+
+def test_blocks_begin_as_the_identity() -> None:
+    model = GPT2(SMALL).initialise(torch.Generator().manual_seed(1), residual="zero").eval()
+    usual = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
+    tokens = torch.arange(6)[None]
+    expected = model.output(model.final_norm(model.embed(tokens, torch.arange(6))))
+    assert torch.allclose(model(tokens), expected)
+    differ = {
+        name
+        for name, values in usual.named_parameters()
+        if not torch.equal(values, dict(model.named_parameters())[name])
+    }
+    assert {name.rpartition(".")[0].split(".", 2)[-1] for name in differ} >= {"attention.out", "feed_forward.down"}
+
+
+def test_only_weights_that_move_towards_0_decay() -> None:
+    weights, update = torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([0.5, -0.5, -0.5, 0.5])
+    decay_cautiously(weights, update, torch.tensor(0.1))
+    assert weights.tolist() == pytest.approx([0.9, -0.9, 1.0, -1.0])
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_cautious_step_is_a_step_and_the_masked_decay(kind: str) -> None:
+    """Against plain steps without decay and with all of it."""
+    random = torch.Generator().manual_seed(2)
+    start, gradient = (torch.randn(6, 4, generator=random) for _ in range(2))
+    found = {}
+    for decay, is_cautious in ((0.0, False), (0.5, False), (0.5, True)):
+        weight = torch.nn.Parameter(start.clone())
+        weight.grad = gradient.clone()
+        one = {"w": weight}
+        rest = AdamW({} if kind == "muon" else one, (0.9, 0.99), decay, torch.device("cpu"), is_cautious=is_cautious)
+        optimizer = rest if kind == "adamw" else Muon(one, decay, 4, rest, is_cautious=is_cautious)
+        optimizer.step(0.1, torch.tensor(1.0), torch.tensor(True))
+        found[decay, is_cautious] = weight.detach()
+    moved = found[0.0, False]
+    towards_0 = (start - moved) * (start if kind == "muon" else moved) > 0
+    assert 0 < int(towards_0.sum()) < towards_0.numel()
+    decayed = moved - 0.1 * 0.5 * towards_0 * (start if kind == "muon" else moved)
+    assert torch.allclose(found[0.5, True], decayed, atol=1e-6)
+
+
+def test_a_batch_in_tokens_is_one_in_sequences(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpt2(tmp_path / "tokens", "--steps", 2, "--batch-tokens", 64) == 0
+    assert gpt2(tmp_path / "sequences", "--steps", 2, "--global-batch-size", 4) == 0
+    assert_same_bits(tmp_path / "tokens", tmp_path / "sequences")
+    capsys.readouterr()
+    assert gpt2(tmp_path / "other", "--batch-tokens", 70) == 2
+    assert "--batch-tokens 70 is no multiple of --sequence-length 16" in capsys.readouterr().err
