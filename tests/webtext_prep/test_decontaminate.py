@@ -344,7 +344,7 @@ def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards
         for module in ("text.contamination.matching", "text.fingerprint_kernels"):
             patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
         assert run(folder, output="plain").json["notes"] == {"cut": 3}
-    monkeypatch.setattr(decontaminate, "PLAIN_BYTES", 0)
+    monkeypatch.setattr(decontaminate, "PLAIN_CHARACTERS", 0)
     run(folder, output="compiled")
     assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
 
