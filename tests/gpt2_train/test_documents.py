@@ -305,4 +305,4 @@ def test_evaluation_measures_as_training_did(
     assert result["loss"] == pytest.approx(total / counted, rel=1e-5)
     assert result["bytes"] == sum(target != BYTES_END for target in targets)
     assert main([*words[:-1], "--device", "cpu"]) == 0
-    assert "all but those with which documents begin" in capsys.readouterr().out
+    assert "all but the first of each document" in capsys.readouterr().out

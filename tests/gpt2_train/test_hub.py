@@ -190,7 +190,7 @@ def test_what_the_cache_has_needs_no_hub(hub: Hub, gpt2: Path, monkeypatch: pyte
     [
         ("nobody/nothing", 2, "no model nobody/nothing: there is no such folder here, and http"),
         ("meta-llama/Llama-3", 2, "meta-llama/Llama-3 is a model of type llama: only GPT-2 can be read."),
-        ("some/gated", 2, "some/gated is open to those alone who ask for it: do that at http"),
+        ("some/gated", 2, "some/gated is open only to people who ask for access: do that at http"),
         ("some/pickle", 2, "has no safetensors, and weights of another kind are not fetched"),
     ],
 )

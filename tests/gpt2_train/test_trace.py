@@ -191,7 +191,7 @@ def test_the_command_prints_the_text_and_its_sources(
         (["--data", "CORPUS", "--text", " "], "the text is empty"),
         (["--data", "CORPUS", "--file", "absent.txt"], "can't read absent.txt"),
         (["--data", "absent", "--text", "a"], "no token file absent.idx"),
-        (["--data", "BYTES", "--text", "a"], "has no tokenizer beside it"),
+        (["--data", "BYTES", "--text", "a"], "has no tokenizer next to it"),
         (["--data", "CORPUS", "OTHER", "--text", "a"], "made with different tokenizers"),
         (["--data", "OTHER", "--text", "a", "--tokenizer", "gpt2"], "leave it out"),
     ],

@@ -382,7 +382,7 @@ def test_corpora_of_different_tokenizers_are_not_blended(
     assert blended(other) == 2
     assert f"{other} was made with another tokenizer than {first}.tokenizer.json" in capsys.readouterr().err
     assert blended(unknown) == 2
-    assert f"{unknown} names no tokenizer, where {first} has its own beside it" in capsys.readouterr().err
+    assert f"{unknown} names no tokenizer, where {first} has its own next to it" in capsys.readouterr().err
     assert blended(unknown, "--tokenizer", f"{first}.tokenizer.json") == 0
     shutil.rmtree(tmp_path / "run")
     assert blended(same) == 0

@@ -136,7 +136,7 @@ def test_a_folder_with_both_layouts_gives_its_tokenizer_json(own_vocabulary, tra
 @pytest.mark.parametrize(
     ("removed", "given_path", "sentence"),
     [
-        ("merges.txt", "vocab.json", r"vocab\.json needs merges\.txt beside it"),
+        ("merges.txt", "vocab.json", r"vocab\.json needs merges\.txt next to it"),
         ("vocab.json", "merges.txt", r"no tokenizer .*|needs vocab\.json"),
         ("merges.txt", "", "holds no tokenizer: expected tokenizer.json, or vocab.json with merges.txt"),
         ("merges.txt", "absent", "no tokenizer .*absent: give a folder or file"),
@@ -226,5 +226,5 @@ def test_what_makes_a_tokenizer_json_unusable_is_said(trained_file, tmp_path, ch
 
 def test_a_vocabulary_under_another_name_is_told_its_name(own_vocabulary, tmp_path):
     path = own_vocabulary[0].rename(tmp_path / "words.json")
-    with pytest.raises(IndexedTokensError, match=r"a vocabulary is called vocab\.json and has merges\.txt beside it"):
+    with pytest.raises(IndexedTokensError, match=r"a vocabulary is called vocab\.json and has merges\.txt next to it"):
         Tokenizer.from_path(path)

@@ -123,7 +123,7 @@ def test_a_stage_that_reads_documents_takes_the_training_split_too(pushed, webte
     """Parquet files of a dataset that another stage than merge read itself were documents of all splits."""
     done = webtext("clean", "--input", pushed, "--output", tmp_path / "clean", "--min-tokens", 1, "--language", "any")
     assert len(read_shards(tmp_path / "clean")) == 9
-    assert "not read, beside the split train: test (1); name its files to read another." in done.err
+    assert "not read, since the split train is: test (1); name its files to read another." in done.err
     test = pushed / "data/test-00000-of-00001.parquet"
     webtext("clean", "--input", test, "--output", tmp_path / "test", "--min-tokens", 1, "--language", "any")
     assert len(read_shards(tmp_path / "test")) == 1

@@ -567,7 +567,7 @@ def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
     ]  # fmt: skip
     assert found["https://s.org/sidecar"].metadata == {"score": 7, "title": "A page", "domain": "s.org"}
     assert found["file:deep/d.html"].metadata == {"title": "A page"}
-    assert summary.tally.problems == ["not read: 1 .json files without a page beside them."]
+    assert summary.tally.problems == ["not read: 1 .json files without a page next to them."]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_page_that_says_it_is_not_there_and_nothing_else_is_a_soft_404(title):
     ],
 )  # fmt: skip
 def test_short_pages_about_something_stay(title):
-    expected = "soft_404" if title == "HTTP 404" else None  # with no text beside it, nothing else can be meant
+    expected = "soft_404" if title == "HTTP 404" else None  # with no other text, nothing else can be meant
     assert judged(title, "A short note with a few words in it.") == expected
 
 

@@ -116,7 +116,7 @@ def test_files_of_one_golden_pair(tmp_path, webtext):
         ({"dtype": np.int32}, "stores tokens as int32 and .*a_text_document as uint16: only files of one type"),
         (
             {"tokens": ()},
-            "other has no tokenizer beside it, and .*a_text_document has: if both were made with it",
+            "other has no tokenizer next to it, and .*a_text_document has: if both were made with it",
         ),
         ({"tokens": [*BYTES[1:], BYTES[0]]}, "other and .*a_text_document were made with different tokenizers"),
     ],

@@ -1,6 +1,6 @@
 """Files and folders that appear under their final name complete, or not at all.
 
-A file is written beside its final place under a hidden temporary name, flushed to the disk, and renamed: a crash, a
+A file is written next to its final place under a hidden temporary name, flushed to the disk, and renamed: a crash, a
 full disk or `kill -9` leaves the old file or none, never half of a new one. Each attempt has a temporary name of its
 own, so that two processes at work on one file never write into each other's. An attempt holds a lock (flock) on what it
 writes: `remove_leftovers` removes what killed processes left behind, and leaves alone what a living one writes.
@@ -208,7 +208,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove_leftovers_of(path: Path) -> None:
-    """Remove what killed writers of the file or folder `path` left beside it; what is being written stays."""
+    """Remove what killed writers of the file or folder `path` left next to it; what is being written stays."""
     _remove_abandoned(path.parent, f".{path.name}.")
 
 

@@ -1,4 +1,4 @@
-"""Checksums of token files: size and CRC-32 of `.bin` and `.idx`, as the record beside them keeps them.
+"""Checksums of token files: size and CRC-32 of `.bin` and `.idx`, as the record next to them keeps them.
 
 CRC-32 because that of a whole file follows from those of its parts: several processes each write a part, and no byte
 is read a second time. The arithmetic is zlib's `crc32_combine`, which Python's zlib does not have: appending n bytes
@@ -82,7 +82,7 @@ def record_path(path: str | Path) -> Path:
 
 
 def recorded_facts(path: str | Path) -> dict[str, Any]:
-    """What the record of `webtext tokenize` or `merge-tokens` beside token files says of them; empty without one.
+    """What the record of `webtext tokenize` or `merge-tokens` next to token files says of them; empty without one.
 
     Raises IndexedTokensError if it can't be read.
     """
@@ -92,7 +92,7 @@ def recorded_facts(path: str | Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise IndexedTokensError(
-            f"can't read {record_path(path)}, the record of the token files beside it ({error}): copy it again, or "
+            f"can't read {record_path(path)}, the record of the token files next to it ({error}): copy it again, or "
             "remove it to do without."
         ) from error
     # Any file may have that name.

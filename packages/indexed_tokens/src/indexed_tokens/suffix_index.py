@@ -1,6 +1,6 @@
 """The index of a pair of token files, in which any sequence of tokens is found: suffix arrays, and documents' URLs.
 
-It lies in the folder `PREFIX.suffixes` beside the files. The documents are divided into parts of some ten million
+It lies in the folder `PREFIX.suffixes` next to the files. The documents are divided into parts of some ten million
 tokens; of each part one file holds the positions of its tokens in the order of the suffixes that begin there. A suffix
 ends with its document. Parts are searched one after another and never joined, so that building one takes memory for a
 part alone, and any number of processes can build them. A lookup is a binary search in each, in mapped files: some
@@ -359,7 +359,7 @@ def _compare(
     *,
     is_behind: bool,
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Suffixes beside sequences, the first `known` tokens of which are the same, all of shape (k,).
+    """Suffixes next to sequences, the first `known` tokens of which are the same, all of shape (k,).
 
     Returns how many tokens they have in common, and which suffixes come before their sequence.
     """

@@ -256,7 +256,7 @@ def tokenizer_path(path: str | Path) -> Path:
 
 
 def save_corpus_tokenizer(path: str | Path, tokenizer: Tokenizer) -> Path:
-    """Write `tokenizer` beside the token files of that prefix, atomically; returns the file's path.
+    """Write `tokenizer` next to the token files of that prefix, atomically; returns the file's path.
 
     Equal tokenizers give equal bytes.
     """
@@ -266,9 +266,9 @@ def save_corpus_tokenizer(path: str | Path, tokenizer: Tokenizer) -> Path:
 
 
 def corpus_tokenizer(path: str | Path) -> Tokenizer | None:
-    """The tokenizer that lies beside the token files of that prefix; None where there is none.
+    """The tokenizer that lies next to the token files of that prefix; None where there is none.
 
-    Raises IndexedTokensError if the file is damaged, or is not the tokenizer that the record beside it names.
+    Raises IndexedTokensError if the file is damaged, or is not the tokenizer that the record next to it names.
     """
     file = tokenizer_path(path)
     if not file.exists():
@@ -276,7 +276,7 @@ def corpus_tokenizer(path: str | Path) -> Tokenizer | None:
     tokenizer = Tokenizer.from_path(file)
     if recorded_facts(path).get("tokenizer", tokenizer.fingerprint) != tokenizer.fingerprint:
         raise IndexedTokensError(
-            f"{file} is not the tokenizer that {record_path(path).name} beside it names: it was damaged or replaced; "
+            f"{file} is not the tokenizer that {record_path(path).name} next to it names: it was damaged or replaced; "
             "copy the one that belongs to the token files, or make these again."
         )
     return tokenizer

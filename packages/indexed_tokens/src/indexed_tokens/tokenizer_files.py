@@ -83,7 +83,7 @@ def files_of(path: Path) -> list[Path]:
     if not path.is_file():
         raise IndexedTokensError(
             f"no tokenizer {path}: give a folder or file of a byte-level BPE (tokenizer.json, or vocab.json with "
-            "merges.txt beside it), or gpt2."
+            "merges.txt next to it), or gpt2."
         )
     for vocabulary, merges in _PAIRS_OF_NAMES:
         for given in (vocabulary, merges):
@@ -91,7 +91,7 @@ def files_of(path: Path) -> list[Path]:
                 before = path.name.removesuffix(given)
                 pair = [path.with_name(before + vocabulary), path.with_name(before + merges)]
                 if missing := next((file for file in pair if not file.is_file()), None):
-                    raise IndexedTokensError(f"{path} needs {missing.name} beside it, which is not there.")
+                    raise IndexedTokensError(f"{path} needs {missing.name} next to it, which is not there.")
                 return pair
     return [path]
 
@@ -141,7 +141,7 @@ def read_tokenizer_json(path: Path) -> TokenizerTables:
     """
     whole = _read_json(path)
     if not isinstance(whole, dict) or not isinstance(whole.get("model"), dict):
-        hint = "; a vocabulary is called vocab.json and has merges.txt beside it" if _is_vocabulary(whole) else ""
+        hint = "; a vocabulary is called vocab.json and has merges.txt next to it" if _is_vocabulary(whole) else ""
         raise IndexedTokensError(f'{path} is not a tokenizer.json: it has no "model"{hint}.')
     try:
         return _tables_of(whole, path)

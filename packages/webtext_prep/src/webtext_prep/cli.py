@@ -118,7 +118,7 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     stage, settings, of_engine = read_table(stage_class, table | flags, where, make)
     if own := stage.output_beside(settings.input):
         if settings.output not in ("", own):
-            raise InputError(f"webtext {stage.name} writes {own}, beside what it reads: leave out --output.")
+            raise InputError(f"webtext {stage.name} writes {own}, next to what it reads: leave out --output.")
         settings = dataclasses.replace(settings, output=own)
     if not settings.output:
         kind = "PREFIX" if stage.makes == "tokens" else "DIR"

@@ -1,6 +1,6 @@
 """`pipelines/run.py PIPELINE --ablate STAGE.SETTING=A,B,C`: a corpus for each value, and which of them is better.
 
-The steps before the stage are made once, in the pipeline's folder; those from it on, up to `[tokenize]`, once for each
+The steps before the stage are made once, in the pipeline's folder; the steps from it on, up to `[tokenize]`, once for each
 value, in `ablation/VALUE` there. All values share the tokenizer that the first one's documents train. The same pages
 are held out of each by a hash of their URL. `gpt2 ablate` then compares the token files.
 """
@@ -41,7 +41,7 @@ class Varied:
     Attributes:
         stage: the command.
         key: its setting.
-        values: those that are compared, the baseline first; a list is written `a+b`.
+        values: the ones to compare, the baseline first; a list is written `a+b`.
     """
 
     stage: str
@@ -82,8 +82,8 @@ class Arms:
     """The steps of an ablation.
 
     Attributes:
-        shared: those before the stage.
-        of_each: those of each value, by its name.
+        shared: the steps before the stage.
+        of_each: the steps of each value, by its name.
     """
 
     shared: list[Step]

@@ -109,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
 def make_parser() -> Parser:
     """The parser of the command line."""
     parser = Parser(prog=NAME, description=__doc__, epilog=overview())
-    parser.add_argument("pipeline", help="a name, of those listed below, or a TOML file")
+    parser.add_argument("pipeline", help="a name from the list below, or a TOML file")
     parser.add_argument(
         "--input",
         "--urls",
@@ -196,7 +196,7 @@ def play(arguments: argparse.Namespace) -> int:
 
 
 def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
-    """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate those of each arm, too.
+    """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate each arm's steps, too.
 
     Raises UsageError.
     """

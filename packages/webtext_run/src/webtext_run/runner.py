@@ -237,7 +237,7 @@ def next_commands(steps: Sequence[Step], *, is_first_try: bool) -> list[str]:
 
 
 def bits_per_byte(found: dict[str, Any]) -> list[str]:
-    """The model's bits per byte beside those of compressors and of a unigram model, the best first."""
+    """Bits per byte of the model, of compressors and of a unigram model, the best first."""
     if not found.get("bits_per_byte"):
         return []
     rows = {"this model": found["bits_per_byte"], **found.get("compressed", {})}
@@ -248,7 +248,7 @@ def bits_per_byte(found: dict[str, Any]) -> list[str]:
 
 
 def losses(found: dict[str, Any]) -> list[str]:
-    """The held-out loss beside that of a unigram model of the same text, and the same in bits per byte."""
+    """The held-out loss of the model and of a unigram model of the same text, also in bits per byte."""
     if "loss" not in found:
         return []
     lines = [f"  held-out loss     {found['loss']:.3f} nats per token (perplexity {found['perplexity']:,.1f})"]

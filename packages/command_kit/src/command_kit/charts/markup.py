@@ -2,7 +2,7 @@
 
     tag("p", "1 < 2", tag("b", "!"), class_="note")   ->   <p class="note">1 &lt; 2<b>!</b></p>
 
-Characters that a reader can't see, or that turn around the text beside them, are shown by their names.
+Characters that a reader can't see, or that turn around the text next to them, are shown by their names.
 
 Style sheets of pages and pictures, and how a page's policy allows its own sheet and nothing else.
 """

@@ -163,14 +163,14 @@ class DataSettings:
     split: str = _data("949,50,1", "shares of the documents for training, validation and test", metavar="A,B,C")
     tokenizer: str | None = _data(
         None,
-        "tokenizer that made data which has none beside it: a folder with vocab.json and merges.txt, or a "
-        "tokenizer.json of byte-level BPE; without it the one beside the data, else GPT-2's",
+        "tokenizer that made data which has none next to it: a folder with vocab.json and merges.txt, or a "
+        "tokenizer.json of byte-level BPE; without it the one next to the data, else GPT-2's",
         metavar="DIR|FILE",
         identity=False,
     )
     documents: Literal["packed", "separate"] = _data(
         "packed",
-        "packed: each token attends to all before it in its sequence; separate: to those of its own document alone, "
+        "packed: each token attends to all before it in its sequence; separate: to its own document alone, "
         "with positions from 0 (needs --dropout 0)",
     )
     mask_end_of_text: bool = _data(
@@ -328,8 +328,8 @@ class TrainSettings(ModelSettings, DataSettings):
 
     micro_batch_size: int | Literal["auto"] = _speed(
         "auto",
-        "sequences that one process takes at once; auto takes the largest that divides the batch: on CUDA of those "
-        "that fit the memory, up to 32,768 tokens, on CPU up to 2048 tokens, on MPS up to 8 sequences",
+        "sequences that one process takes at once; auto takes the largest that divides the batch: on CUDA the "
+        "largest that fits the memory, up to 32,768 tokens, on CPU up to 2048 tokens, on MPS up to 8 sequences",
         ge=1,
     )
     activation_checkpointing: Literal["none", "full", "selective"] = _speed(
@@ -421,7 +421,7 @@ class TrainSettings(ModelSettings, DataSettings):
 
     output: str = _run("", "folder of the run; the same command on it resumes", metavar="DIR")
     log_every: int = _run(10, "steps between logged lines", ge=1)
-    log_to: tuple[str, ...] = _run((), "also send what is logged to these; several may be given, separated by commas")
+    log_to: tuple[str, ...] = _run((), "also send the logged rows to these; several may be given, separated by commas")
     eval_every: int = _run(1000, "steps between evaluations, 0 for one at the end only", ge=0)
     eval_batches: int = _run(10, "global batches of an evaluation", ge=1)
     save_every: int = _run(1000, "steps between checkpoints, 0 for one at the end only", ge=0)

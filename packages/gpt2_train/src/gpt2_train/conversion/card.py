@@ -1,7 +1,7 @@
 """A model card: what a model is, what it learned from and how, and how to load it, from what its run recorded.
 
 Only what is on record is said. The funnel of the training data comes from the record that `webtext tokenize` leaves
-beside token files, as far as these are still where the run's `config.toml` names them.
+next to token files, as far as these are still where the run's `config.toml` names them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _lines(weights: ModelWeights, source: Path) -> Iterator[str]:
         "",
         "## Limits",
         "",
-        "The model repeats what is in its training text, its mistakes and prejudices included. It has not been aligned "
+        "The model repeats its training text, its mistakes and prejudices included. It has not been aligned "
         "or tested for any use. The licences of its training texts are not known.",
     )
 
@@ -167,7 +167,7 @@ def _stages(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _record(prefix: str) -> dict[str, Any] | None:
-    """The record beside token files. None if there is none, or it is none of ours."""
+    """The record next to token files. None if there is none, or it is none of ours."""
     head, _, rest = prefix.partition(":")
     path = rest if rest and re.fullmatch(r"[0-9.eE+-]+", head) else prefix
     try:

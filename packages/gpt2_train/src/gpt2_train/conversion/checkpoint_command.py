@@ -161,7 +161,7 @@ def model_pairs(first: ModelWeights, second: ModelWeights) -> list[Pair]:
 
 
 def optimizer_of(weights: ModelWeights) -> StoredTensors | None:
-    """The optimizer's state that lies beside a model; None without one. Raises Gpt2UsageError if it is damaged."""
+    """The optimizer's state that lies next to a model; None without one. Raises Gpt2UsageError if it is damaged."""
     from gpt2_train.checkpoint.info import read_info
     from gpt2_train.checkpoint.load import StoredTensors
 

@@ -145,7 +145,7 @@ def _check_held_out(prefix: str, held_out: Path) -> None:
     if shares[0] < shares[1]:
         raise Gpt2UsageError(
             f"{held_out} holds the pages of `webtext tokenize --hold-out {shares[1]:g}`, and {prefix} was made with "
-            f"{shares[0]:g}, so that it may hold them, too: tokenize it again with the same share, or move those files."
+            f"{shares[0]:g}, so that it may hold them, too: tokenize it again with the same share, or move the files."
         )
     known = [made_with(str(path)) for path in (prefix, held_out)]
     if None not in known and known[0] != known[1]:
@@ -162,13 +162,13 @@ def open_corpora(
 
 
 def recorded_fingerprint(prefix: str) -> str | None:
-    """The tokenizer's fingerprint in the record that `webtext tokenize` leaves beside token files; None without it."""
+    """The tokenizer's fingerprint in the record that `webtext tokenize` leaves next to token files; None without it."""
     found = recorded_facts(prefix).get("tokenizer")
     return found if isinstance(found, str) else None
 
 
 def made_with(prefix: str) -> str | None:
-    """The fingerprint of the tokenizer beside token files, else the recorded one; None if there is neither.
+    """The fingerprint of the tokenizer next to token files, else the recorded one; None if there is neither.
 
     Raises IndexedTokensError if the tokenizer is damaged.
     """

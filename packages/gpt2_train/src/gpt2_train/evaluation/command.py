@@ -38,7 +38,7 @@ class EvaluateSettings(ModelSettings):
 
     task: str = setting(
         "",
-        f"what to measure, of those listed below; without it the task that the other settings belong to, else "
+        f"a task of the list below; without it the one that the other settings belong to, else "
         f"{DEFAULT_TASK}",
         choices=tasks,
     )

@@ -62,7 +62,7 @@ class GenerateSettings(ModelSettings):
     stop: tuple[str, ...] = setting((), "strings that end a text where the first of them begins; they are left out")
     ignore_end: bool = setting(False, "never end a text early: <|endoftext|> is not chosen")
     logprobs: int | None = setting(
-        None, "with --json: each token's log-probability, and those of this many of the most likely ones", ge=0
+        None, "with --json: each token's log-probability, and this many of the most likely tokens with theirs", ge=0
     )
     batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others", ge=1)
     trace: tuple[str, ...] = setting(

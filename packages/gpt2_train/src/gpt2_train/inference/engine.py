@@ -2,7 +2,7 @@
 
 Each sequence has a row of a `CachedModel`, a length, a way of sampling and random numbers of its own, so what it
 becomes does not depend on its neighbours (but for the rounding of matrix products, which varies with the number of
-tokens that are fed together). A step feeds the last token of every sequence that writes, and beside them a piece of
+tokens that are fed together). A step feeds the last token of every sequence that writes, and next to them a piece of
 the prompts that came in: a long prompt is read over several steps and holds nobody up. Sequences with the same prompt
 read it once. When a row's positions are used up, it continues with the last half of them as its whole past, which it
 reads again like a prompt.

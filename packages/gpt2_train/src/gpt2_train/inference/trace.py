@@ -122,7 +122,7 @@ class Tracer:
 
     Args:
         prefixes: the token files; several are searched as one corpus.
-        tokenizer: the one that made them, where none lies beside them.
+        tokenizer: the one that made them, where none lies next to them.
 
     Raises IndexedTokensError for token files or an index that is missing, damaged or out of date, Gpt2UsageError for
     files of different tokenizers, of another one than the given, or without any.
@@ -216,7 +216,7 @@ def _common_tokenizer(indices: Sequence[SuffixIndex], given: Tokenizer | None) -
         tokenizer = beside or given
         if tokenizer is None:
             raise Gpt2UsageError(
-                f"{prefix} has no tokenizer beside it: put the one that made it there, as {prefix}.tokenizer.json, or "
+                f"{prefix} has no tokenizer next to it: put the one that made it there as {prefix}.tokenizer.json, or "
                 "use `gpt2 trace --tokenizer`."
             )
         if first is not None and first.fingerprint != tokenizer.fingerprint:
@@ -263,18 +263,18 @@ class TraceSettings:
     """The settings of `gpt2 trace`. Raises Gpt2UsageError where one is missing or two don't fit together."""
 
     data: tuple[str, ...] = setting(
-        (), "token files with an index beside them (`webtext index-tokens`); several are searched together",
+        (), "token files with an index next to them (`webtext index-tokens`); several are searched together",
         metavar="PREFIX",
     )  # fmt: skip
     text: str | None = setting(None, "the text to look for")
     file: str | None = setting(None, "a file that holds it, in UTF-8; without either it is standard input")
     minimum_tokens: int | None = setting(
-        None, "passages of fewer tokens don't count; by default those that may well be chance", ge=1
+        None, "passages of fewer tokens don't count; by default passages that may well be chance", ge=1
     )
     limit: int = setting(3, "documents to name for each passage", ge=0)
     tokenizer: str | None = setting(
         None,
-        TOKENIZER_HELP.replace("to use instead of the checkpoint's own", "of token files that have none beside them"),
+        TOKENIZER_HELP.replace("to use instead of the checkpoint's own", "of token files that have none next to them"),
         metavar="DIR|FILE",
     )
     check: bool = setting(False, "first read the whole index, and compare its checksums")

@@ -52,11 +52,11 @@ class ServeSettings(ModelSettings):
         group=_WHO,
     )
     allow_host: tuple[str, ...] = setting(
-        (), "further names by which clients may call a server on 127.0.0.1: those of a proxy before it",
+        (), "further names by which clients may call a server on 127.0.0.1: the names of a proxy before it",
         metavar="NAME", group=_WHO,
     )  # fmt: skip
     batch_size: int = setting(16, "texts written at once; each takes memory for its past", ge=1, group=_LIMITS)
-    queue: int = setting(256, "texts that may wait until one of those ends; more are refused", ge=0, group=_LIMITS)
+    queue: int = setting(256, "texts that may wait for a place; more are refused", ge=0, group=_LIMITS)
     max_tokens: int = setting(2048, "the most tokens that one text may ask for", ge=1, group=_LIMITS)
     max_request_tokens: int | None = setting(
         None,

@@ -1,4 +1,4 @@
-"""The HTTP server's beginning and end: uvicorn, with the model's thread started and stopped beside it."""
+"""The HTTP server's beginning and end: uvicorn, with the model's thread started and stopped next to it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Door:
         now = time.monotonic()
         if now >= self._silent_until:
             self._silent_until = now + LOG_SECONDS
-            print(f"gpt2: {what}: those that send no request are closed.", file=sys.stderr, flush=True)
+            print(f"gpt2: {what}: connections without a request are closed.", file=sys.stderr, flush=True)
 
 
 STOPPING = "the server is stopping"

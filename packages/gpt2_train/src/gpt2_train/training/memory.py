@@ -104,7 +104,7 @@ def _block_parameters(config: ModelConfig, t: int) -> int:
 
 
 def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel: int, shards: int) -> tuple[int, int]:
-    """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes beside them.
+    """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes next to them.
 
     Muon keeps one moment of the blocks' matrices instead of Adam's two. Of as many of them as there are processes at a
     time it holds the whole update and the step made of it, and works on one: its copy, and two products of it.

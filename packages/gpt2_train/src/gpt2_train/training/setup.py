@@ -191,7 +191,7 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
 
 
 def open_tokenizer(settings: TrainSettings) -> Tokenizer:
-    """The tokenizer that made the data: the one beside the token files, else --tokenizer, else GPT-2's.
+    """The tokenizer that made the data: the one next to the token files, else --tokenizer, else GPT-2's.
 
     Raises Gpt2UsageError if two corpora, or a corpus and --tokenizer, have different ones, IndexedTokensError if a
     file of it is missing or damaged.
@@ -209,7 +209,7 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
         made_with = beside[prefix].fingerprint if prefix in beside else recorded_fingerprint(prefix)
         if made_with is None and beside and settings.tokenizer is None:
             raise Gpt2UsageError(
-                f"{prefix} names no tokenizer, where {next(iter(beside))} has its own beside it: give --tokenizer "
+                f"{prefix} names no tokenizer, where {next(iter(beside))} has its own next to it: give --tokenizer "
                 f"{tokenizer_path(next(iter(beside)))} if that made both, else train on them one at a time."
             )
         if made_with is not None and made_with != tokenizer.fingerprint:

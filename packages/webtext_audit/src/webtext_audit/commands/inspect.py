@@ -177,7 +177,7 @@ def verify_tokens(prefix: Path | None, path: str) -> None:
 def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
     """Counts, lengths and decoded beginnings of a `.bin/.idx` pair. Raises IndexedTokensError."""
     tokens = IndexedTokens(prefix)
-    # Megatron-LM's own files have no tokenizer beside them, and are GPT-2's as a rule.
+    # Megatron-LM's own files have no tokenizer next to them, and are GPT-2's as a rule.
     known = corpus_tokenizer(prefix)
     tokenizer = known or Tokenizer.gpt2()
     largest = max((int(sequence.max()) for sequence in itertools.islice(tokens, 1000) if len(sequence)), default=0)

@@ -21,9 +21,9 @@ class PlanCommand(Command):
     """Run a sample of the input through all stages, and say what the whole of it will take and leave: hours, memory,
     disk, documents after each stage. Pages of the sample are really fetched, at the pace that the settings say.
 
-    The stages are the tables of a pipeline's file (--config), or without one those from a list of URLs to token files.
+    The stages are the tables of a pipeline's file (--config), or without one all from a list of URLs to token files.
     Of lists and document shards rows are chosen by the hash of their URLs, of anything else whole files. Writes
-    plan.json; `webtext report` shows it beside what happened. The same command resumes after an interruption."""
+    plan.json; `webtext report` compares it with what happened. The same command resumes after an interruption."""
 
     name: ClassVar[str] = "plan"
     order: ClassVar[int] = 15
@@ -36,7 +36,7 @@ class PlanCommand(Command):
     sample: float = setting(1.0, "size of the sample, in per cent of the input", metavar="PERCENT", gt=0, le=100)
     at_least: int = setting(1_000, "URLs or documents in the sample, or all where the input has fewer", ge=1)
     at_most: int = setting(20_000, "URLs or documents of the sample, however large the input is", ge=1)
-    workers: int = setting(0, "tasks at once to plan for, on cores like these; 0 means those of this machine", ge=0)
+    workers: int = setting(0, "tasks at once to plan for, on cores like these; 0 means this machine's cores", ge=0)
 
     def __post_init__(self) -> None:
         if not self.output:

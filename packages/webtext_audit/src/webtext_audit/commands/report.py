@@ -37,7 +37,7 @@ class Report(Command):
     ablation: str = setting("", "what `gpt2 ablate` found, to show it", metavar="DIR")
     plan: str = setting(
         "",
-        "a plan of `webtext plan`, to compare; without it one that lies beside the folders, or in `plan` there",
+        "a plan of `webtext plan`, to compare; without it one that lies next to the folders, or in `plan` there",
         metavar="PLAN",
     )
     title: str = setting("", "the heading of the page; the name of the folder without it")
@@ -84,7 +84,7 @@ class Report(Command):
         return Findings(f"report: {output}", values)
 
     def _plan(self) -> Plan | None:
-        """The plan that is given, or lies beside what is reported on. Raises InputError for one that is damaged."""
+        """The plan that is given, or lies next to what is reported on. Raises InputError for one that is damaged."""
         from webtext_audit.plan.plan_file import find_plan, read_plan
 
         local = [place for place in map(location, self.folders) if isinstance(place, Path)]

@@ -3,8 +3,8 @@
 Without --apply it looks and writes nothing but the indices of `webtext why`. A URL stands for all documents that
 `webtext merge` takes for the same page.
 
-The removal is no surgery: the lists without those URLs are run through the same stages again (`lineage/again.py`), and
-so the outputs are those of a run that never had them: documents that were dropped as duplicates of theirs come back.
+The removal is no surgery: the lists without the URLs are run through the same stages again (`lineage/again.py`), and
+so the outputs are the same as of a run that never had them: documents that were dropped as duplicates of theirs come back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`webtext why`: the story of one document through every stage below a folder, by its URL or a passage of its text.
 
-Indices of URLs lie beside each output and are built once (`lookup/`); passages have an index of their own, built when
+Indices of URLs lie next to each output and are built once (`lookup/`); passages have an index of their own, built when
 the first one is asked for. The story itself reads a few files.
 """
 
@@ -41,7 +41,7 @@ class Why(Command):
     """Tell what became of one document, and why: from the list that named it to its tokens and training steps.
 
     WHAT is a URL, or a passage of a text. DIR is any output of a stage, or the prefix of token files: all stages that
-    it was made from are looked at. Indices are built once and kept beside each output, in .state/why; they may be
+    it was made from are looked at. Indices are built once and kept next to each output, in .state/why; they may be
     deleted."""
 
     name: ClassVar[str] = "why"
@@ -51,7 +51,7 @@ class Why(Command):
     what: str = setting("", "a URL, or a passage of a text", metavar="URL|TEXT", positional=True)
     folder: str = setting("", "the output of a stage, or the prefix of token files", metavar="DIR", positional=True)
     run: str = setting("", "folder of a `gpt2 train`: also say in which steps it was read", metavar="RUN")
-    most: int = setting(3, "documents to tell of, among those that hold the passage", ge=1)
+    most: int = setting(3, "how many of the documents that hold the passage to show", ge=1)
     workers: int = setting(0, "processes that build an index; 0 means all cores", ge=0)
 
     def find(self) -> Findings:
@@ -136,7 +136,7 @@ def seen_in_training(run: str, tokens: dict[str, list[int]]) -> dict[str, Any]:
     The two packages know nothing of each other: it is asked as a command. Raises WebtextError where that fails.
     """
     used = _prefixes(run)
-    # The same files, or where both were moved those of the same name.
+    # The same files, or where both were moved files of the same name.
     same = {str(Path(prefix).resolve()) for prefix in used}, {Path(prefix).name for prefix in used}
     own = next((item for item in tokens.items() if str(Path(item[0]).resolve()) in same[0]), None) or next(
         (item for item in tokens.items() if Path(item[0]).name in same[1]), None

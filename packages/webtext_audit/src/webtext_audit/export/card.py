@@ -35,7 +35,7 @@ class Corpus:
 
     Attributes:
         measures: what is in the files.
-        columns: those besides `url`, `text` and `metadata`.
+        columns: all besides `url`, `text` and `metadata`.
         path: the files, as a pattern: `data/train-*.parquet`.
         files: how many.
         size: their bytes.
@@ -151,7 +151,7 @@ def _sources(corpus: Corpus) -> Iterable[str]:
     yield "## Sources"
     yield _table(["domain", "documents", "bytes", "GPT-2 tokens", "share of bytes"], rows)
     yield (
-        "A domain is the registered name: `example.co.uk` for `news.example.co.uk`. Tokens are those of the text "
+        "A domain is the registered name: `example.co.uk` for `news.example.co.uk`. Tokens are counted in the text "
         "alone, without a mark of a document's end. Each document's `url` says where it comes from."
     )
     if archived := sum(corpus.measures.kinds.get("archive", {}).values()):
@@ -222,7 +222,7 @@ def _making(corpus: Corpus) -> Iterable[str]:
 
 
 def _settings(step: dict[str, Any]) -> str:
-    """Those that are not empty. Of paths only the last part: where files lay is nobody's business."""
+    """The settings that are not empty. Of paths only the last part: where files lay is nobody's business."""
     shown = []
     for name, value in step.get("settings", {}).items():
         if value not in ("", [], None) and name != "keep_dropped":
@@ -248,7 +248,7 @@ def _classification(corpus: Corpus) -> Iterable[str]:
             continue
         how = "by a random number, the more likely the higher the score (the rule of GPT-3's paper)"
         if "threshold" in settings:
-            how = f"those with a score of {settings['threshold']:g} or higher"
+            how = f"documents with a score of {settings['threshold']:g} or higher"
         elif "lowest_score_kept" in facts:
             how = (
                 f"the {settings['keep_share']:.1%} with the highest scores, which is {facts['lowest_score_kept']:g} on"

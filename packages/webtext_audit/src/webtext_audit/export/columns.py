@@ -130,7 +130,7 @@ def choose_columns(kinds: Mapping[str, Mapping[str, int]], documents: int) -> li
 
 
 def _common_kind(counts: Counter[str]) -> str:
-    """The kind that most values have; those that another kind can hold count for that one."""
+    """The kind that most values have; a value that another kind can hold counts for that one."""
     counts = counts.copy()
     empty = counts.pop(_EMPTY_LIST, 0)
     if counts["string"] > OTHER_SHARE * (counts["string"] + counts["time"]):
@@ -188,7 +188,7 @@ def times_of(columns: Iterable[Column], rows: Iterable[dict[str, Any]]) -> Itera
 
 
 MOST_KEYS = 1000
-"""Of different keys of metadata in one shard; those met later become no columns."""
+"""Of different keys of metadata in one shard; later ones become no columns."""
 NO_DOMAIN = ""
 """Documents without a web address, or with one whose host is no domain."""
 _DOMAIN = re.compile(r"[\w-]+(\.[\w-]+)+")
@@ -200,7 +200,7 @@ Count = list[int]
 
 @dataclass
 class Measures(Figures):
-    """Counts of documents; those of several shards add up.
+    """Counts of documents; the counts of several shards add up.
 
     Attributes:
         total: of all documents.

@@ -36,8 +36,8 @@ from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location
 
 UNSUPPORTED = {
-    "merge-tokens": "join the token files again by hand, once those that it joins have been made again",
-    "index-tokens": "do it for the token files, and index those again",
+    "merge-tokens": "join the token files again by hand, once its inputs have been made again",
+    "index-tokens": "do it for the token files, and index them again",
     "train-tokenizer": "train the tokenizer again by hand",
     "train-filter": "train the filter again by hand",
     "export": "do it for the folder that it was made from, and export that again by hand",
@@ -53,7 +53,7 @@ class Planned:
         place: its folder, or the prefix of its token files.
         record: its record, as it was.
         inputs: the folders of the steps that it reads, in order; none if it reads files that no stage wrote.
-        folders: where those files lie,
+        folders: where the files lie,
         files: and which they were, the first thousand of them.
         plain_files: how many there were in all.
     """
@@ -103,7 +103,7 @@ class Planned:
         return reading([str(path) for path in present])
 
     def files_now(self) -> list[Path]:
-        """Of the files that no stage wrote those that are still there."""
+        """The files that no stage wrote and that are still there."""
         return [Path(name) for name in self.files if Path(name).is_file()]
 
 
@@ -159,7 +159,7 @@ def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
     if hint is not None:
         raise InputError(f"{step.name} was made by `webtext {step.stage}`, which is not done again here: {hint}.")
     if not step.run:
-        raise InputError(f"how {step.name} was made is not known, as its state is not beside it: run its stages again.")
+        raise InputError(f"how {step.name} was made is not known: its state is not next to it; run its stages again.")
     place = Path(str(step.place))
     was = Path(step.run.get("output", ""))
     record = record_place(was, is_prefix=step.is_tokens)

@@ -63,7 +63,7 @@ def _rows(place: Location) -> Iterator[Row]:
 
 
 def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
-    """The stage with the settings of a step; those that its output does not depend on have their defaults.
+    """The stage with the settings of a step; settings that don't affect the output have their defaults.
 
     Raises InputError where it can no longer be made: an unknown stage, another version of it, a file of rules that is
     gone or that has changed since, another version of a library.

@@ -1,8 +1,8 @@
 """All indices by which the story of a document is followed through the steps below an output.
 
-Asking for one opens it, and builds those that are missing, of all steps at once, so that all cores have work.
+Asking for one opens it, and builds all missing ones, of all steps at once, so that all cores have work.
 
-Finding the documents that hold a passage: by fingerprints, or where it is too short for those by reading all.
+Finding the documents that hold a passage: by fingerprints, or where it is too short for them by reading all.
 
 The output that was asked for is searched first, then, where nothing is found, the steps before it, nearest first: a
 passage of a document that a filter has dropped is found in what the filter read.
@@ -51,7 +51,7 @@ class Catalogue:
     """The indices of some steps.
 
     Args:
-        steps: those behind an output, and itself.
+        steps: the ones that led to an output, and its own.
         known: stages by name.
         workers: processes that build what is missing.
     """
@@ -144,7 +144,7 @@ class Catalogue:
 def joined(step: Step, tokens: Mapping[str, Sequence[int]]) -> list[int] | None:
     """The numbers of documents in token files that `merge-tokens` joined from others; None if that can't be known.
 
-    `tokens` are their numbers in those that were joined, by prefix.
+    `tokens` are their numbers in the token files that were joined, by prefix.
     """
     if step.plain_files or any(source.place is None for source in step.inputs):
         return None
@@ -165,7 +165,7 @@ def _dumps(step: Step) -> list[Location]:
 
 
 def _held_out(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Which pages token files hold, as `encoding_refused` is told it."""
+    """Which pages token files hold, as `encoding_refused` takes it."""
     return {name: settings.get(name, default) for name, default in (("hold_out", 0.0), ("only_held_out", False))}
 
 

@@ -4,13 +4,13 @@ An index belongs to one finished output and lies in its state, in `why/DIGEST/KI
 an output that is made again has none. It is built once, a file of the output a task, and appears complete or not at
 all; a build that is interrupted goes on after the files that it had finished. It may be deleted at any time.
 
-`keys.npy` holds the hashes of all files, those of one file sorted and side by side, `rows.npy` the number of the row of
+`keys.npy` holds the hashes of all files, sorted within each file, `rows.npy` the number of the row of
 each, and `files.json` the files' names and where their hashes end. Both arrays are mapped, not read: a search costs a
 few pages for each file. Memory to build it is that of one file's hashes a process.
 
 What is indexed: the hashes of the rows of one file, by URL, by passage, or by place in the shuffle.
 
-Each function is called in a worker process with the file, its options, and a function that is told the rows done.
+Each function is called in a worker process with the file, its options, and a function that gets the number of rows done.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found: row `row`, from 0 on, of `file`, file number `number` of those that were indexed."""
+    """A row that was found: row `row`, from 0 on, of `file`, file number `number` of the indexed ones."""
 
     number: int
     file: Location
@@ -154,7 +154,7 @@ class Index:
 
 
 def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[Index]:
-    """The indices that are asked for; those that are not there, or no longer belong to their files, are built first.
+    """The indices that are asked for; missing ones, and ones that no longer fit their files, are built first.
 
     Of several commands that need the same index, one builds it and the others wait.
 
@@ -204,7 +204,7 @@ def _build(missing: Sequence[Wanted], workers: int, label: str) -> None:
 
 
 def _scratch(wanted: Wanted) -> Path:
-    """Where the parts of an index lie until all are there. Those of other files or options are removed."""
+    """Where the parts of an index lie until all are there. Parts for other files or options are removed."""
     scratch = wanted.folder.with_name(f"{wanted.kind}.parts")
     says = json.dumps([storage.stamps(wanted.files), wanted.options])
     told = scratch / "files.json"
@@ -264,7 +264,7 @@ Report = Callable[[int], None]
 
 
 def url_hash(url: str) -> int:
-    """64 bits that two URLs of one page share, those that `url_key` makes equal."""
+    """64 bits that two URLs of one page share, as `url_key` decides."""
     return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"))
 
 
@@ -321,7 +321,7 @@ def submitted(dump: Location, options: dict[str, Any], report: Report) -> Entrie
 
 
 def listed_rows(place: Location) -> Iterator[tuple[int, Document]]:
-    """The rows of a URL list with the numbers of their lines, from 0 on; of a table or Parquet those of its rows."""
+    """The rows of a URL list with the numbers of their lines, from 0 on; for a table or Parquet file with the numbers of its rows."""
     if is_list_of_lines(place):
         for line, content in enumerate(read_lines(place)):
             row = read_url(content)

@@ -31,7 +31,7 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.held_out import HELD_OUT
 
 MOST_PLACES = 5
-"""Places of one URL that are told of each step, at most."""
+"""Places of one URL that are shown of each step, at most."""
 EXCERPT = 300
 """Characters of a text."""
 KEPT, DROPPED, ABSENT, UNKNOWN = "kept", "dropped", "absent", "unknown"
@@ -96,7 +96,7 @@ class Story:
         return {**event, **self._in_shards(step)}
 
     def _find(self, step: Step, kind: str) -> list[Hit]:
-        """Its rows in one of a step's tables: of a piece also those of the page, or piece, that it was cut from."""
+        """Its rows in one of a step's tables: of a piece also the rows of the page, or piece, that it was cut from."""
         hits = self._catalogue.find(step, kind, self.url)
         if not self._piece and (kind != kinds.URLS or len(hits) < 2):
             return hits
@@ -175,7 +175,7 @@ class Story:
         return event
 
     def _dropped(self, step: Step) -> Document | None:
-        """The document among those that the step has dropped and kept."""
+        """The document among the dropped ones that the step has kept on disk."""
         hit = next(iter(self._find(step, kinds.GONE)), None)
         return None if hit is None else _document(hit.file, hit.row)
 
@@ -221,7 +221,7 @@ class Story:
         return {**found, "values": verdict.values} if verdict.values else found
 
     def _possible_reasons(self, step: Step) -> list[str]:
-        """For what was dropped by none that the stage tells of one document: those that other documents decide."""
+        """For a document that no reason of its own explains: the reasons that depend on other documents."""
         reasons = [reason for reason, count in step.record["dropped"].items() if count]
         with contextlib.suppress(InputError):
             stage = stage_of(step, self._known)

@@ -66,7 +66,7 @@ class Plan:
         input: what was given.
         config: the pipeline's file, "" without one.
         workers: tasks at once.
-        machine: what processors those are, in words.
+        machine: its processors, in words.
         sampled, total: rows of the sample and of the input, or files, by `unit`.
         scale: how many times as much the input is.
         seconds: how long the sample took.
@@ -131,7 +131,7 @@ def read_plan(given: str | Path) -> Plan:
 
 
 def find_plan(places: Sequence[Path]) -> Path | None:
-    """A plan that lies beside finished outputs: in the folder that holds them, or in `plan` there."""
+    """A plan that lies next to finished outputs: in the folder that holds them, or in `plan` there."""
     for place in dict.fromkeys(place.parent for place in places):
         for candidate in (place / "plan" / NAME, place / NAME):
             if candidate.is_file():

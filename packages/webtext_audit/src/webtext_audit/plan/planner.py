@@ -144,7 +144,7 @@ def make_plan(
     )
     notes = notes_on(links, measured, expectations, sample, host, pages)
     if of_archives:
-        notes += [*of_archives, "download: the sample asked no archive: what they have comes on top of what is left"]
+        notes += [*of_archives, "download: the sample asked no archive: the pages that they have come on top of these"]
     return dataclasses.replace(plan, notes=(*notes, *too_much(plan, folder, Machine())))
 
 

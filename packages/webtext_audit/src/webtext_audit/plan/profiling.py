@@ -1,6 +1,6 @@
 """Running the stages on the sample, each as a process of its own, and what each of them took.
 
-The system says what a process and those that it started have used: seconds of processor time, and the memory of the
+The system says what a process and its children have used: seconds of processor time, and the memory of the
 largest of them. `measured.json` is written after each stage. A stage that Ctrl-C or SIGTERM stopped goes on, and what
 it had used counts; one that was killed begins again, since nobody knows what it had used.
 
@@ -42,13 +42,13 @@ ONE_IN = 20
 FEWEST_ROWS = 10
 """That such a run needs."""
 TOKENIZER = ".tokenizer.json"
-"""Beside token files, and as large for any corpus."""
+"""Lies next to token files, and is as large for any corpus."""
 BEGUN, STOPPED, DONE = "begun", "stopped", "done"
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process and those that it started took.
+    """What one process and its children took.
 
     Attributes:
         cpu: seconds of processor time.
@@ -115,7 +115,7 @@ Run = Callable[[Sequence[str], bool], Finished]
 
 
 def run_webtext(arguments: Sequence[str], is_quiet: bool) -> Finished:
-    """Run `webtext` with such arguments to its end, or until this process is told to stop; then it is told, too.
+    """Run `webtext` with such arguments to its end, or until this process gets a signal to stop, which it passes on.
 
     What it says of its progress, and at its end, is shown unless `is_quiet`.
     """
@@ -169,7 +169,7 @@ class Measurements:
             before: the key of what it reads, "" for the sample.
 
         Returns what was measured, and the key of its output. Raises WebtextError where the stage fails, with its exit
-        code, and KeyboardInterrupt where this process is told to stop.
+        code, and KeyboardInterrupt where this process gets a signal to stop.
         """
         key = digest([self._key, before, settings_of(link), link.run.keep_dropped, link.run.format, link.run.input])
         entry = self._entries.get(link.run.output, {})

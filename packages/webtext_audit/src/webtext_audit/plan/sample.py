@@ -50,7 +50,7 @@ class Sample:
 
     Attributes:
         key: what it depends on.
-        files: where it lies: files of its own, or those of the input that were chosen.
+        files: where it lies: files of its own, or the chosen files of the input.
         unit: what `rows` and `total` count, "files" where whole files were chosen.
         rows: how many it holds.
         total: how many the input holds. Of shards that were not all read this is an estimate.

@@ -53,9 +53,9 @@ class Corpus:
 
     Attributes:
         end: the given folder, or token files.
-        steps: the folders of documents that the figures are of: itself, or those that the token files were made from.
+        steps: the folders of documents that the figures are of: itself, or the sources of the token files.
         documents: how many there are.
-        figures: of those that were read.
+        figures: of the documents that were read.
         token_lengths: of the documents in the token files.
         tokens: in the token files.
     """
@@ -74,7 +74,7 @@ class Corpus:
 
     @property
     def is_sample(self) -> bool:
-        """Whether figures are those of a sample."""
+        """Whether the figures are of a sample."""
         return self.figures.documents < self.documents
 
 
@@ -106,7 +106,7 @@ class Gathered:
 def gather(
     ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun | None, plan: Plan | None = None
 ) -> Gathered:
-    """Read what there is of the steps behind `ends`; shows progress.
+    """Read what there is of the steps that led to `ends`; shows progress.
 
     Args:
         ends: the outputs to report on.
@@ -147,7 +147,7 @@ def _with_shared_steps(ends: Sequence[Step]) -> list[Step]:
 
 
 def document_steps(step: Step) -> list[Step]:
-    """The folders whose documents `step` holds: itself, or for token files those that they were made from."""
+    """The folders whose documents `step` holds: itself, or for token files their sources."""
     if not step.is_tokens:
         return [step] if step.place is not None else []
     found = itertools.chain.from_iterable(map(document_steps, step.inputs))

@@ -24,7 +24,7 @@ def cell(value: str, part: str, number: float, most: float, kind: str = "kept") 
 
 
 def bars(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "bars") -> Markup:
-    """A table whose numbers have bars beside them."""
+    """A table whose numbers have bars next to them."""
     body = (tag("tr", tag("td", first, class_="name"), *(tag("td", cell) for cell in rest)) for first, *rest in rows)
     top = tag("tr", *(tag("th", name, scope="col", class_="name" if not at else None) for at, name in enumerate(head)))
     return tag("table", tag("thead", top), tag("tbody", *body), class_=kind)
@@ -68,7 +68,7 @@ def _notes(corpus: Corpus) -> Markup | None:
     figures = corpus.figures
     notes = [sample_note(corpus)]
     if figures.counted[0] and (figures.counted[0] < figures.bytes or corpus.is_sample):
-        notes.append(f"Tokens follow from those in {size(figures.counted[0])} of the text.")
+        notes.append(f"Tokens were counted in {size(figures.counted[0])} of the text.")
     if figures.domains.is_cut:
         lost = count(figures.domains.lost * corpus.scale)
         notes.append(f"Rare domains were put together: none that is shown lacks more than {lost} documents.")
@@ -190,7 +190,7 @@ def outcomes(found: OutcomeFigures, taken: float) -> Markup:
 
 
 def _reasons(found: OutcomeFigures, taken: float, total: float) -> Markup | None:
-    """Every other outcome than a page; those would hide what the others are."""
+    """Every other outcome than a page: a bar for pages would hide the others."""
     rows = [(name, values[0] / taken) for name, values in found.outcomes.top(MOST_ROWS + 2) if name not in WITH_TEXT]
     if not rows:
         return None
@@ -224,7 +224,7 @@ def scores(step: Step) -> Markup | None:
     dropped, kept = facts["scores"]
     cut = settings.get("threshold", facts.get("lowest_score_kept"))
     charts_of = [("Documents by their score", [sum(pair) for pair in zip(dropped, kept, strict=True)])]
-    charts_of += [("Those that are kept", kept)] if cut is None else []
+    charts_of += [("Documents that are kept", kept)] if cut is None else []
     mark = None if cut is None else (cut, f"kept from {cut:.2f} on")
     edges = [at / len(kept) for at in range(len(kept) + 1)]
     parts: list[Markup] = []
@@ -247,7 +247,7 @@ MOST_GROUPS = 10
 
 
 def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
-    """How similar duplicates are, and the largest groups; of passages those that are repeated most."""
+    """How similar duplicates are, and the largest groups; of passages the most repeated ones."""
     if not found.rows:
         return None
     if not found.similarities:

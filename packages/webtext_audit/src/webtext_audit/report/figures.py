@@ -47,8 +47,8 @@ def _sum(mine: Any, theirs: Any) -> Any:
 class TopCounter:
     """Several numbers for each name (documents, bytes, ...), for the names with most of the first number.
 
-    When there are too many names, those with least are put together. A name that was put together and comes again
-    begins at 0: what is missing is `rest` in all, and no name lacks more than `lost`.
+    When there are too many names, the smallest are put together. A name that was put together and comes again
+    begins at 0: all names together lack `rest`, and no name lacks more than `lost`.
 
     Attributes:
         numbers: how many there are for each name.
@@ -230,9 +230,9 @@ class DocumentFigures(Figures):
     Attributes:
         documents: how many were read.
         bytes: of their texts, in UTF-8.
-        counted: bytes of the texts of which tokens were counted, and those tokens.
+        counted: bytes of the texts whose tokens were counted, and the tokens.
         lengths: characters.
-        domains: documents, bytes, and of those that were counted bytes and tokens.
+        domains: documents, bytes, and of the counted texts bytes and tokens.
         languages: documents.
         kinds: of pages: documents and bytes.
         examples: a few documents, as JSON-like values.
@@ -260,7 +260,7 @@ class OutcomeFigures(Figures):
 
     Attributes:
         outcomes: URLs by outcome.
-        hosts: URLs of a host: all, and those of each of `GROUPS`.
+        hosts: URLs of a host: all, and of each of `GROUPS`.
         examples: outcome to a few URLs.
     """
 

@@ -74,7 +74,7 @@ def funnel(found: Gathered) -> list[Markup]:
     gone = [step.stage for step in found.steps if step.place is None]
     if gone:
         names = ", ".join(dict.fromkeys(gone))
-        note = f"The folders of {names} are gone: what is shown of them comes from the records of later steps."
+        note = f"The folders of {names} are gone: their rows come from the records of later steps."
         parts.append(tag("p", note, class_="note"))
     for chain in drawn:
         if len(drawn) > 1:

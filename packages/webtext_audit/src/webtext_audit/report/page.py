@@ -70,7 +70,7 @@ def _subtitle(found: Gathered) -> str:
 
 
 def _sections(found: Gathered) -> dict[str, list[Markup]]:
-    """The sections by their headings, in order; those without anything to show are empty."""
+    """The sections by their headings, in order; sections without anything to show are empty."""
     corpora = found.corpora
     kept, dropped = contents.kept_examples(corpora), list(contents.dropped_examples(found.examples))
     return {

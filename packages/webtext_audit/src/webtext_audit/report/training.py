@@ -21,7 +21,7 @@ from webtext_prep.errors import InputError
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 PIPELINE = "pipeline.json"
-"""Beside a run that a pipeline made: the summaries of its commands, `generate` and `evaluate` among them."""
+"""Next to a run that a pipeline made: the summaries of its commands, `generate` and `evaluate` among them."""
 
 Point = tuple[float, float]
 
@@ -55,7 +55,7 @@ class TrainingRun:
 
 
 def read_run(folder: Path, samples: str = "") -> TrainingRun:
-    """The run in `folder`, with the texts in `samples`, or else those of the pipeline that made it.
+    """The run in `folder`, with the texts in `samples`, or else in the pipeline that made it.
 
     Raises InputError where there is no run, or its files can't be read.
     """

@@ -45,7 +45,7 @@ def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[
     the modules that those import, and these in turn, from the same folder or package.
 
     They are read, not run: a module that is imported while the function runs counts, too. Of an installed package the
-    others beside it are other packages.
+    others next to it are other packages.
     """
     own = [function]
     while (inner := getattr(own[-1], "__wrapped__", None)) is not None and inner not in own:

@@ -36,7 +36,7 @@ SECONDS = 20.0
 
 
 class TaskState:
-    """What a task leaves to go on from: a small JSON-like value in a file among those between phases.
+    """What a task leaves to go on from: a small JSON-like value in a file between phases.
 
     It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
     the disk. The value should be written after what it describes.
@@ -65,7 +65,7 @@ class TaskState:
 def cut_into_runs(
     task: Task, context: Context, blocks: Callable[[Iterable[bytes], Any], Iterator[Block]]
 ) -> list[list[Any]]:
-    """Write the runs of the task's input beside its output, the state of the task.
+    """Write the runs of the task's input next to its output, the state of the task.
 
     Args:
         task: the task.

@@ -46,7 +46,7 @@ class Job(Run):
 
     Args:
         stage: the stage with its settings.
-        settings: those that every stage has. `-` among the input is standard input, which is read last.
+        settings: the common ones of all stages. `-` among the input is standard input, which is read last.
         engine: where tasks run; processes of this machine by default.
         restart: start from scratch instead of resuming.
         machine: what there is of disk and memory; this one by default.

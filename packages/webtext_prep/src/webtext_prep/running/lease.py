@@ -1,6 +1,6 @@
 """A lease on an output behind a URL: of two commands, on any machines, one writes it.
 
-The lock of a state folder keeps two commands of one machine apart; those of two machines have two state folders. So a
+The lock of a state folder keeps two commands of one machine apart; commands of two machines have two state folders. So a
 command that writes to a URL first makes a small object there, `.webtext-lease.json`, which the storage system makes for
 one of several writers only, renews it while it runs, and removes it at its end. A command that was killed leaves it: it
 runs out some minutes after it was renewed last, by the clock of the storage. The same state folder on the same machine
@@ -30,7 +30,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.storage.stores.base import Location, Note
 
 LEASE = ".webtext-lease.json"
-"""In an output folder; beside an output that is a prefix, after that."""
+"""In an output folder; next to an output that is a prefix, after that."""
 LASTS_SECONDS = 180
 """How long a lease holds without being renewed."""
 RENEWED_SECONDS = 30
@@ -38,7 +38,7 @@ RENEWED_SECONDS = 30
 LOOK_SECONDS = 10
 """How often a lease that is waited for is looked at."""
 OWNER = "owner"
-"""In the state folder: what tells its leases from those of others."""
+"""In the state folder: what tells its leases from other commands' leases."""
 
 
 class Found:

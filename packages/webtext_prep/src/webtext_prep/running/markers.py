@@ -42,7 +42,7 @@ class Markers:
         folder: where they lie; it is made if need be.
         scratch: the folder of files between phases, where these are not flushed to the disk: a task that made some of
             them is done only until the machine starts again, since a cut of power may have taken what they hold. None
-            where they are flushed, as those are that tasks on other machines make.
+            where they are flushed, as files from tasks on other machines are.
     """
 
     def __init__(self, folder: Path, scratch: Path | None = None) -> None:

@@ -82,7 +82,7 @@ MOST_FILES = 1000
 
 
 class Output:
-    """What one stage writes, and the state beside it.
+    """What one stage writes, and the state next to it.
 
     Args:
         stage: the stage.
@@ -98,7 +98,7 @@ class Output:
         self.shared = SharedScratch.of(shared, name) if shared else None
         self.is_prefix = stage.makes == "tokens"
         self.record_path = record_place(place, is_prefix=self.is_prefix)
-        # Which output the state belongs to, where that does not follow from its place; beside it, both may be moved.
+        # Which output the state belongs to, where that does not follow from its place; next to it, both may be moved.
         is_beside = state == state_place(place, is_prefix=self.is_prefix)
         self._elsewhere = None if is_beside else hide_credentials(storage.identity(place))
 
@@ -165,7 +165,7 @@ class Output:
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
         """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing.
 
-        Whether dropped documents are written may differ: the output is made again, the same but for those.
+        Whether dropped documents are written may differ: the output is made again, the same but for these.
         """
         claim = self._read_claim()
         if claim is None or not self._has_begun():
@@ -216,7 +216,7 @@ class Output:
                 storage.remove(path)
 
     def remove_leftovers(self) -> None:
-        """Remove what killed processes left half-written: those of an earlier run, or workers of this one."""
+        """Remove half-written files of killed processes: of an earlier run, or of workers of this one."""
         if not self.is_prefix:
             places = [self.place, self.place / DROPPED, *(path.parent for path in self.stage.outputs_in(self.place))]
             for folder in dict.fromkeys(places):
@@ -260,7 +260,7 @@ class Output:
         inputs: Sequence[Location],
         **run: Any,
     ) -> None:
-        """Write the record, the same for the same input and settings, and beside the state how it was made (`run`)."""
+        """Write the record, the same for the same input and settings, and in the state folder how it was made (`run`)."""
         record = {
             "stage": self.stage.name,
             "version": self.stage.version,

@@ -32,7 +32,7 @@ class Needs:
 
     Attributes:
         output: of the finished output.
-        scratch: of the files between phases, at their most, beside the whole output.
+        scratch: of the files between phases, at their most, on top of the whole output.
         memory: of all its processes together, at their most.
         documents: how many documents (or whatever the stage counts) that is for.
         others: sentences on what else it needs, of other people's servers, say.
@@ -58,7 +58,7 @@ class Place:
     Attributes:
         folders: what is written there: the output, the state, or both.
         needed: bytes that the run will take there.
-        written: those of them that an earlier run has written.
+        written: how many of them an earlier run has written.
         free: bytes that are free there now.
     """
 
@@ -75,7 +75,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run needs beside what there is.
+    """What a run needs, and what there is.
 
     Attributes:
         stage: its name.
@@ -153,7 +153,7 @@ def compare(
     written: tuple[int, int] = (0, 0),
     machine: Machine | None = None,
 ) -> Estimate:
-    """Needs beside what a machine has.
+    """Needs, and what a machine has.
 
     Args:
         stage: its name.

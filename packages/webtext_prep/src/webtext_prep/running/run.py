@@ -129,7 +129,7 @@ class Run:
         return [done[position].result for position in range(len(tasks))]
 
     def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
-        """The results of those tasks that `map` would find done, None of the others."""
+        """The results of tasks that `map` would find done, None for the others."""
         markers, stamps = self._markers(phase), _stamps(tasks)
         found = markers.read_all(tasks, [self._key(phase, task, stamps) for task in tasks])
         return [None if done is None else done.result for done in found]

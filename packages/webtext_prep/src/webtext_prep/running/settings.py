@@ -176,14 +176,14 @@ def checked(settings_class: type[Settings], values: Mapping[str, Any], where: st
 
 
 def setting_names(kind: type[Stage]) -> list[str]:
-    """The names of a stage's own settings, of those that every stage has, and of those of engines."""
+    """The names of a stage's own settings, of the common ones, and of the engines'."""
     return [*(field.name for owner in (kind, RunSettings) for field in dataclasses.fields(owner)), *engine_settings()]
 
 
 def read_table(
     kind: type[Stage], table: Mapping[str, Any], where: str, make: Callable[..., Any] = checked
 ) -> tuple[Stage, RunSettings, dict[str, Any]]:
-    """A stage's table: its settings, those that every stage has, and those of an engine.
+    """A stage's table: its settings, the common ones, and an engine's.
 
     `make` is given a class of settings, their values, and what messages call the table. Raises UsageError.
     """

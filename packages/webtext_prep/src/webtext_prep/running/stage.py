@@ -121,9 +121,9 @@ class Reads:
         return [given]
 
     def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
-        """The files among those found that it reads, and sentences for the summary about the others.
+        """The found files that it reads, and sentences for the summary about the others.
 
-        `folders` are those that were given as input. Of a dataset in one of them a stage that reads documents takes
+        `folders` are the folders given as input. Of a dataset in one of them a stage that reads documents takes
         the training split.
         """
         if type(self).accepts is not Reads.accepts:
@@ -131,7 +131,7 @@ class Reads:
         chosen = choose_splits(files, [], (), folders)
         known = set(chosen)
         others = counts_of(splits_of([file for file in files if file not in known], []))
-        note = f"not read, beside the split train: {others}; name its files to read another."
+        note = f"not read, since the split train is: {others}; name its files to read another."
         return chosen, [note] if others else []
 
     def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
@@ -208,14 +208,14 @@ class Verdict:
 
 
 class Replays:
-    """What a stage says of its input afterwards, to those who look at what was dropped without `--keep-dropped`."""
+    """What a stage says of its input afterwards, for looking at dropped documents without `--keep-dropped`."""
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """What is decided about one document; values that take time to find only where they are asked for."""
         return Verdict(None if document.text.strip() else with_reason(document, "empty"))
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """What is dropped of each document of the input, in order; here also those that repeat another.
+        """Each document of the input as it would be dropped, in order; repeated ones, too.
 
         Args:
             files: the input.

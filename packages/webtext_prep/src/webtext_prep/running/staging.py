@@ -1,4 +1,4 @@
-"""How the files between phases come to tasks on other machines, and how what those make comes back.
+"""How the files between phases come to tasks on other machines, and how their outputs come back.
 
 Tasks of an engine that runs them here see this machine's files, and nothing of this is used. Of the tasks of other
 engines one of two things is true; the job chooses by whether `--shared-scratch URL` is given:
@@ -7,9 +7,9 @@ engines one of two things is true; the job chooses by whether `--shared-scratch 
     they see storage alone                                 `HandedOver`: they lie in a folder of that storage
 
 Both wrap a task's call and are picklable calls themselves: an engine runs them as it runs any other. With `HandedOver`
-the job names its files between phases by their places in storage. On a node, those that a task declares are fetched to
+the job names its files between phases by their places in storage. On a node, the files that a task declares are fetched to
 a folder below the node's temporary folder (TMPDIR), the task runs on these copies, and what it made is published.
-Beside a copy it is noted which version of the file it is, so that it is never an old one; all tasks of a node share it.
+Next to a copy it is noted which version of the file it is, so that it is never an old one; all tasks of a node share it.
 It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
 
 Relative paths hold on a node, too: the call goes to the folder in which the command was given, if the node has it.

@@ -102,7 +102,7 @@ class Tally:
     Attributes:
         read: documents in.
         kept: documents out.
-        added: documents out that were not in: where one was cut into pieces, those after the first.
+        added: documents out that were not in: where one was cut into pieces, the pieces after the first.
         dropped: reason to number of documents dropped for it.
         notes: other things worth counting ("repaired"), which add up to nothing.
         problems: the first few sentences about input that could not be used, with file and line.
@@ -206,7 +206,7 @@ UNREADABLE_SHARE = 0.1
 
 @dataclass
 class Problems:
-    """Unreadable records, those of one kind together: a thousand lines without the right key are one sentence.
+    """Unreadable records, grouped by kind: a thousand lines without the right key are one sentence.
 
     Attributes:
         found: reason to the sentence about the first such record, the places of the first few, and their number.

@@ -32,7 +32,7 @@ from webtext_prep.text.repair import repair
 
 
 def known_detectors() -> dict[str, type[LanguageDetector]]:
-    """Every detector by its name: those in `languages/`, and those of the entry-point group `webtext.languages`."""
+    """Every detector by its name: from `languages/`, and from the entry-point group `webtext.languages`."""
     return {found.name: found for found in find_plugins(languages, LanguageDetector, group="webtext.languages")}
 
 
@@ -54,7 +54,7 @@ def detect_language(text: str, detector: str = "langdetect") -> Guess | None:
 
 
 def known_rules() -> dict[str, type[Rule]]:
-    """Every quality rule by its name: those in `quality/`, and those of the entry-point group `webtext.rules`."""
+    """Every quality rule by its name: from `quality/`, and from the entry-point group `webtext.rules`."""
     return {found.name: found for found in find_plugins(quality, Rule, group="webtext.rules")}
 
 
@@ -148,7 +148,7 @@ class Clean(DocumentStage):
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Those of what it asks: the repair, the tokenizer, the detector and the rules."""
+        """The libraries of the repair, the tokenizer, the detector and the rules."""
         asked: list[type[LanguageDetector] | type[Rule]] = [known_rules()[name] for name in self.rules]
         if self.language != "any":
             asked.append(known_detectors()[self.language_detector])

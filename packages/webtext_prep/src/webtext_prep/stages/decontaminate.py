@@ -61,7 +61,7 @@ class _Matcher:
         self._chosen = np.ones(len(ngrams), np.bool_) if chosen is None else chosen
 
     def hits(self, text: str) -> list[tuple[int, int]]:
-        """(first word, number) of each n-gram in `text`, in order; of those at one word the longest."""
+        """(first word, number) of each n-gram in `text`, in order; at each word the longest alone."""
         words = words_of(text)
         numbers = map(self.ngrams.vocabulary.get, words, itertools.repeat(-1))
         own = np.fromiter(numbers, np.int32, len(words))
@@ -167,7 +167,7 @@ class Decontaminate(Stage):
         return count
 
     def count_all(self, task: Task, context: Context) -> int:
-        """Task: which n-grams are rare enough to count, and the table of the others. Returns how many those are."""
+        """Task: which n-grams are rare enough to count, and the table of the others. Returns the number of the others."""
         place, *counts = task.inputs
         ngrams = _ngrams(place)
         total = np.zeros(len(ngrams), np.int64)
@@ -184,7 +184,7 @@ class Decontaminate(Stage):
         return len(often)
 
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard without the passages that hold n-grams; the last output takes a row for each of those."""
+        """Task: one shard without the passages that hold n-grams; the last output takes a row for each passage."""
         place, chosen, held, shard = task.inputs
         matcher = _Matcher(_ngrams(place), load_array(chosen), compiled=task.hints["compiled"])
         affected = set(load_array(held).tolist())

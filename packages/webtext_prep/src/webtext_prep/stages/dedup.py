@@ -5,10 +5,10 @@ already kept is at least `--similarity` similar to it. So each group keeps its l
 documents cannot merge unrelated ones. The order of the input does not matter. The phases, each on all cores but for
 `components`:
 
-    fingerprints  each shard's documents to MinHash signatures, and those to one 64-bit key a band
+    fingerprints  each shard's documents to MinHash signatures, and signatures to one 64-bit key a band
     bands         each band's keys of the whole corpus, sorted: which documents share a bucket
-    components    which documents buckets connect, directly or through others; those are divided into parts of work
-    suspects      the texts of those documents, sorted into the parts
+    components    which documents buckets connect, directly or through others, divided into parts of work
+    suspects      the texts of these documents, sorted into the parts
     pairs         each part: shingles again, exact similarities, who goes and for whom
     receipts      what was decided, back in the order of the input
     losses        which domains and sources lose most of their documents
@@ -75,7 +75,7 @@ class Dedup(DedupPhases):
     both and a passage of matching text for each dropped document. Of each group the longest document stays. Drops:
     duplicate.
 
-    With --against, documents are also compared with those of finished runs, which stay as they are; old documents that
+    With --against, documents are also compared with the documents of finished runs, which stay as they are; old documents that
     lose to new ones are listed in superseded.jsonl.zst. --dry-run shows what each similarity would drop."""
 
     name: ClassVar[str] = "dedup"
@@ -92,7 +92,7 @@ class Dedup(DedupPhases):
         "webtext_prep.text.fingerprint_kernels",
         "webtext_prep.dedup.greedy",
     )
-    summary: ClassVar[str] = "documents -> documents without near-duplicates, and the table of those"
+    summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
     shingle: str = setting("word:5", "what similarity counts: word:N or char:N for n-grams", metavar="KIND:N")
@@ -204,7 +204,7 @@ class Dedup(DedupPhases):
         return write_shard(task, context, read_documents(task.inputs[0]), keep)
 
     def find_losses(self, task: Task, context: Context) -> list[list[Any]]:
-        """Task: the domains and sources that lose most; each as its name, its documents and those that go."""
+        """Task: the domains and sources that lose most; each as its name, its documents and how many of them go."""
         from webtext_prep.dedup.drop_rates import MOST_LISTED, Groups, largest_losses
 
         def loader(groups: Location, dropped: Location) -> Callable[[], tuple[Groups, npt.NDArray[np.int64]]]:

@@ -102,7 +102,7 @@ class Download(ArchiveSettings, PageStage):
     robots: bool = setting(True, "fetch robots.txt and obey it")
     user_agent: str = setting("webtext/0.1", "User-Agent header; the part before / is matched against robots.txt")
     allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
-        False, "also connect to addresses outside the public internet: those of this machine (loopback), or all"
+        False, "also connect to addresses outside the public internet: this machine's (loopback), or all"
     )
     concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
     per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
@@ -143,7 +143,7 @@ class Download(ArchiveSettings, PageStage):
         return "check the list, and the network of this machine"
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Documents and outcomes of an ordinary list, journals beside them, page bodies and extractors."""
+        """Documents and outcomes of an ordinary list, journals next to them, page bodies and extractors."""
         urls = min(sample.documents, self.max_urls or sample.documents)
         row = BYTES_A_ROW + (BYTES_A_PLACE if self.save_pages else 0)
         page = BYTES_A_PAGE / USUAL_RATIO + (BYTES_A_SAVED_PAGE if self.save_pages else 0)

@@ -3,8 +3,8 @@
 A task makes one shard: of an archive, of some thousand pages of a large one, or of files of HTML. Two phases: a large
 archive is read once to find where such ranges of pages begin, which takes a twentieth of the time, and then range by
 range; one that can't be entered in the middle is one range. Pages are extracted by several sandboxed processes at once,
-and come out in the order in which they lie: the same bytes whatever the workers.
-Of a damaged archive all pages are kept but for those at the damage, and the summary says where it is.
+and come out in the order in which they lie: the same bytes for any number of workers.
+Of a damaged archive all pages are kept but for the pages at the damage, and the summary says where it is.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class _Item:
 class Extract(PageStage):
     """Extract the text of pages that are there already: in web archives, or in files of HTML.
 
-    Reads WARC files (.warc, .warc.gz, .warc.zst: Common Crawl's, those of `webtext download --save-pages`, and of other
+    Reads WARC files (.warc, .warc.gz, .warc.zst: of Common Crawl, of `webtext download --save-pages`, and of other
     crawlers), the texts in WET files, and HTML files (.html, .htm, compressed or not). The output of a download with
-    saved pages may be given as it is. A page in a file has the URL that is in a .json file of the same name beside it,
+    saved pages may be given as it is. A page in a file has the URL that is in a .json file of the same name next to it,
     or is the file's name, decoded; or else the one that the page says it has; or file:folder/name.html. Writes document
     shards, and outcomes/ with one row for each page.
     Drops, by outcome: http_404 (and other statuses), not_html, too_large, truncated, revisit, malformed_response,
@@ -105,7 +105,7 @@ class Extract(PageStage):
 
     @staticmethod
     def accepts(path: Location) -> bool:
-        """Archives, files of HTML, and what may lie beside those."""
+        """Archives, files of HTML, and files that may lie next to them."""
         return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
 
     @staticmethod
@@ -166,7 +166,7 @@ class Extract(PageStage):
             outcome.tally.problem(sentence)
         alone = len(set(job.inputs) - set(files) - set(sidecars.values()))
         if alone:
-            outcome.tally.problem(f"not read: {alone:,} .json files without a page beside them.")
+            outcome.tally.problem(f"not read: {alone:,} .json files without a page next to them.")
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         return outcome
 
@@ -208,7 +208,7 @@ class Extract(PageStage):
         tally: Tally,
         problems: Problems,
     ) -> int:
-        """Extract the pages of a task. Returns the bytes of those with text."""
+        """Extract the pages of a task. Returns the bytes of the pages with text."""
         from webtext_prep.extraction.in_order import in_order
         from webtext_prep.extraction.pages import make_row, outcome_row
 
@@ -298,7 +298,7 @@ def _is_html(path: Location) -> bool:
 def _note_damage(problems: Problems, path: Location, damage: Damage) -> None:
     """Say where an archive can't be read; what was read of it is kept."""
     what = "it can't be read beyond byte" if damage.is_last else "it is damaged at byte"
-    kept = "what was before that" if damage.is_last else "what is before and behind that"
+    kept = "what was before that" if damage.is_last else "what is before and after that"
     sentence = (
         f"{what} {damage.offset:,} ({damage.reason}), and {kept} is kept: fetch it again, and run the command again"
     )

@@ -12,8 +12,8 @@ The digest of the function's source, or of the classifier's file, is part of wha
 it is made again.
 
 Scores are millionths, which the metadata hold, too. With `--keep-share` there are two phases: first all documents are
-scored, then those above the cut, of equal scores those with the larger hashes, are written. `--pareto` draws each
-document's random number from its hash. So the same documents are kept whatever the shards, order or workers.
+scored, then the documents above the cut, of equal scores the larger hashes, are written. `--pareto` draws each
+document's random number from its hash. So the same documents are kept with any shards, order or workers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Documents are divided into parts, and the suffixes of each part are sorted by a 
 its tokens alone. The parts stay as they are: what looks something up searches each. The documents' URLs are read from
 the shards that were tokenized, if they are still there.
 
-Token files hold no URLs: they are Megatron-LM's. But the record beside them leads to the shards, and where a document
+Token files hold no URLs: they are Megatron-LM's. But the record next to them leads to the shards, and where a document
 comes follows from its URL, its text and the seed of the shuffle. So the shards are read once more, each by a task, and
 what they hold is put in order: some 100 bytes of disk and 60 of memory for each document.
 """
@@ -75,7 +75,7 @@ class IndexTokens(Previews):
     """Index token files, so that `gpt2 trace` and `gpt2 generate --trace` find which documents hold a text.
 
     Reads one pair of token files, named by its prefix (A_text_document, or A). Writes the folder
-    A_text_document.suffixes beside them: 4 bytes a token, and the documents' URLs. Those are read from the shards that
+    A_text_document.suffixes next to them: 4 bytes a token, and the documents' URLs. The URLs are read from the shards that
     were tokenized; where these are gone, documents are found by their numbers alone."""
 
     name: ClassVar[str] = "index-tokens"
@@ -106,7 +106,7 @@ class IndexTokens(Previews):
 
     @staticmethod
     def output_beside(given: Sequence[str]) -> str:
-        """The folder beside the token files. Raises InputError for none, or several."""
+        """The folder next to the token files. Raises InputError for none, or several."""
         if not given:
             raise InputError("webtext index-tokens needs --input PREFIX: say which token files to index.")
         prefixes = {pair_named(one) or prefix_of(one) for one in given}

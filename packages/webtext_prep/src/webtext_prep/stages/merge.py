@@ -80,10 +80,10 @@ HTML_ADVICE = "looks like HTML, and is taken as it is; for the text of pages nam
 class Merge(HoldsOut):
     """Collect documents from files of many kinds, compressed or not, and drop repeated URLs.
 
-    A text file (.txt, .md) is one document; its URL (and metadata) is in a .json file of the same name beside it, in
+    A text file (.txt, .md) is one document; its URL (and metadata) is in a .json file of the same name next to it, in
     its front matter, or is the file's name, decoded. A .json file holds an object or a list of them; a .jsonl file one
     per line; .csv and .tsv files have a header, .parquet and .arrow files columns. Folders of Hugging Face datasets are
-    read as they are, also those of save_to_disk. What has no URL is called by its file, such as
+    read as they are, also as saved by save_to_disk. A text without a URL is called by its file, such as
     file:folder/name.jsonl:3, as seen from the folder that all the files lie in; a number 5 under --url-key id is id:5.
     With --hold-out some pages go to OUTPUT_held_out instead, before any filter.
     Drops: unreadable (with file and line), empty, duplicate_url, held_out (with --only-held-out: not_held_out)."""

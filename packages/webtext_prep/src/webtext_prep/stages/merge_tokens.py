@@ -3,7 +3,7 @@
 As Megatron-LM joins its own: tokens are copied as they are, byte offsets and document numbers shifted. All parts of
 both files are copied by all cores into a draft of the final size; memory is that of a few parts, whatever the files'.
 Machines can't write to one file together: where tasks run on others, one task copies everything.
-Pairs belong together only if their tokens have one type and one tokenizer, which is what lies beside them.
+Pairs belong together only if their tokens have one type and one tokenizer, which is what lies next to them.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _common_tokenizer(pairs: Sequence[IndexedTokens]) -> Tokenizer | None:
         if (its is None) != (tokenizer is None):
             without, with_one = (pair, first) if its is None else (first, pair)
             raise InputError(
-                f"{without.prefix} has no tokenizer beside it, and {with_one.prefix} has: if both were made with it, "
+                f"{without.prefix} has no tokenizer next to it, and {with_one.prefix} has: if both were made with it, "
                 f"copy {tokenizer_path(with_one.prefix)} to {tokenizer_path(without.prefix)}."
             )
         if its is not None and tokenizer is not None and its.fingerprint != tokenizer.fingerprint:

@@ -82,7 +82,7 @@ class Tokenize(HoldsOut, TokenFileStage):
     """Encode documents with GPT-2's tokenizer into PREFIX_text_document.bin and .idx, in one seeded shuffle.
 
     Reads document shards. <|endoftext|> follows each document; inside a document it is plain text. The order follows
-    from the seed and, for each document, its URL and text. The tokenizer is written beside the token files, as
+    from the seed and, for each document, its URL and text. The tokenizer is written next to the token files, as
     PREFIX_text_document.tokenizer.json. With --hold-out some pages go to PREFIX_held_out instead, on which `gpt2 train`
     validates.
     Drops: empty, held_out (with --only-held-out: not_held_out)."""
@@ -102,7 +102,7 @@ class Tokenize(HoldsOut, TokenFileStage):
     append_eod: bool = setting(True, "end each document with <|endoftext|>")
     tokenizer: str | None = setting(
         None,
-        "another byte-level BPE: a tokenizer.json, a vocab.json with merges.txt beside it, or the folder of either",
+        "another byte-level BPE: a tokenizer.json, a vocab.json with merges.txt next to it, or the folder of either",
         metavar="DIR|FILE",
     )
     vocabulary: str = setting("", "vocab.json of another tokenizer (older way to say --tokenizer)", metavar="FILE")
@@ -142,7 +142,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         return [] if self.tokenizer in (None, "gpt2") else files_of(Path(str(self.tokenizer)))
 
     def _check_tokenizer(self) -> None:
-        """Raise InputError if a file that `train-tokenizer` wrote is not what its record, beside it, says."""
+        """Raise InputError if a file that `train-tokenizer` wrote is not what its record, next to it, says."""
         for folder in dict.fromkeys(file.parent for file in self.setting_files()):
             record = read_record(folder)
             facts = record.get("facts") if record is not None and record["stage"] == "train-tokenizer" else None

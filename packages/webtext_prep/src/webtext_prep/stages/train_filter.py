@@ -68,8 +68,8 @@ def is_held_out(key: int) -> bool:
 class TrainFilter(Stage):
     """Learn what good documents are like: a linear classifier on hashed n-grams of words, in DIR/model.filter.
 
-    Good documents are those of --good, or those for which --good-when holds, or those of --good for which it holds; it
-    learns to tell them from those of --against or --input, or without these from the others of --good. `webtext filter
+    Good documents are in --good, or satisfy --good-when, or both where both are given; it learns to tell them from the
+    documents of --against or --input, or without these from the others of --good. `webtext filter
     --model DIR` uses it. Reads document shards. Not used: held_out (one text in ten, to measure with), not_sampled,
     in_both (the copy of a good text), not_good (--good-when does not hold), empty."""
 
@@ -107,7 +107,7 @@ class TrainFilter(Stage):
         return self.good, self.against
 
     def identity(self) -> dict[str, Any]:
-        """How many of the files are those of good documents."""
+        """How many of the files hold good documents."""
         return {"good_files": len(self._good_files)} if self.good else {}
 
     @functools.cached_property
@@ -330,7 +330,7 @@ class _Encoded(NamedTuple):
 
     Attributes:
         buckets: of all texts.
-        starts, ends: where those of each text lie, shape (texts,).
+        starts, ends: where the buckets of each text lie, shape (texts,).
         keys: of each text.
         is_good: whether it is a good one.
     """
@@ -351,7 +351,7 @@ class _Encoded(NamedTuple):
         *,
         compiled: bool,
     ) -> _Encoded:
-        """Those in the files of both `SIDES`; `report` is told how many there were so far."""
+        """The texts in the files of both `SIDES`; `report` gets their number so far."""
         found, lengths, keys, sides = [], [], list[int](), list[bool]()
         for is_good, of_side in enumerate(files):
             for batch in batches(itertools.chain.from_iterable(map(read_documents, of_side))):

@@ -5,7 +5,7 @@ a hash of the seed and each document, as `tokenize` shuffles: which documents ar
 or workers, and neither does anything that is learned from them (`train_bpe`). Three phases:
 
     choose  each shard: the documents with the smallest hashes, as many as a whole sample has
-    sample  each shard: those of them that are in the sample of all, and those to measure with, to a file
+    sample  each shard: its documents in the sample of all, and its documents to measure with, to a file
     train   the merges, in one task and on all cores
 
 One document in 32 is held out: on some of these the tokenizer is compared with GPT-2's. A kill costs the shards at
@@ -170,7 +170,7 @@ class TrainTokenizer(Stage):
         save_array(task.outputs[0], np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
 
     def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
-        """Of any documents, those that may be in the sample, and those that may be measured."""
+        """Of any documents, the ones that may be in the sample, and the ones that may be measured."""
         held_out = entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0
         return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], HELD_OUT_BYTES)
 
@@ -220,7 +220,7 @@ class TrainTokenizer(Stage):
         tokenizer.save_json(draft / "tokenizer.json")
         checksums = {name: checksum_of_file(draft / name)._asdict() for name in FILES}
         for place in task.outputs:
-            storage.remove(place)  # no file of another tokenizer beside one of this
+            storage.remove(place)  # no file of another tokenizer next to one of this
         for place in task.outputs:
             storage.publish(draft / place.name, place)
         facts = {

@@ -70,8 +70,8 @@ class Urls(Stage):
     """Choose submissions from Reddit dumps, and list each page that they link to once, with score, subreddits, title.
 
     Reads Pushshift's dumps of submissions, old (2005-2017) and v2, and Arctic Shift's: RS_2015-01.zst, .xz, .bz2, .gz
-    or plain, and those of single subreddits. Comments (RC_*) are left out. A page is one whatever its fragment,
-    tracking parameters, order of parameters, default port, or mobile host; its URL is that of the submission with the
+    or plain, and dumps of single subreddits. Comments (RC_*) are left out. URLs of one page may differ in fragment,
+    tracking parameters, order of parameters, default port, or mobile host; listed is that of the submission with the
     highest score. Links into Reddit itself stay, for `webtext blacklist` to drop.
     Drops: unreadable (with file and line), self_post, over_18, advertisement, removed, other_subreddit, other_time,
     no_url, low_score, repeated_submission, duplicate_url."""
@@ -163,11 +163,11 @@ class Urls(Stage):
             yield from itertools.islice(itertools.chain.from_iterable(map(splitter.judged, blocks)), most)
 
     def is_judged_again(self, reason: str) -> bool:
-        """All reasons but those that other submissions decide."""
+        """All reasons that don't depend on other submissions."""
         return reason not in ("repeated_submission", "duplicate_url", *(("low_score",) if self.sum_scores else ()))
 
     def read(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: a dump, or a range of it, to partition files beside the first output, the state of the task.
+        """Task: a dump, or a range of it, to partition files next to the first output, the state of the task.
 
         Returns the number of these files, the tally, and what was unreadable.
         """
@@ -277,7 +277,7 @@ class Urls(Stage):
 
 
 def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:
-    """The submissions in a bucket, those of each page together, pages in the order in which they first come."""
+    """The submissions in a bucket, grouped by page, pages in the order in which they first come."""
     first: dict[str, Link] = {}
     others: dict[str, list[Link]] = {}
     for block in blocks:
@@ -298,5 +298,5 @@ def _drop(links: Sequence[Link], tally: Tally, reason: str, **details: Any) -> N
 
 
 def _run_file(state: Location, number: int) -> Location:
-    """The partition file of a run, beside the state of its task."""
+    """The partition file of a run, next to the state of its task."""
     return state.with_name(f"run-{number:05}.parts")

@@ -232,8 +232,8 @@ def check_against_datasketch(texts: Sequence[str], shingling: Shingling) -> None
         expected = shingles(text, shingling.kind, shingling.size)
         if not (np.array_equal(found, signature(expected)) and np.array_equal(own, shingle_hashes(expected))):
             raise WebtextError(
-                f"internal error: compiled fingerprints of {shingling.kind}:{shingling.size} differ from those of "
-                f"datasketch for the text {text[:80]!r}: please report it."
+                f"internal error: compiled fingerprints of {shingling.kind}:{shingling.size} differ from "
+                f"datasketch's for the text {text[:80]!r}: please report it."
             )
 
 

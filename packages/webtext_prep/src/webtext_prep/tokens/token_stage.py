@@ -74,7 +74,7 @@ def open_draft(folder: Path, digest: str, dtype: str, sequences: int, documents:
 
 
 def publish(draft: PairDraft, tokenizer: Tokenizer | None, outputs: tuple[Location, ...]) -> None:
-    """Give a finished draft its final names, and the tokenizer its place beside it.
+    """Give a finished draft its final names, and the tokenizer its place next to it.
 
     An index of earlier tokens goes first and the new one comes last: no reader ever meets files that do not belong
     together. The draft stays under its own names, too, where the system can link files, so that after a kill right here
@@ -82,7 +82,7 @@ def publish(draft: PairDraft, tokenizer: Tokenizer | None, outputs: tuple[Locati
 
     Args:
         draft: the two files.
-        tokenizer: None leaves none beside the token files.
+        tokenizer: None leaves none next to the token files.
         outputs: the final `.bin`, `.idx` and, if there is a tokenizer, `.tokenizer.json`.
     """
     binary, index = outputs[:2]

@@ -80,8 +80,8 @@ def fetch(name: str) -> Path:
         raise
     except errors.GatedRepoError as error:
         raise Gpt2UsageError(
-            f"{name} is open to those alone who ask for it: do that at {hub}/{name}, log in with `hf auth login`, and "
-            "start the command again."
+            f"{name} is open only to people who ask for access: do that at {hub}/{name}, log in with `hf auth login`, "
+            "and start the command again."
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise Gpt2UsageError(

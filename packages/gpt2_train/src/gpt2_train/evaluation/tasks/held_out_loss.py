@@ -143,7 +143,7 @@ class HeldOutLoss(Task):
     )
     split_weights: str | None = setting(
         None,
-        "shares of the documents for training, validation and test; those of the training run without it",
+        "shares of the documents for training, validation and test; without it the training run's",
         metavar="A,B,C",
     )
     max_tokens: int | None = setting(None, "score only this many tokens, from the beginning of the split", ge=1)
@@ -245,7 +245,7 @@ class HeldOutLoss(Task):
         all_but_first = result["tokens"] == result["of_tokens"] - 1
         share = "all but the first" if all_but_first else f"the first of {result['of_tokens']:,}"
         if not all_but_first and self.max_tokens is None:
-            share = "all but those with which documents begin"
+            share = "all but the first of each document"
         return [
             f"on {result['data']}, split {result['split']}{weights}: {result['documents']:,} documents, "
             f"{result['tokens']:,} tokens scored ({share})",

@@ -1,6 +1,6 @@
 """Pages that a download keeps (`--save-pages`): collected in the order in which they come, written in that of the list.
 
-While a shard is fetched its pages are appended, each as a finished record, to one file beside the journal; the row of
+While a shard is fetched its pages are appended, each as a finished record, to one file next to the journal; the row of
 a URL says where its record lies, and is added behind it. Then they are copied into `pages/part-00000.warc.gz`, in
 which each row of the outcomes finds its record. A copy checks each record; one that was lost is fetched again.
 

@@ -62,7 +62,7 @@ def kinds_of_raw_files() -> str:
 
 
 def is_one_text(path: Location) -> bool:
-    """Whether a file of that name is one text, whose metadata may lie beside it."""
+    """Whether a file of that name is one text, whose metadata may lie next to it."""
     reader = reader_of(path)
     return reader is not None and reader.one_text_a_file
 
@@ -70,7 +70,7 @@ def is_one_text(path: Location) -> bool:
 def sidecars_of(
     inputs: Sequence[Location], *, is_one_text: Callable[[Location], bool] = is_one_text
 ) -> dict[Location, Location]:
-    """Text file to the JSON file beside it that holds its metadata: `page.json` or `page.txt.json` for `page.txt`."""
+    """Text file to the JSON file next to it that holds its metadata: `page.json` or `page.txt.json` for `page.txt`."""
     beside: dict[Location, dict[str, Location]] = {}
     found: dict[Location, Location] = {}
     for path in inputs:
@@ -130,7 +130,7 @@ _PUSHED = "data"
 _INFO = frozenset({"dataset_info.json", "dataset_infos.json", DATASET_DICT})
 """Names that nothing else has."""
 _SAVED = frozenset({"state.json"})
-"""Beside a `dataset_info.json`: the state of a saved dataset. So are the results that the library keeps for itself."""
+"""Next to a `dataset_info.json`: the state of a saved dataset. So are the results that the library keeps for itself."""
 _CACHED = re.compile(r"(cache|tmp)[-_]?[0-9a-z_]+\.arrow")
 _CARDS = frozenset({"readme.md", TOP_DOMAINS})
 """Names of descriptions, where there is nothing but tables beside and below them; else a README is a text."""

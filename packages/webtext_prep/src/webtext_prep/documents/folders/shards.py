@@ -3,7 +3,7 @@
 A shard is `part-00000.jsonl.zst`, or what `--format` says; a row of a URL list is a document without text. The bytes
 of a shard follow from its documents alone.
 
-The names of the tables that stages write beside their shards: JSON lines, zstandard-compressed.
+The names of the tables that stages write next to their shards: JSON lines, zstandard-compressed.
 """
 
 from __future__ import annotations

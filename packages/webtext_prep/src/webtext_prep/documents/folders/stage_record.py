@@ -10,7 +10,7 @@ same input and settings give the same bytes.
 `trace` follows it: the steps that made an output, as a tree, each with its record, how it ran, and the steps whose
 output it read. A record (`stage.json`, or `PREFIX.json` of token files) holds the SHA-256 of each record that its stage
 read, and what that one said. Where those lie is in `.state/run.json`. So a folder is found by its path, and recognised
-by the digest of its record; where the whole run was moved, it is found beside the output. What is gone, or was made
+by the digest of its record; where the whole run was moved, it is found next to the output. What is gone, or was made
 again since, is known by the summary in the later record alone. Costs a few small files a step; no shard is read.
 """
 
@@ -81,7 +81,7 @@ def _is_of(kind: type, value: Any) -> bool:
 
 
 def recorded_documents(files: Iterable[Location]) -> int | None:
-    """How many documents some shards hold, by the records beside them; None where one has no record.
+    """How many documents some shards hold, by the records next to them; None where one has no record.
 
     Raises InputError for a damaged record.
     """
@@ -138,7 +138,7 @@ def summary_of(record: Location) -> dict[str, Any]:
 
 
 def files_by_record(inputs: Iterable[Location]) -> tuple[list[Location], list[Location]]:
-    """The records that lie beside some files, each once and in their order, and the files that have none.
+    """The records that lie next to some files, each once and in their order, and the files that have none.
 
     Raises InputError for a damaged record.
     """
@@ -161,7 +161,7 @@ def files_by_record(inputs: Iterable[Location]) -> tuple[list[Location], list[Lo
 
 
 def lineage_of(inputs: Iterable[Location]) -> list[dict[str, Any]]:
-    """The summary of each record that lies beside one of `inputs`, in their order, and how many files had none.
+    """The summary of each record that lies next to one of `inputs`, in their order, and how many files had none.
 
     Raises InputError for a damaged record.
     """
@@ -223,7 +223,7 @@ class Step:
 
     @property
     def state(self) -> Path | None:
-        """The folder for what belongs to it beside its output, on this machine; None if there is no such place."""
+        """The folder for what belongs to it next to its output, on this machine; None if there is no such place."""
         return state_of(self.place) if isinstance(self.place, Path) else None
 
     def shards(self) -> list[Location]:
@@ -292,7 +292,7 @@ def all_steps(*ends: Step) -> list[Step]:
 
 
 def record_place(output: Location, *, is_prefix: bool) -> Location:
-    """Where the record of an output lies that `--output` names: in its folder, or beside the files of a prefix."""
+    """Where the record of an output lies that `--output` names: in its folder, or next to the files of a prefix."""
     return output.with_name(f"{output.name}{TOKENS_SUFFIX}.json") if is_prefix else output / RECORD
 
 
@@ -373,7 +373,7 @@ class _Tracer:
         return self._found[digest]
 
     def _candidates(self, run: dict[str, Any], output: Location | None) -> Iterator[tuple[Location, Location]]:
-        """Where an input of an output may lie: as `run` says, the same way from where it was moved to, or beside it."""
+        """Where an input of an output may lie: as `run` says, the same way from its new place, or next to it."""
         for name in run.get("folders", []):
             yield from self._in_folder(storage.location(name))
         if isinstance(output, Path):
@@ -411,7 +411,7 @@ def _digest(record_path: Location) -> str:
 
 
 def _read_run(place: Location) -> dict[str, Any]:
-    """How the output was made, if its state lies beside it."""
+    """How the output was made, if its state lies next to it."""
     found: Any = None
     if isinstance(place, Path):
         with contextlib.suppress(OSError, ValueError):

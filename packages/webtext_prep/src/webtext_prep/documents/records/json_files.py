@@ -191,7 +191,7 @@ def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
                 text.at += 1
                 if text.next(VALUES):
                     text.has_lines = False
-                    raise ValueError("something behind a list")
+                    raise ValueError("something after a list")
                 break
             if not is_first:
                 if sign != ",":

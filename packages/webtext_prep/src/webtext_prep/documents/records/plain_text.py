@@ -1,4 +1,4 @@
-"""Files that are one text each, plain or Markdown, with their metadata in a JSON file beside them, if anywhere.
+"""Files that are one text each, plain or Markdown, with their metadata in a JSON file next to them, if anywhere.
 
 A Markdown file may begin with metadata, as blogs and documentation have it: YAML or TOML between two lines.
 
@@ -162,7 +162,7 @@ def looks_like_html(text: str) -> bool:
 
 
 def read_sidecar(file: SourceFile) -> dict[str, Any]:
-    """The metadata beside a file, if there is any. Raises Unreadable."""
+    """The metadata next to a file, if there is any. Raises Unreadable."""
     if file.sidecar is None:
         return {}
     try:

@@ -1,7 +1,7 @@
 """One run of tasks on a Ray cluster: a bounded number is handed over, and what comes back is taken or tried again.
 
 Only the results that came back count: a driver that dies takes its tasks with it (Ray ends the workers of a driver
-that is gone), and the next one hands over those without a result.
+that is gone), and the next one hands over the tasks without a result.
 
 How far a task is goes to an actor, a few bytes every other second, which the command asks. Only a phase that takes more
 than some seconds has one: it is a process of its own. If it is lost with its node, progress comes as tasks end.
@@ -139,7 +139,7 @@ class Surroundings:
     """What all tasks of a phase have in common.
 
     Attributes:
-        versions: what the driver's `versions_here` are, with those of the stage's libraries.
+        versions: the driver's `versions_here`, with the stage's libraries.
         scratch: the job's folder.
         at_once: how many tasks the run has at once.
         cwd: the folder that relative paths begin at.

@@ -2,7 +2,7 @@
 
 A result in a file is what counts; Slurm is asked, more and more seldom, which jobs still run and how the others ended.
 A job that died, of its node, its memory or its time limit, costs the tasks that it had begun one of their attempts; one
-that was preempted costs none. The tasks without a result go into a new array, those that have failed each as a job.
+that was preempted costs none. The tasks without a result go into a new array, each failed one as a job of its own.
 
 Arrays that an earlier process has left are found by their folders: results that came meanwhile are taken, jobs that
 still run are waited for, and only what is left is submitted. An array belongs to this run as far as its call and tasks
@@ -75,7 +75,7 @@ class Job:
     Attributes:
         array: the array that it belongs to.
         number: its number there.
-        positions: of its tasks among those of this run; None for one that this run does not wait for.
+        positions: of its tasks among this run's; None for one that this run does not wait for.
         state: what Slurm said last.
         ended: when it was first said to have ended.
     """
@@ -163,7 +163,7 @@ class Waiting:
                     cancel_all(self._folder)
                 except SlurmError as error:
                     names = ", ".join(array.name for array in arrays_in(self._folder))
-                    _say(f"{error} Cancel by hand what is left of the jobs called {names}.")
+                    _say(f"{error} Cancel the rest of the jobs by hand: they are called {names}.")
             if not self._left or self._has_failed:
                 shutil.rmtree(self._folder, ignore_errors=True)
 

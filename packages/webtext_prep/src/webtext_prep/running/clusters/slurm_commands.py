@@ -2,7 +2,7 @@
 
 Jobs are found by their names, of which each array has one of its own: so an array is found also if this process was
 killed before it had heard its number. squeue tells of jobs that have ended for some minutes (MinJobAge) and needs no
-accounting; sacct is asked about those that it has forgotten, where there is accounting.
+accounting; sacct is asked about jobs that it has forgotten, where there is accounting.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def earlier_states(array: str) -> dict[int, str]:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel arrays (`12`) and jobs (`12_3`); those that have ended already do no harm. Raises SlurmError."""
+    """Cancel arrays (`12`) and jobs (`12_3`); jobs that have ended already do no harm. Raises SlurmError."""
     for begin in range(0, len(jobs), MOST_JOBS):
         _run("scancel", "--quiet", *jobs[begin : begin + MOST_JOBS])
 

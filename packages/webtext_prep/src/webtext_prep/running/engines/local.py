@@ -26,7 +26,7 @@ from webtext_prep.running.tasks import Context, Task
 
 Result = TypeVar("Result")
 ALONE_AFTER = 2
-"""Deaths of a worker after which the task is run with no other beside it."""
+"""Deaths of a worker after which the task is run with no other next to it."""
 PROGRESS_SECONDS = 0.2
 
 
