@@ -65,7 +65,7 @@ class WorkerProcess:
     Args:
         target: called in it with its ends of the pipes (tasks, results) and then `arguments`, all picklable.
         preload: modules that the server imports before it forks, if this is the first worker of this process.
-        environment: what the server has beside the environment of this process.
+        environment: what the server has on top of the environment of this process.
 
     Attributes:
         process: the process.

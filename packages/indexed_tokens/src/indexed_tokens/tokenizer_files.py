@@ -68,7 +68,7 @@ def read_tables(path: Path) -> TokenizerTables:
 def files_of(path: Path) -> list[Path]:
     """The files that make up the tokenizer at `path`: a `tokenizer.json`, or a vocabulary and its merges.
 
-    `path` is one of them, or the folder that holds them; beside a `vocab.json` its `merges.txt` is looked for, beside
+    `path` is one of them, or the folder that holds them; next to a `vocab.json` its `merges.txt` is looked for, next to
     `gpt2-vocab.json` `gpt2-merges.txt`. Raises IndexedTokensError if they are not there.
     """
     if path.is_dir():

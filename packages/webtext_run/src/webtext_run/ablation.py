@@ -1,8 +1,8 @@
 """`pipelines/run.py PIPELINE --ablate STAGE.SETTING=A,B,C`: a corpus for each value, and which of them is better.
 
-The steps before the stage are made once, in the pipeline's folder; the steps from it on, up to `[tokenize]`, once for each
-value, in `ablation/VALUE` there. All values share the tokenizer that the first one's documents train. The same pages
-are held out of each by a hash of their URL. `gpt2 ablate` then compares the token files.
+The steps before the stage are made once, in the pipeline's folder; the steps from it on, up to `[tokenize]`, once for
+each value, in `ablation/VALUE` there. All values share the tokenizer that the first one's documents train. The same
+pages are held out of each by a hash of their URL. `gpt2 ablate` then compares the token files.
 """
 
 from __future__ import annotations

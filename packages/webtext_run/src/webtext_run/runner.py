@@ -173,7 +173,7 @@ def closing(
 ) -> str:
     """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
 
-    `is_first_try`: the texts were those of the site on this machine, and one's own are still to come.
+    `is_first_try`: the texts came from the site on this machine, and one's own are still to come.
     """
     lines = ["", "=" * 72, paint(f"Done in {duration(seconds)}.", GREEN, BOLD), ""]
     lines += funnel([step for step in steps if step.stage is not None], paint)

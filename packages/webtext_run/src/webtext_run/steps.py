@@ -1,4 +1,4 @@
-"""The steps of a pipeline, each wired to those before it.
+"""The steps of a pipeline, each wired to the steps before it.
 
 A stage reads what the stage before it wrote; `[tokenize]` encodes with the tokenizer of a `[train-tokenizer]` before
 it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model, and after an `[index-tokens]`
@@ -38,7 +38,7 @@ PREFIX = ("./uvw", "run") if IN_CHECKOUT else ()
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
-"""Settings of every stage that `[pipeline]` may hold for all of them, as it may those of the engines."""
+"""Settings of every stage that `[pipeline]` may hold for all of them, like the engines' settings."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
 def change_settings(tables: dict[str, Any], changes: Iterable[str], path: Path) -> dict[str, list[str]]:
     """Change `tables` as each of `changes`, such as `train.steps=60`, says; values are written as in TOML, or plain.
 
-    Returns, for each table, the flags with which its command is told the same: flags win over its file.
+    Returns, for each table, the flags that say the same to its command: flags win over its file.
     Raises UsageError for a change that names no table of the file, or has no value.
     """
     flags: dict[str, list[str]] = {}
@@ -138,12 +138,12 @@ class Step:
         name: the command, which is the name of its table.
         program: the package whose command it is.
         table: its settings, as the file and `--set` give them.
-        settings: the same, checked: of a stage those that every stage has, else the command's own.
+        settings: the same, checked: of a stage the common ones, else the command's own.
         arguments: the paths, and what `--set` changed, as its command line has them.
         output: what it writes, or the model that it uses; empty for a command that only looks.
         stage: the stage with its settings, for a stage.
         engine_settings: the settings of a stage's engine, as they are given.
-        made: the inputs of a stage that an earlier step makes, or for another command those paths.
+        made: the inputs of a stage that an earlier step makes, or for another command their paths.
         tokenizer: the tokenizer that an earlier step makes and this one uses; empty for none.
         restart: whether it discards what an earlier run made, and begins anew.
         summary: what it said at its end.
@@ -188,7 +188,7 @@ class _Wiring:
         return f"{self.path} [{name}]"
 
     def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Those of `paths` that a step before makes."""
+        """Which of `paths` a step before makes."""
         return tuple(path for path in paths if path in self.made)
 
 
@@ -202,7 +202,7 @@ def plan(
     site: bool = False,
     of_all_stages: Mapping[str, Any] | None = None,
 ) -> list[Step]:
-    """The steps of a pipeline, each wired to those before it, with its settings checked one by one.
+    """The steps of a pipeline, each wired to the steps before it, with its settings checked one by one.
 
     Args:
         path: the file, for messages.
@@ -257,7 +257,7 @@ def has_trainer() -> bool:
 
 
 def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
-    """The steps but for those that make a tokenizer for a `[tokenize]` that has another one."""
+    """The steps without the ones that make a tokenizer for a `[tokenize]` that has another one."""
     if not any(step.name == "tokenize" for step in steps):
         return steps
     used = {step.tokenizer for step in steps}
@@ -324,7 +324,7 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
 
 
 def is_held_out_loss(settings: Any) -> bool:
-    """Whether `[evaluate]` measures token files, which those of the pipeline are given to."""
+    """Whether `[evaluate]` measures token files, so that it gets the pipeline's."""
     return bool(settings.make_task().name == HELD_OUT_LOSS)
 
 

@@ -28,14 +28,14 @@ LOW_RATE = 0.1
 FEWEST_STEPS = 50
 """A run with fewer has not begun to learn."""
 SAVE_SECONDS = 120.0
-"""Between checkpoints, about: what a kill costs each process at most, beside the calibration."""
+"""Between checkpoints, about: what a kill costs each process at most, the calibration aside."""
 OVERHEAD_SECONDS = 1.5
-"""Of a run beside its steps and its scores: the order of the data, the checkpoint."""
+"""Of a run, its steps and its scores aside: the order of the data, the checkpoint."""
 
 SHAPES = ((3, 128, 4), (4, 256, 4), (6, 384, 6), (8, 512, 8), (12, 768, 12))
 """Layers, width, heads: the quickstart's model, and larger ones to 124M."""
 TOKENS_PER_PARAMETER = 20
-"""A larger shape is taken if each run reads so many tokens a parameter of its blocks (Hoffmann et al. 2022)."""
+"""A larger shape is taken if each run reads this many tokens a parameter of its blocks (Hoffmann et al. 2022)."""
 
 FULL, AGAIN, LOW, HALF = "full", "again", "low-rate", "half-length"
 

@@ -1,6 +1,6 @@
 """Training and scoring the runs, several at a time, in processes that live for many runs.
 
-A run is an ordinary folder of `gpt2 train`; beside its checkpoint lies `held_out.json` with the loss of every held-out
+A run is an ordinary folder of `gpt2 train`; next to its checkpoint lies `held_out.json` with the loss of every held-out
 document, which appears when all is done. So a command that was killed trains only what has none: a run under way goes
 on from its last checkpoint, or begins anew where it had none.
 """

@@ -243,7 +243,7 @@ def bytes_to_read(folder: Path) -> int:
 
 
 def verify(folder: Path, count: Callable[[int], object]) -> Verified:
-    """Read every file of a checkpoint and compare it with what was recorded; `count` is told the bytes read."""
+    """Read every file of a checkpoint and compare it with what was recorded; `count` gets the bytes read."""
     try:
         info = read_info(folder)
     except Gpt2UsageError as error:

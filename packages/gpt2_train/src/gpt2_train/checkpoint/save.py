@@ -266,7 +266,7 @@ class Saver:
         on_saved: called for each checkpoint once it is complete, from `save`, `poll`, `start` or `finish`.
         in_background: whether training may go on meanwhile.
         minutes: that an exchange in the background waits for other processes, as long as torch has it if None.
-        warn: is told why a save waits although it need not.
+        warn: called with the reason why a save waits although it need not.
 
     Attributes:
         staging: the room for the copy; None until there is one.

@@ -33,7 +33,7 @@ EXTRA = 1
 """Tokens that a sample has more than its sequence length: its labels are its inputs moved by one."""
 
 _AT_ONCE = 1 << 18
-"""Samples that are located at a time: memory beside the result stays the same for any number."""
+"""Samples that are located at a time: memory apart from the result stays the same for any number."""
 
 INDEX_VERSION = 1
 """Part of the cache's key: raise it when the same key would give other arrays."""

@@ -47,7 +47,7 @@ def on_all_ranks(work: Callable[[], Result], group: dist.ProcessGroup | None = N
     """Do `work` on each process; return the results by rank, or raise on all processes the first failure of any.
 
     Results are pickled and sent to every process: keep them small. `group` is a group of all processes: what runs in
-    a thread beside the training loop needs one of its own, or its messages would mix with the loop's.
+    a thread next to the training loop needs one of its own, or its messages would mix with the loop's.
     """
     rank, size = rank_and_size()
     result: Result | None = None
@@ -86,7 +86,7 @@ def check_is_shared(folder: Path, group: dist.ProcessGroup | None = None) -> Non
 
 
 def group_for_a_thread(minutes: float | None = None) -> dist.ProcessGroup | None:
-    """A group of all processes, over gloo, for one thread beside the training loop; None in a single process.
+    """A group of all processes, over gloo, for one thread next to the training loop; None in a single process.
 
     All processes call this together. Its operations wait `minutes` for the others, as long as torch has it without.
     """

@@ -34,12 +34,11 @@ DEFAULT_TASK = "held-out-loss"
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateSettings(ModelSettings):
-    """The settings of `gpt2 evaluate` beside those of its task. Raises Gpt2UsageError as `make_task` does."""
+    """The settings of `gpt2 evaluate` but for its task's. Raises Gpt2UsageError as `make_task` does."""
 
     task: str = setting(
         "",
-        f"a task of the list below; without it the one that the other settings belong to, else "
-        f"{DEFAULT_TASK}",
+        f"a task of the list below; without it the one that the other settings belong to, else {DEFAULT_TASK}",
         choices=tasks,
     )
     batch_size: int | None = setting(

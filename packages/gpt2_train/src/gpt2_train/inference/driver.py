@@ -1,4 +1,5 @@
-"""The process that leads those which share a model: it sends each call to the others before it does the same itself.
+"""The process that leads the others that share a model: it sends each call to the others before it does the same
+itself.
 
 What can go wrong between processes is settled here. Ctrl-C waits until a call is over, since the others are inside it
 too. When one of them dies, its error, or the signal that killed it, is what the user reads; a thread watches for that,
@@ -39,8 +40,8 @@ class WorkerGroup:
     """The processes that share a model, as their driver has them.
 
     Attributes:
-        children: those that the driver starts; none under torchrun, which looks after its processes itself.
-        has_ended: whether the others have, or are told to.
+        children: processes that the driver starts; none under torchrun, which looks after its processes itself.
+        has_ended: whether the others have ended, or were asked to.
     """
 
     def __init__(self) -> None:

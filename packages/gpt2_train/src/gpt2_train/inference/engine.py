@@ -2,7 +2,7 @@
 
 Each sequence has a row of a `CachedModel`, a length, a way of sampling and random numbers of its own, so what it
 becomes does not depend on its neighbours (but for the rounding of matrix products, which varies with the number of
-tokens that are fed together). A step feeds the last token of every sequence that writes, and next to them a piece of
+tokens that are fed together). A step feeds the last token of every sequence that writes, and with them a piece of
 the prompts that came in: a long prompt is read over several steps and holds nobody up. Sequences with the same prompt
 read it once. When a row's positions are used up, it continues with the last half of them as its whole past, which it
 reads again like a prompt.
@@ -93,7 +93,7 @@ class OpenSequence:
 
     Attributes:
         seen: the ids that it consists of, as many of the last as the model can see.
-        unread: those at its end that its row does not have yet.
+        unread: the ids at its end that its row does not have yet.
         row: of the cache; -1 while it waits.
         leader: the sequence whose reading of the same prompt it waits for.
         turn: tokens that it has got since it has its row.
@@ -152,11 +152,11 @@ class FairQueue:
             self._keep(client, collections.deque(sequence for sequence in sequences if sequence.number != number))
 
     def next_client(self, rows: Mapping[str, int]) -> str:
-        """Whose turn it is: of those who wait the one that has the fewest `rows`, of several the first."""
+        """Whose turn it is: of the waiting clients the one that has the fewest `rows`, of several the first."""
         return min(self._waiting, key=lambda client: rows.get(client, 0))
 
     def take(self, client: str) -> OpenSequence:
-        """The first sequence of `client`, whose next turn comes after those of all others."""
+        """The first sequence of `client`, whose next turn comes after all others'."""
         sequences = self._waiting.pop(client)
         sequence = sequences.popleft()
         self._keep(client, sequences)
@@ -185,7 +185,7 @@ TURN = 128
 
 
 class Engine:
-    """Writes sequences; those for which no row is free wait in the order in which they came, and clients take turns.
+    """Writes sequences; without a free row they wait in the order in which they came, and clients take turns.
 
     Args:
         model: what predicts, and how many sequences are written at once.
@@ -200,7 +200,7 @@ class Engine:
         self._numbers = itertools.count()
         self._waiting = FairQueue()
         self._sequences: dict[int, OpenSequence] = {}
-        """Those that have a row, in the order in which they got it."""
+        """The sequences that have a row, in the order in which they got it."""
         self._free = list(range(model.rows))
         self._until_turn = 0
         """Steps until a row may change hands between clients that have as many."""
@@ -324,7 +324,7 @@ class Engine:
         self._waiting.put_back(sequence)
 
     def _next_pieces(self) -> list[tuple[OpenSequence, list[int]]]:
-        """What to feed in this step: the last token of those who write, and some of what others have to read."""
+        """What to feed in this step: the last token of each sequence that writes, and pieces of prompts to be read."""
         reading = _in_turn([sequence for sequence in self._sequences.values() if sequence.leader is None])
         is_writing = any(len(sequence.unread) == 1 for sequence in reading)
         left = POSITIONS_BESIDE if is_writing else POSITIONS_AT_ONCE
@@ -341,7 +341,7 @@ class Engine:
         return sorted(pieces, key=lambda pair: pair[0].row)
 
     def _followers(self, leader: OpenSequence) -> list[OpenSequence]:
-        """Those who waited for the reading of the same prompt, which they now have read, too."""
+        """The sequences that waited for the reading of the same prompt, which they now have read, too."""
         found = [other for other in self._sequences.values() if other.leader is leader]
         for other in found:
             self.model.copy(leader.row, other.row)

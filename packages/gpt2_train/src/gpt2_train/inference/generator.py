@@ -3,7 +3,7 @@
 `TextSession` takes requests at any time and writes them side by side; `TextGenerator` writes a given list. Neither
 knows of command lines, so that a command, a conversation, a server and a training run can all use them. What a request
 becomes follows from its prompt, its sampling, its seed and its number among the samples of that prompt, and not from
-the requests that it is written beside.
+the requests that are written at the same time.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class TextPiece:
 
     Attributes:
         number: of the request.
-        tokens: those that are decided now. At the end, those of a stop string are left out, and the one that it
+        tokens: the ones that are decided now. At the end, a stop string's are left out, and the one that it
             begins in has the text before it alone.
-        written: tokens written so far, those held back or left out included.
+        written: tokens written so far, also ones held back or left out.
         finished: why the text has ended with this piece; None if it goes on.
         prompt: how likely the prompt's tokens were, from the second on; with the first piece, if the request asked.
     """
@@ -96,7 +96,7 @@ class GeneratedText:
         prompt: how it begins.
         sample: its number among the texts of that prompt.
         text: what was written after the prompt.
-        tokens: how many tokens were written, a closing `<|endoftext|>` and those of a stop string included.
+        tokens: how many tokens were written, a closing `<|endoftext|>` and a stop string's included.
         finished: `end_of_text` if the model ended it, `stop` if a stop string came, `length` if it has all tokens
             asked for.
         details: its tokens with their log-probabilities, if the request asked for them.
@@ -161,7 +161,7 @@ class StopStrings:
         return next((at for at in places if any(stop.startswith(text[at:]) for stop in self._stops)), len(text))
 
     def _release(self, end: int) -> list[TextToken]:
-        """The tokens that lie before `end` as a whole, but for those of an unfinished character after them."""
+        """The tokens that lie before `end` as a whole, but for the tokens of an unfinished character after them."""
         count = at = 0
         for number, held in enumerate(self._held, 1):
             at += len(held.text)
@@ -242,9 +242,9 @@ class TextSession:
 
     Args:
         source: the model; its weights are read here.
-        rows: texts written at once; further ones wait in the order in which they came, those of several clients in
+        rows: texts written at once; further ones wait in the order in which they came, several clients in
             turns.
-        length: positions that a text may take, prompt included; those of the model without it, which are enough for
+        length: positions that a text may take, prompt included; without it the model's, which are enough for
             any length: a text then goes on after the last half of them.
 
     Raises Gpt2UsageError if the model has no tokenizer or its weights are damaged.

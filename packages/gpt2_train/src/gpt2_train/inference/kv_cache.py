@@ -38,7 +38,7 @@ class CachedModel:
     Args:
         model: in evaluation mode; its weights are used as they are.
         rows: sequences that are remembered at once.
-        length: positions of each; those of the model without it.
+        length: positions of each; without it the model's.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast), and the type of the cache.
         group: the processes that divide the model, for logits of the whole vocabulary; None for a whole model.
         static: feed single tokens by `StaticSteps`, which are CUDA graphs on a GPU; only there without it, and not
@@ -84,7 +84,7 @@ class CachedModel:
     def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
         """Logits of what follows the new `tokens` of each of `rows`: (len(rows), vocabulary), float32.
 
-        For the places `every` of `rows` they are those of each of its tokens, in order, instead of the last alone:
+        For the places `every` of `rows` they are the logits of each of its tokens, in order, not of the last alone:
         they take 4 bytes for each token of the vocabulary. Each row gets at least one token. Raises Gpt2UsageError if
         a row has no room for its tokens.
         """
@@ -151,7 +151,7 @@ class CachedModel:
 
 
 def asked_of(tokens: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]:
-    """How many logits each of `tokens` gets, where the places `every` get those of all."""
+    """How many logits each of `tokens` gets, where the places `every` get one for each token."""
     return [len(new) if place in every else 1 for place, new in enumerate(tokens)]
 
 
@@ -198,7 +198,7 @@ class StaticSteps:
     def feed(self, rows: Sequence[int], tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
         """Logits (len(rows), padded vocabulary) after one new token for each of `rows`.
 
-        `lengths` are those of all rows of the cache, the new tokens not included.
+        `lengths` has all rows of the cache, the new tokens not included.
         """
         covered = min(_power_of_two(max(rows) + 1), self._keys.size(1))
         seen = max(lengths[row] for row in rows) + 1

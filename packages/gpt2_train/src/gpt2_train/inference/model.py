@@ -99,7 +99,7 @@ class InferenceModel:
 
     @property
     def vocabulary_size(self) -> int:
-        """Ids that both the model and the tokenizer know: those at or above it have no text."""
+        """Ids that both the model and the tokenizer know: ids at or above it have no text."""
         known = self.config.vocabulary_size
         return known if self.tokenizer is None else min(known, self.tokenizer.vocabulary_size)
 
@@ -208,7 +208,7 @@ def open_shared_model(
 
 
 def _start(layout: Layout, kind: DeviceKind, threads: int | None, place: Place | None) -> Driver:
-    """Lead the other processes: those of torchrun's job, or some that are started here where there is no `place`."""
+    """Lead the other processes: of torchrun's job, or without a `place` processes that are started here."""
     from gpt2_train.distributed.processes import Place
     from gpt2_train.inference.driver import Driver, WorkerGroup
     from gpt2_train.inference.worker import join

@@ -31,10 +31,10 @@ class Batch:
     """Rows of tokens that are scored together.
 
     Attributes:
-        rows: token ids (B, T + 1), int64; each is predicted from those before it in its row.
+        rows: token ids (B, T + 1), int64; each is predicted from the tokens before it in its row.
         last: how many tokens at the end of each row are asked for, at most T.
         with_greedy: whether to find out which of them are the most likely ones.
-        fill: how many of those asked for only fill up shorter rows.
+        fill: how many of the tokens asked for only fill up shorter rows.
         separated_by: the id with which documents begin, where attention stays inside them; else None.
     """
 
@@ -83,7 +83,7 @@ def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup |
     """The scores of a batch by a model in evaluation mode; on the CPU, whatever the model's device.
 
     Args:
-        model: its logits are those of the whole vocabulary, or of this process's part of it.
+        model: its logits are of the whole vocabulary, or of this process's part of it.
         batch: the same in all processes of `group`.
         precision: of matrix products, as `autocast` knows it.
         group: the processes that divide the vocabulary among them; None for a model that has all of it.

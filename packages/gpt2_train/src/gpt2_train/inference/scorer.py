@@ -6,7 +6,7 @@ the very first is scored exactly once, with up to a whole window as its past (on
 float64, so that the number of tokens does not matter to their accuracy. Costs one forward pass over the text.
 
 Batches are handed out as many at a time as there are processes (or groups of them) to score one each, and their scores
-come back in order: the sums are those of one process, digit for digit.
+come back in order: the sums are the same as with one process, digit for digit.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Scorer:
     ) -> tuple[float, int]:
         """(summed loss in nats, tokens scored) of `pieces` of token ids, int64 (n,), concatenated to one text.
 
-        `count` is told how many tokens each batch read. Raises Gpt2Error if the loss is not finite.
+        `count` gets the number of tokens that each batch read. Raises Gpt2Error if the loss is not finite.
         """
         total, tokens = 0.0, 0
         for batch, scores in self._scored(_whole(rows) for rows in windows(pieces, self.length, self.batch_size)):
@@ -129,7 +129,7 @@ class Scorer:
         """Summed loss in nats of each of `documents`, token ids, one after another in one text: float64 (documents,).
 
         The text begins with an end of text where the tokenizer has one, so that all tokens are scored; else all but the
-        first. `count` is told how many tokens each batch read. Raises Gpt2Error if the loss is not finite.
+        first. `count` gets the number of tokens that each batch read. Raises Gpt2Error if the loss is not finite.
         """
         begin = [] if self.source.end_of_text is None else [self.source.end_of_text]
         found = [np.zeros(1 - len(begin))]
@@ -151,9 +151,9 @@ class Scorer:
     ) -> list[Continuation]:
         """How likely each continuation is after its context, in the order of `pairs`, both token ids.
 
-        Those of like length are scored together. What does not fit into the model's sequence is left out at the
+        Pairs of like length are scored together. What does not fit into the model's sequence is left out at the
         beginning of the context; a continuation that does not fit by itself is scored piece by piece, each after the
-        half sequence before it. `count` is told how many pairs each batch was the last for.
+        half sequence before it. `count` gets the number of pairs that each batch completed.
         Raises Gpt2UsageError for an empty context (give `<|endoftext|>` for the beginning of a document), and
         Gpt2Error if the loss is not finite.
         """
@@ -210,7 +210,7 @@ class Scorer:
         return total
 
     def _overlapping(self, tokens: npt.NDArray[np.int64], step: int) -> Iterator[Batch]:
-        """The windows of `overlapping_loss`; those that are whole, and move on by a whole `step`, are batched."""
+        """The windows of `overlapping_loss`; whole windows that move on by a whole `step` are batched."""
         if len(tokens) > 1:
             yield _whole(tokens[None, : self.length + 1])
         starts = range(self.length + 1, len(tokens), step)
@@ -242,7 +242,7 @@ def _whole(rows: npt.NDArray[np.int64]) -> Batch:
 def _filled(rows: Sequence[Sequence[int]]) -> Batch:
     """`rows` of like length as one batch: shorter ones are filled up after their end.
 
-    Attention looks back only, so what is behind the end of a row changes nothing before it.
+    Attention looks back only, so what follows the end of a row changes nothing before it.
     """
     width = max(map(len, rows))
     filled = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])

@@ -92,7 +92,7 @@ class Trace:
         text: the text that was searched, without the prompt.
         tokens: how many it has.
         minimum_tokens: shorter passages are not counted.
-        verbatim_tokens: those of its tokens that are in any passage.
+        verbatim_tokens: how many of its tokens are in any passage.
         passages: in the order in which they begin; they may overlap, but none lies within another.
         longest: where no passage is long enough, the first of the longest ones that stand in the corpus.
     """
@@ -348,7 +348,7 @@ def shown(trace: Trace, *, colours: bool) -> str:
 
 
 def marked(trace: Trace, *, colours: bool) -> str:
-    """The text with its passages marked, each followed by its number, or by those of several that overlap."""
+    """The text with its passages marked, each followed by its number, or by several numbers where passages overlap."""
     edges = sorted({0, len(trace.text), *(edge for one in trace.passages for edge in (one.begin, one.end))})
     pieces: list[str] = []
     numbers: set[int] = set()

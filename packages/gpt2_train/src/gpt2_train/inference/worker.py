@@ -57,10 +57,10 @@ def check_division(config: ModelConfig, size: int) -> None:
 def divide(model: GPT2, part: Part) -> None:
     """Make `model`, built on the meta device, this process's part of it, in place.
 
-    The layers are those of training (`distributed.tensor_parallel`), with plain tensors for parameters: without
+    The layers are the same as in training (`distributed.tensor_parallel`), with plain tensors for parameters: without
     gradients and optimizers DTensors would only add their cost to every operation.
 
-    All have equally many rows of the embedding, more padding than in training where that is needed; logits are those of
+    All have equally many rows of the embedding, more padding than in training where that is needed; logits are for
     this process's rows.
     """
     config, width = model.config, model.config.hidden // part.size
@@ -94,7 +94,7 @@ PATIENCE = datetime.timedelta(days=365)
 """How long workers wait for a call: a conversation may rest for days. That a process has ended is seen at once."""
 
 GRACE_SECONDS = 5.0
-"""How long the end of another process may take to be noticed, and workers to end when they are told to."""
+"""How long the end of another process may take to be noticed, and workers to end when they are asked to."""
 
 STOP = "stop"
 _FIRST_BYTES = 4096

@@ -43,7 +43,7 @@ class AttentionShape(NamedTuple):
         head_dim: width of a head.
         precision: `fp32`, `bf16` or `fp16`.
         dropout: of attention weights.
-        masked: whether documents are told apart by a mask.
+        masked: whether a mask separates documents.
     """
 
     batch: int

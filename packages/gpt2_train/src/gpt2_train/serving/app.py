@@ -169,7 +169,7 @@ class Writing(Response):
 
 
 def stopped(error: Exception, thread: ModelThread) -> ApiError:
-    """What a client is told whose text is not written to its end."""
+    """The answer to a client whose text is not written to its end."""
     if isinstance(error, Gpt2UsageError):
         return ApiError(400, str(error), param="prompt")
     if isinstance(error, TooManyTextsError):
@@ -185,7 +185,7 @@ def stopped(error: Exception, thread: ModelThread) -> ApiError:
 
 
 def queue_full(why: str) -> ApiError:
-    """What a client is told whose texts have no room."""
+    """The answer to a client whose texts have no room."""
     return ApiError(
         429, f"{why}: try again in a moment.", code="queue_full", headers={"Retry-After": str(RETRY_SECONDS)}
     )

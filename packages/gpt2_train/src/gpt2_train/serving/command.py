@@ -121,7 +121,7 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
         settings.max_tokens,
         settings.max_request_tokens or settings.batch_size * settings.max_tokens,
         source.config.sequence_length,
-        # Beside the largest request there is always room for another.
+        # Next to the largest request there is always room for another.
         max(settings.batch_size, settings.queue),
     )
     app = make_app(

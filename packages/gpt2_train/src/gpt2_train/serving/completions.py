@@ -362,7 +362,7 @@ class _Choice:
         }
 
     def _of_prompt(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
-        """What is told of the prompt's tokens; nothing comes before the first, so it has no probability."""
+        """What is reported of the prompt's tokens; nothing comes before the first, so it has no probability."""
         if piece.prompt is None:
             return
         detokenizer, offset = Detokenizer(self._tokenizer), 0

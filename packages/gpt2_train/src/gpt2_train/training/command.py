@@ -50,7 +50,7 @@ SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
 
 
 def overridden_keys(given: Iterable[str]) -> frozenset[str]:
-    """The keys of a settings file that the flags `given` replace, beyond those of the same names.
+    """The keys of a settings file that the flags `given` replace, beyond keys of the same names.
 
     One length of the run stands for the others, `model` for the numbers of the shape, and any of these for `model`; a
     number alone leaves the file's other two as they are.

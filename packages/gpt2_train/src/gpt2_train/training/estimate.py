@@ -1,8 +1,8 @@
 """`gpt2 estimate`: parameters, FLOPs and memory of a run before it starts; no GPU and no torch are needed.
 
 Memory is worked out in `memory.py`; FLOPs per token are 6 for each parameter and 12·l·h·s for attention (Chowdhery et
-al. 2022, appendix B). The settings are those of `gpt2 train` that decide either, so that the file of a run can be given
-as it is.
+al. 2022, appendix B). The settings are the ones of `gpt2 train` that decide either, so that the file of a run can be
+given as it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ example:
 """
 
 RESERVE = GIB
-"""What a process takes on a GPU beside its tensors: the driver's context, workspaces of libraries, gaps."""
+"""What a process takes on a GPU in addition to its tensors: the driver's context, workspaces of libraries, gaps."""
 
 _machine = functools.partial(setting, group="machine and length")
 
@@ -50,7 +50,7 @@ def _of_train(name: str, **changes: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class EstimateSettings(ModelSettings):
-    """The settings of `gpt2 estimate`: those of `gpt2 train` that decide memory and time, and the machine's.
+    """The settings of `gpt2 estimate`: the ones of `gpt2 train` that decide memory and time, and the machine's.
 
     Raises Gpt2UsageError where two don't fit together.
     """
@@ -120,7 +120,7 @@ class EstimateSettings(ModelSettings):
         return (self.memory or 0.0) * GIB - (0 if self.device == "cpu" else RESERVE)
 
     def layout(self) -> dict[str, Any]:
-        """What `memory_per_rank` is told of the run, but for the batches."""
+        """What `memory_per_rank` gets of the run, but for the batches."""
         # What `gpt2 train` does without being asked: it computes in bf16 and compiles on CUDA alone.
         on_cuda = self.device in ("auto", "cuda")
         precision = None if self.precision == "auto" else self.precision

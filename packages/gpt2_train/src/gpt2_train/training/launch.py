@@ -288,7 +288,7 @@ class LocalProcesses:
         self.children: list[Child] = []
         self.signal = 0
         self.killed: dict[int, int] = {}
-        """The signal that ended a child, by rank, of those that were the first to end."""
+        """The signal that ended a child, by rank, of the children that were the first to end."""
 
     def run(self) -> dict[str, Any] | int:
         """Start the children and wait for them; return the run's summary, or the exit code if there is none.
@@ -324,7 +324,7 @@ class LocalProcesses:
         started = [child.process for child in self.children]
         while any(process.poll() is None for process in started):
             if deadline is None and any(process.poll() for process in started):
-                # One has failed, or was stopped by a signal before it could take it: those that wait for it
+                # One has failed, or was stopped by a signal before it could take it: processes that wait for it
                 # would wait forever.
                 self.killed = self._killed_by_now()
                 if self.killed and not self.signal:
@@ -341,7 +341,7 @@ class LocalProcesses:
         return {rank: child.killed_by for rank, child in enumerate(self.children) if child.killed_by is not None}
 
     def _all_stop(self) -> bool:
-        """Whether those that ended did so because a signal asked for it, after saving."""
+        """Whether the processes that ended did so because a signal asked for it, after saving."""
         ended = [child.process.returncode for child in self.children if child.process.poll()]
         return all(code == 128 + self.signal for code in ended) if self.signal else False
 

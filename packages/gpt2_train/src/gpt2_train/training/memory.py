@@ -11,7 +11,7 @@ checkpointing and on either axis of parallelism. The peak of PyTorch's allocator
 
 On CPU the tensors are not all: Python and torch themselves come on top, and what the C library's heap holds but cannot
 reuse (`process_memory`). The resident memory of whole runs was between 4% below and 15% above the peak given. On
-a GPU the driver and gaps between what PyTorch's allocator holds take about 1 GiB beside the peak.
+a GPU the driver and gaps between what PyTorch's allocator holds take about 1 GiB in addition to the peak.
 
 `--micro-batch-size auto` is the largest micro-batch that divides a process's share of the batch and fits its GPU.
 Larger ones keep a GPU busier, up to a point, after which they only take memory: 32,768 tokens, which with GPT-2's
@@ -66,11 +66,11 @@ class Memory:
     Attributes:
         parameters, gradients, optimizer: this process's share of each, all float32.
         gathered: copies of parameters (and of gradients, if they accumulate) that data parallelism makes: of all, or,
-            with --reshard, of those around the blocks and of the blocks that are computed and fetched.
+            with --reshard, of parameters around the blocks and of the blocks that are computed and fetched.
         activations: what is saved for the backward pass, the logits aside.
         logits: logits, and then their gradient in the same place.
         staging: host memory for the copy that checkpoints are written from; on CPU a part of the peak.
-        process: on CPU, what the process takes beside its tensors.
+        process: on CPU, what the process takes in addition to its tensors.
         peak: the most that is held at one moment, with what comes and goes at it; not the sum of the others, since
             gradients come as activations go.
     """
@@ -104,7 +104,7 @@ def _block_parameters(config: ModelConfig, t: int) -> int:
 
 
 def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel: int, shards: int) -> tuple[int, int]:
-    """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes next to them.
+    """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes in addition.
 
     Muon keeps one moment of the blocks' matrices instead of Adam's two. Of as many of them as there are processes at a
     time it holds the whole update and the step made of it, and works on one: its copy, and two products of it.
@@ -170,7 +170,7 @@ def block_activations(
 
 
 def process_memory(logits: int) -> int:
-    """Bytes that a CPU process takes beside its tensors.
+    """Bytes that a CPU process takes in addition to its tensors.
 
     `gpt2 train` keeps freed memory for the next step instead of having the system clear it again. Smaller tensors
     settle in the space that the logits, `logits` bytes, left free, so that the heap grows by about one more copy.
@@ -252,7 +252,7 @@ def memory_per_rank(
     logits = tokens * vocabulary * size
 
     # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
-    # half precision first) and of its input; in a block, those of the wide activations and of the residual stream,
+    # half precision first) and of its input; in a block, gradients of the wide activations and of the residual stream,
     # and all activations of one block where they are computed again.
     piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
     loss_work = 0 if compiled else piece * 4 * (2 if half else 1)
@@ -304,7 +304,7 @@ def largest_micro_batch(config: ModelConfig, limit: float, **layout: Any) -> int
 
 
 def layout_of(settings: Any) -> dict[str, Any]:
-    """What `memory_per_rank` is told of the settings of a run, or of an estimate, as they are."""
+    """What `memory_per_rank` gets of the settings of a run, or of an estimate, as they are."""
     return {name: getattr(settings, name) for name in _LAYOUT if hasattr(settings, name)}
 
 

@@ -35,7 +35,7 @@ class Recorder:
         run, state: of the training.
         model: as it is trained.
         saver: saves its checkpoints.
-        results: those of the steps; read before anything is recorded.
+        results: of the steps; read before anything is recorded.
     """
 
     def __init__(self, run: Run, state: TrainState, model: GPT2, saver: Saver, results: StepResults) -> None:

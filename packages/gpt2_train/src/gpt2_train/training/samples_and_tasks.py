@@ -4,7 +4,7 @@ Both are done before the first step, every N steps, and after the last, with the
 trace in the training: its losses are the same to the last bit with and without them. Every choice of a sample follows
 from its prompt and the seed: a run that resumes generates the same ones, and two samples of one prompt differ by what
 the model has learned between them, not by chance. What is asked for, files and prompts, is read and checked before the
-training begins. Each result is a row of `metrics.jsonl`; a run that resumes leaves out those that are there.
+training begins. Each result is a row of `metrics.jsonl`; a run that resumes leaves out results that are there.
 
 The parameters of a training run are sharded (FSDP2, DTensors), and its blocks compiled or recomputed. None of that is
 used here: `inference_view` builds the modules again without memory and gives them the very tensors that are trained, so

@@ -143,7 +143,7 @@ def _documents(settings: SeenSettings) -> list[int]:
 
 
 def _entries(train: TrainSettings, data: str) -> tuple[list[tuple[float | None, str]], int]:
-    """The run's token files, those of `data` at their place of now, and which of them those are."""
+    """The run's token files, with `data` at its present place, and which of them `data` is."""
     entries = train.corpora()
     if not data:
         if len(entries) > 1:

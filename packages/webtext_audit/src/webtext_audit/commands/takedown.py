@@ -4,7 +4,8 @@ Without --apply it looks and writes nothing but the indices of `webtext why`. A 
 `webtext merge` takes for the same page.
 
 The removal is no surgery: the lists without the URLs are run through the same stages again (`lineage/again.py`), and
-so the outputs are the same as of a run that never had them: documents that were dropped as duplicates of theirs come back.
+so the outputs are the same as of a run that never had them: documents that were dropped as duplicates of theirs come
+back.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ few pages for each file. Memory to build it is that of one file's hashes a proce
 
 What is indexed: the hashes of the rows of one file, by URL, by passage, or by place in the shuffle.
 
-Each function is called in a worker process with the file, its options, and a function that gets the number of rows done.
+Each function is called in a worker process with the file, its options, and a function that gets the number of rows
+done.
 """
 
 from __future__ import annotations
@@ -321,7 +322,7 @@ def submitted(dump: Location, options: dict[str, Any], report: Report) -> Entrie
 
 
 def listed_rows(place: Location) -> Iterator[tuple[int, Document]]:
-    """The rows of a URL list with the numbers of their lines, from 0 on; for a table or Parquet file with the numbers of its rows."""
+    """The rows of a URL list with the numbers of their lines, or of a table's or Parquet file's rows, from 0 on."""
     if is_list_of_lines(place):
         for line, content in enumerate(read_lines(place)):
             row = read_url(content)

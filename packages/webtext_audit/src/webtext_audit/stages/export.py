@@ -286,7 +286,7 @@ def _grouped(pieces: Iterator[Piece], size: int) -> list[list[Piece]]:
 
 
 def _documents_of(shards: Sequence[Location], ranges: Sequence[Sequence[int]]) -> Iterator[Document]:
-    """The documents of each shard from one number up to another. Documents before are not decoded, documents after not read."""
+    """The documents of each shard from one number up to another. Earlier ones are not decoded, later ones not read."""
     for shard, (begin, end) in zip(shards, ranges, strict=True):
         wanted = range(begin, end)
         chosen = read_chosen_documents(shard, wanted.__contains__)

@@ -160,7 +160,7 @@ def fingerprint_blocks(
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """Of each block of documents their number, and its part of the shard's files of keys and of lengths.
 
-    `report` is told how many of `documents` are done; `compiled` is whether there are enough for machine code.
+    `report` gets the number of `documents` done; `compiled` is whether there are enough for machine code.
     Raises WebtextError if the signatures of a sample of the documents are not datasketch's.
     """
     bands, rows = bands_for(threshold)

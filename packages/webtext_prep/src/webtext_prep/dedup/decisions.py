@@ -4,8 +4,8 @@ Suspects are documents that share a bucket with another. Their texts are kept in
 of shingles are made again by the task that compares them: sets take 1.4 (words) to 7 bytes (characters) a byte of text,
 compressed texts 0.4.
 
-Few pairs are decided without machine code, by the rule of `greedy` as it reads: each document is compared with all kept
-ones that share a bucket with it, at some 20 microseconds a pair.
+Few pairs are decided without machine code, by the rule of `greedy`, word for word: each document is compared with all
+kept ones that share a bucket with it, at some 20 microseconds a pair.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ MARGIN = 1e-6
 
 _signed: Any = np.int64  # of a literal, so that no function is compiled once more for it
 _DEGREES = 128
-"""How many degrees of being common shingles are told apart by."""
+"""How many degrees of being common there are for shingles."""
 _MOST_SLOTS = 1 << 22
 _BITMAP_BITS = (512, 8192)
 """The fewest and the most bits of a document's bitmap; twice as many as it has shingles tell .73 from .8."""
@@ -392,7 +392,7 @@ def find_duplicates(
         threshold: the least similarity for which a document goes, above 0.
         is_old: which documents are not compared among themselves, shape (documents,), in the order of ranks.
         crowded: kept members of a bucket above which it is searched by shingles.
-        report: is told now and then how many documents are decided.
+        report: called now and then with the number of documents decided.
 
     Returns:
         representatives, shape (documents,): a rank, or -1 for a document that stays; and similarities, 0 for those.

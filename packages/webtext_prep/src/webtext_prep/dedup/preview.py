@@ -63,7 +63,7 @@ def examine(
         against: which of them are old.
         last: the highest hash of the sample.
         shingling: what their sets were made with.
-        report: is told how many similarities are done.
+        report: called with the number of similarities done.
 
     Returns `counts`: for each similarity the documents and the characters that go; and `examples`: lists of a hash and
     a row of the table of duplicates.

@@ -42,7 +42,7 @@ def load_function(name: str) -> tuple[Callable[[Document], Any], ModuleType]:
 
 def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[Path]:
     """The files that decide what a function says: where it is named, where it and what decorates it are defined, and
-    the modules that those import, and these in turn, from the same folder or package.
+    the modules that these import, directly or through others, from the same folder or package.
 
     They are read, not run: a module that is imported while the function runs counts, too. Of an installed package the
     others next to it are other packages.

@@ -1,8 +1,8 @@
 """Work on many items at once, with results in the order of the items; the items come from a thread.
 
-What reads an archive blocks: reading goes on beside the event loop, one batch ahead. How many items are held, and how
-many bytes of them, is bounded; one slow item holds up the results of those behind it, and no work until the bound is
-reached.
+What reads an archive blocks: reading goes on in a thread next to the event loop, one batch ahead. How many items are
+held, and how many bytes of them, is bounded; one slow item holds up the results of later ones, and no work until
+the bound is reached.
 """
 
 from __future__ import annotations

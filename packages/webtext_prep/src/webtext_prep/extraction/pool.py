@@ -40,7 +40,7 @@ PIPE_BYTES = 1 << 20
 SMALL_PIPE = 1 << 14
 """and where it does not."""
 FRAME_BYTES = 3 << 12
-"""What a page may take in a pipe beside its body."""
+"""What a page may take in a pipe on top of its body."""
 SLOW_SECONDS = 1.0
 """After so long with one page, the others that a worker has are given to others."""
 TICK_SECONDS = 0.25
@@ -212,7 +212,7 @@ class ExtractorPool:
             worker.give(self._waiting.popleft())
 
     async def _start(self) -> None:
-        """Start one more worker. If it can't be: those that are there do it, or else all who wait are told."""
+        """Start one more worker. If that fails, the others go on; without any, all who wait get the error."""
         try:
             worker = await asyncio.to_thread(_Worker, self._limits)
             self._workers.append(worker)

@@ -57,7 +57,7 @@ class Limits:
 
 
 class PageHead(msgspec.Struct, array_like=True, frozen=True):
-    """What is said of a page, beside its bytes."""
+    """What comes with the bytes of a page."""
 
     url: str
     charset: str | None = None

@@ -69,7 +69,7 @@ def cut_into_runs(
 
     Args:
         task: the task.
-        context: is told how many bytes are done.
+        context: gets the bytes done.
         blocks: gives the blocks of the file's content from some place on, with the head of the block before.
 
     Returns of each run how many records it has, and the head with which it is to be read; none if the file has to be

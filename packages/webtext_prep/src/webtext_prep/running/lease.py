@@ -1,11 +1,11 @@
 """A lease on an output behind a URL: of two commands, on any machines, one writes it.
 
-The lock of a state folder keeps two commands of one machine apart; commands of two machines have two state folders. So a
-command that writes to a URL first makes a small object there, `.webtext-lease.json`, which the storage system makes for
-one of several writers only, renews it while it runs, and removes it at its end. A command that was killed leaves it: it
-runs out some minutes after it was renewed last, by the clock of the storage. The same state folder on the same machine
-takes its own lease over at once, since its lock says that nobody else has it; on another machine, where it may be a
-copy, the command waits until the lease has run out.
+The lock of a state folder keeps two commands of one machine apart; commands of two machines have two state folders. So
+a command that writes to a URL first makes a small object there, `.webtext-lease.json`, which the storage system makes
+for one of several writers only, renews it while it runs, and removes it at its end. A command that was killed leaves
+it: it runs out some minutes after it was renewed last, by the clock of the storage. The same state folder on the same
+machine takes its own lease over at once, since its lock says that nobody else has it; on another machine, where it may
+be a copy, the command waits until the lease has run out.
 """
 
 from __future__ import annotations

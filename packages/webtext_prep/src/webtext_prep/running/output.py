@@ -260,7 +260,7 @@ class Output:
         inputs: Sequence[Location],
         **run: Any,
     ) -> None:
-        """Write the record, the same for the same input and settings, and in the state folder how it was made (`run`)."""
+        """Write the record, the same for the same input and settings, and in the state how it was made (`run`)."""
         record = {
             "stage": self.stage.name,
             "version": self.stage.version,

@@ -327,7 +327,7 @@ class DocumentStage(Stage):
         """Yield what is kept of `documents`, and `tally.drop` each that is not, with its reason."""
 
     def hints(self, job: Run) -> dict[str, Any]:
-        """What its tasks are told that their output does not depend on, such as whether machine code would pay."""
+        """What its tasks get that their output does not depend on, such as whether machine code would pay."""
         return {}
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:

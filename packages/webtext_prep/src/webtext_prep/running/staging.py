@@ -7,10 +7,10 @@ engines one of two things is true; the job chooses by whether `--shared-scratch 
     they see storage alone                                 `HandedOver`: they lie in a folder of that storage
 
 Both wrap a task's call and are picklable calls themselves: an engine runs them as it runs any other. With `HandedOver`
-the job names its files between phases by their places in storage. On a node, the files that a task declares are fetched to
-a folder below the node's temporary folder (TMPDIR), the task runs on these copies, and what it made is published.
-Next to a copy it is noted which version of the file it is, so that it is never an old one; all tasks of a node share it.
-It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
+the job names its files between phases by their places in storage. On a node, the files that a task declares are fetched
+to a folder below the node's temporary folder (TMPDIR), the task runs on these copies, and what it made is published.
+Next to a copy it is noted which version of the file it is, so that it is never an old one; all tasks of a node share
+it. It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
 
 Relative paths hold on a node, too: the call goes to the folder in which the command was given, if the node has it.
 Files that settings name (a list of rules, a tokenizer) are not brought anywhere; a node that lacks one says so.

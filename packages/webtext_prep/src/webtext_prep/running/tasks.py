@@ -62,7 +62,7 @@ class Context:
         scratch: a folder of this node for files that no other task needs. It is kept until the stage is done, so that
             a task that is run again on the same node finds what it left; on another node it finds none.
         slots: how many tasks run on this node at once, to share out its cores and connections.
-        report: is told how many units of work (documents, URLs) this task has done in all.
+        report: called with the units of work (documents, URLs) that this task has done in all.
         kept: a folder that all machines of the job see, for what a task wants another node to find if it dies with its
             own: whole files that never change. None for tasks on the machine of the job, which find their scratch.
         local: a folder on a disk of this node's own where `kept` is one, for what a shared file system is not fit for.

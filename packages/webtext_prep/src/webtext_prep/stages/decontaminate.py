@@ -167,7 +167,7 @@ class Decontaminate(Stage):
         return count
 
     def count_all(self, task: Task, context: Context) -> int:
-        """Task: which n-grams are rare enough to count, and the table of the others. Returns the number of the others."""
+        """Task: which n-grams are rare enough to count, and the table of the others. Returns their number."""
         place, *counts = task.inputs
         ngrams = _ngrams(place)
         total = np.zeros(len(ngrams), np.int64)

@@ -75,8 +75,9 @@ class Dedup(DedupPhases):
     both and a passage of matching text for each dropped document. Of each group the longest document stays. Drops:
     duplicate.
 
-    With --against, documents are also compared with the documents of finished runs, which stay as they are; old documents that
-    lose to new ones are listed in superseded.jsonl.zst. --dry-run shows what each similarity would drop."""
+    With --against, documents are also compared with the documents of finished runs, which stay as they are; old
+    documents that lose to new ones are listed in superseded.jsonl.zst. --dry-run shows what each similarity would
+    drop."""
 
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60

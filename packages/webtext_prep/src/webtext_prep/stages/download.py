@@ -379,7 +379,7 @@ class Download(ArchiveSettings, PageStage):
         return {**found, "retry_pass": task.hints["retry_pass"]}
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:
-        """The settings of one of so many processes."""
+        """The settings of one of several processes."""
         from webtext_prep.crawl.frontier.fetch_loop import Fetching
 
         same = {field.name for field in dataclasses.fields(Fetching)} & {

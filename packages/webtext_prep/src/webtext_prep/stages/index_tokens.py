@@ -75,8 +75,8 @@ class IndexTokens(Previews):
     """Index token files, so that `gpt2 trace` and `gpt2 generate --trace` find which documents hold a text.
 
     Reads one pair of token files, named by its prefix (A_text_document, or A). Writes the folder
-    A_text_document.suffixes next to them: 4 bytes a token, and the documents' URLs. The URLs are read from the shards that
-    were tokenized; where these are gone, documents are found by their numbers alone."""
+    A_text_document.suffixes next to them: 4 bytes a token, and the documents' URLs. The URLs are read from the shards
+    that were tokenized; where these are gone, documents are found by their numbers alone."""
 
     name: ClassVar[str] = "index-tokens"
     order: ClassVar[int] = 87

@@ -49,9 +49,9 @@ SIDES = ("against", "good")
 HELD_OUT_EVERY = 10
 """One text in this many is held out."""
 SHARES = (0.1, 0.2, 0.3, 0.5)
-"""Of the held-out documents, of which it is told how many are good."""
+"""Of the held-out documents: shares of which the result says how many are good."""
 SPEAKERS = 20
-"""N-grams for, and n-grams against, that are told."""
+"""N-grams for, and n-grams against, that are shown."""
 
 
 def text_key(document: Document) -> int:
@@ -69,9 +69,9 @@ class TrainFilter(Stage):
     """Learn what good documents are like: a linear classifier on hashed n-grams of words, in DIR/model.filter.
 
     Good documents are in --good, or satisfy --good-when, or both where both are given; it learns to tell them from the
-    documents of --against or --input, or without these from the others of --good. `webtext filter
-    --model DIR` uses it. Reads document shards. Not used: held_out (one text in ten, to measure with), not_sampled,
-    in_both (the copy of a good text), not_good (--good-when does not hold), empty."""
+    documents of --against or --input, or without these from the other documents of --good.
+    `webtext filter --model DIR` uses it. Reads document shards. Not used: held_out (one text in ten, to measure with),
+    not_sampled, in_both (the copy of a good text), not_good (--good-when does not hold), empty."""
 
     name: ClassVar[str] = "train-filter"
     order: ClassVar[int] = 54

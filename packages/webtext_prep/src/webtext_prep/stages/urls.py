@@ -71,8 +71,8 @@ class Urls(Stage):
 
     Reads Pushshift's dumps of submissions, old (2005-2017) and v2, and Arctic Shift's: RS_2015-01.zst, .xz, .bz2, .gz
     or plain, and dumps of single subreddits. Comments (RC_*) are left out. URLs of one page may differ in fragment,
-    tracking parameters, order of parameters, default port, or mobile host; listed is that of the submission with the
-    highest score. Links into Reddit itself stay, for `webtext blacklist` to drop.
+    tracking parameters, order of parameters, default port, or mobile host; the submission with the highest score
+    gives the URL in the list. Links into Reddit itself stay, for `webtext blacklist` to drop.
     Drops: unreadable (with file and line), self_post, over_18, advertisement, removed, other_subreddit, other_time,
     no_url, low_score, repeated_submission, duplicate_url."""
 

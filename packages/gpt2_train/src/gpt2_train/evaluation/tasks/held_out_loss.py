@@ -1,4 +1,4 @@
-"""The task `held-out-loss`: loss, perplexity and bits per byte on token files, beside a baseline.
+"""The task `held-out-loss`: loss, perplexity and bits per byte on token files, compared with a baseline.
 
 A loss says little by itself, so a unigram model, which knows only how frequent each token is, is scored on the same
 tokens: a model that is not clearly better has not learned from context. Losses of different tokenizers do not

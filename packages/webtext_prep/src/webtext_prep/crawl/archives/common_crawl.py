@@ -39,7 +39,7 @@ LIST_BYTES = 4 << 20
 BLOCK_BYTES = 8 << 20
 """Of a block of the index, decompressed; it has 3,000 lines."""
 HEADER_BYTES = 1 << 20
-"""Of a record, beside its page."""
+"""Of a record, on top of its page."""
 KEPT_BLOCKS = 4
 """Pages of one site, which a list often names one after the other, lie in one block."""
 _GZIP = b"\x1f\x8b"

@@ -36,7 +36,7 @@ _RECORD_END = b"\r\n\r\n"
 
 
 class ArchiveStream:
-    """A file as FastWARC reads it, by which an error of the file system is told from one of the archive.
+    """A file as FastWARC reads it, which tells an error of the file system from one of the archive.
 
     Attributes:
         error: what reading the file has raised.

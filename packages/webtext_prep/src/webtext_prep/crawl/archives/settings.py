@@ -101,7 +101,7 @@ class ArchiveSettings:
         return next(filter(None, map(timestamp, texts)), "")
 
     def requests(self, gone: int) -> dict[str, int]:
-        """How many requests so many pages that are gone will take at each archive, about."""
+        """About how many requests this number of pages that are gone will take at each archive."""
         return {name: gone * archive.usual_requests for name, archive in self.make_archives(1).items()}
 
     def seconds(self, gone: int) -> float:
@@ -109,7 +109,7 @@ class ArchiveSettings:
         return max(self.requests(gone).values(), default=0) * self.archive_pause
 
     def expected(self, gone: int) -> list[str]:
-        """A sentence for each archive: how many requests and hours so many pages that are gone will take there."""
+        """A sentence for each archive: how many requests and hours this number of gone pages will take there."""
         return [
             f"{name}: some {requests:,} requests for {gone:,} pages that are gone, "
             f"{spoken_duration(requests * self.archive_pause)} at {self.archive_requests:,} an hour"

@@ -147,7 +147,7 @@ class ArchiveReader:
     def entrances(self, every: int, report: Callable[[int], None]) -> list[Place]:
         """The places of pages, about `every` apart, behind which reading can go on without what is before them.
 
-        None of them is that of the last page. `report` is told how many bytes were read.
+        None of them is that of the last page. `report` gets the bytes read.
         """
         found: list[Place] = []
         last, next_number = None, every

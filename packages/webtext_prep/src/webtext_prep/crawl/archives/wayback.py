@@ -1,6 +1,6 @@
 """The Wayback Machine: its index (the CDX server API), and captures as they were (`id_` in the address of a replay).
 
-What is not a capture is told by `Memento-Datetime`, which every replay has (RFC 7089) and no page of the archive's own.
+A capture is recognised by `Memento-Datetime`, which every replay has (RFC 7089) and no page of the archive's own.
 """
 
 from __future__ import annotations

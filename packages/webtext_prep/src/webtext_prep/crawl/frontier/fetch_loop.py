@@ -42,7 +42,7 @@ from webtext_prep.urls.urls import Hosts
 
 _LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")
 _LEFT_OF_GONE = ("date", "answers")
-"""What the row of a visit that was left says of it under the same names; beside `next`, its URL by then."""
+"""What the row of a visit that was left says of it under the same names; and `next`, its URL by then."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Visiting:
     Args:
         work: the journal of what is done, and with `--save-pages` the pages.
         fetching: how to fetch.
-        report: is told how many URLs are done in all.
+        report: called with the number of URLs done in all.
         hosts: those to which requests may be sent; all of them if None.
     """
 

@@ -21,7 +21,7 @@ ANSWERS = "archives"
 
 
 def is_gone_row(row: Mapping[str, Any], rounds: int) -> bool:
-    """Whether a row is that of a page that is gone, where a retryable URL is tried in so many rounds."""
+    """Whether a row says that its page is gone, where a retryable URL is tried in this number of rounds."""
     return is_gone(row["outcome"], is_last=row.get("rounds", 0) >= rounds)
 
 
@@ -57,7 +57,7 @@ class Archives:
         return is_retryable(row["outcome"]) or any(name in self._archives and is_retryable(a) for name, a in answers)
 
     def next(self, row: Mapping[str, Any], after: str = "") -> str | None:
-        """The archive to ask for a URL with such a row, behind the one that was asked; None if there is none."""
+        """The archive to ask for a URL with such a row, after the one that was asked; None if there is none."""
         if not is_gone_row(row, self._rounds):
             return None
         answers = row.get(ANSWERS, {})

@@ -5,8 +5,8 @@ as `robots_unreachable`, which is retryable. An origin that cannot be reached at
 outcome as it gave this file, at once, so that ten thousand URLs of a dead host cost one attempt.
 
 What a server sends as its robots.txt must cost little, whatever it is: Protego's time and memory grow with the number
-of user agents times the number of rules, so that it is given the rules for our agent alone, and so many at most, in a
-thread beside the event loop.
+of user agents times the number of rules, so that it is given the rules for our agent alone, a limited number of them,
+in a thread next to the event loop.
 """
 
 from __future__ import annotations

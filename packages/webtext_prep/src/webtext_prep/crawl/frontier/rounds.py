@@ -130,7 +130,7 @@ LISTS = "lists.json"
 """In the folder of rounds: the lists of this pass, and its number."""
 FOUND_SUFFIX, LEFT_SUFFIX = ".found", ".left"
 PARTS = 64
-"""Parts of all sites, each with a task of its own, in the rounds behind that of the lists, at most."""
+"""Parts of all sites, each with a task of its own, in the rounds after that of the lists, at most."""
 FEW = 10_000
 """So few visits are left to one task for all hosts."""
 
@@ -168,7 +168,7 @@ def fetch_in_rounds(
 
     Args:
         job: the job.
-        tasks: of all lists, by number; they are to write the shards behind this.
+        tasks: of all lists, by number; they write the shards after this.
         due: numbers of lists.
         fetch: the task of a list, which leaves what leads to the hosts of others.
         follow: the task of a later round.

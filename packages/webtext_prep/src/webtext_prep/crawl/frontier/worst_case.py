@@ -94,7 +94,7 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
         )
 
     places = lists.urls * (request_seconds + hops * robots_seconds) / fetching.connections
-    # Pages that do not fit into memory together are read no more than so many at once.
+    # Of pages that do not fit into memory together, only as many are read at once as fit.
     is_short = lists.urls * fetching.max_bytes > fetching.page_bytes
     memory = lists.urls * request_seconds / fetching.unhindered if is_short else 0.0
     extraction = math.ceil(lists.urls / fetching.parsers) * (fetching.extract_timeout + START_SECONDS)
@@ -122,7 +122,7 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
 
 
 def for_all(fetching: Fetching, lists: Sequence[Lists], at_once: int) -> WorstCase:
-    """The bounds for so many processes at once, which take one list after the other."""
+    """The bounds for this number of processes at once, which take one list after the other."""
     each = [worst_case(fetching, entry) for entry in lists]
 
     def total(seconds: Sequence[float]) -> float:

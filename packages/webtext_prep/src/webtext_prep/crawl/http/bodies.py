@@ -67,7 +67,7 @@ class Decompressor:
             raise DamagedBodyError(encoding)
         self._is_plain = self.encoding in ("", "identity")
         self._inflater: zlib._Decompress | None = None  # none between members
-        self._first_bytes = b""  # of a member, too short to be told apart
+        self._first_bytes = b""  # of a member, too short to identify it
         self._members = 0
         self._is_over = False
 

@@ -2,7 +2,7 @@
 
 A redirect is a reply like any other, so that each hop passes
 the same checks and waits its turn at its own host. A deadline covers the whole request but for two things: the name
-look-up has one of its own, so that a dead name server is told apart from a slow site, and the time in which no memory
+look-up has one of its own, so that a dead name server is not taken for a slow site, and the time in which no memory
 was free does not count.
 
 Without a `ByteBudget`, memory is bounded only by connections times the largest page: 200 pages of 5 MB are a gigabyte.

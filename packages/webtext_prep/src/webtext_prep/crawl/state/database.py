@@ -3,7 +3,7 @@
 A row is a URL's outcome and, if it has one, its document, found by a digest of the URL: the list may grow, shrink or
 change its order, and nothing is kept in memory. Records are added in transactions of a write-ahead log: a `kill -9`
 loses nothing that was added, a power cut at most the last seconds. A transaction costs some 0.1 ms, a record in it 0.01
-ms, but for now and then a wait for the disk: an event loop adds through `JournalWriter`. Reading goes next to it.
+ms, but for now and then a wait for the disk: an event loop adds through `JournalWriter`. Reads don't wait for it.
 
 Rows carry checksums that are verified when a journal is opened again: a damaged row costs itself alone. A file that
 is not a journal, or whose structure is damaged, is set aside under another name, never removed; the sound rows that can
@@ -208,7 +208,7 @@ class Journal:
         return int(self._writer.execute("SELECT coalesce(max(rowid), 0) FROM pages").fetchone()[0])
 
     def added_after(self, number: int) -> list[tuple[int, int, bytes, bytes | None]]:
-        """What was added behind record `number`: each record's own number, its pass, row and document as they lie here.
+        """What was added after record `number`: each record's own number, its pass, row and document as they lie here.
 
         A later record has a higher number. To be called where records are added.
         """

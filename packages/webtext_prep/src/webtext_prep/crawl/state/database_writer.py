@@ -42,7 +42,7 @@ class JournalWriter:
 
     Args:
         journal: only this writes to it meanwhile.
-        written: is told after each transaction how many records it added.
+        written: called after each transaction with the number of records that it added.
         save: is given the records of a transaction in the same thread, and gives them back with their pages saved.
         keep: is called in the same thread now and then, to keep what was written in another place, too.
     """

@@ -1,7 +1,7 @@
 """Pages that a download keeps (`--save-pages`): collected in the order in which they come, written in that of the list.
 
 While a shard is fetched its pages are appended, each as a finished record, to one file next to the journal; the row of
-a URL says where its record lies, and is added behind it. Then they are copied into `pages/part-00000.warc.gz`, in
+a URL says where its record lies, and is added after it. Then they are copied into `pages/part-00000.warc.gz`, in
 which each row of the outcomes finds its record. A copy checks each record; one that was lost is fetched again.
 
 Segments are what a journal has gained, kept where other machines find it: whole files that never change.
@@ -169,7 +169,7 @@ class PageFile:
             self._begin(NO_DATE)
 
     def add(self, asked: Document, row: dict[str, Any]) -> None:
-        """Copy the page of a URL, if its row has one, behind what the list says of it; the row then tells where.
+        """Copy the page of a URL, if its row has one, after the pages before it in the list; the row then tells where.
 
         Raises WebtextError if the page was lost.
         """

@@ -119,7 +119,7 @@ class Generation:
                     yield row.url
 
     def build_index(self, files: Sequence[Location], buckets: Path, report: Callable[[int], None]) -> int:
-        """Write the two files of the index; `report` is told the URLs done so far. Returns their number.
+        """Write the two files of the index; `report` gets the URLs done so far. Returns their number.
 
         Entries go into buckets by their first byte, files in the folder `buckets`, which are then sorted one after the
         other: memory holds one of 256 buckets, whatever the number of URLs.
@@ -262,7 +262,7 @@ def carry_over(
             if is_end and position < len(keys) and keys[position] == key and url not in journal:
                 yield entry
 
-    # A shard of other lists than these lies in a generation too, behind the journals of its time, which are newer.
+    # A shard of other lists than these lies in a generation too, after the journals of its time, which are newer.
     if outputs and not (generations and _is_same(outputs[1], generations[0].folder / OUTCOMES / outputs[1].name)):
         bring(finished_rows(*outputs[:2]), pages_of(outputs[0]))
     for generation in generations:

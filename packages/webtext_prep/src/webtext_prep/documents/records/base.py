@@ -80,7 +80,7 @@ class Block(NamedTuple):
     Attributes:
         data: their text, such that `RecordReader.read` takes it for a part of the file.
         size: bytes of the file's content that they take.
-        records: how many they are, by which those behind are numbered.
+        records: how many they are, by which later records are numbered.
         head: of the part that follows.
     """
 

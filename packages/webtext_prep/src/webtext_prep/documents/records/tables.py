@@ -28,7 +28,7 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 class Row(NamedTuple):
-    """A row of a table: the number of its first line, and its cells, or why they can't be told."""
+    """A row of a table: the number of its first line, and its cells, or why they can't be read."""
 
     line: int
     cells: list[str] | Unreadable

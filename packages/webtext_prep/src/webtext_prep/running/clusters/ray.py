@@ -248,7 +248,7 @@ class Waiting:
         call: the tasks' function.
         tasks: the tasks.
         scratch: the job's folder.
-        on_progress: is told how far each task is.
+        on_progress: called with the progress of each task.
         most: how many run at once; 0 for as many as the cluster has cores.
     """
 

@@ -82,7 +82,7 @@ class Engine(abc.ABC):
             tasks: what to call it with; picklable, options and hints JSON-like.
             scratch: the job's folder for files that only one node needs, the same path on each. It is there on this
                 machine; an engine of other machines makes it where it is not.
-            on_progress: is told, now and then, how far each task has come.
+            on_progress: called now and then with the progress of each task.
 
         Raises a task's exception, after the other running tasks have been stopped; WebtextError naming the task that
         failed `MAX_ATTEMPTS` times.

@@ -212,7 +212,7 @@ class _Pool:
                 self._workers.remove(worker)
                 if worker.is_proven:
                     self._todo.appendleft(position)
-                else:  # workers that die before they take a task would be started for ever
+                else:  # workers that die before they take a task would be started forever
                     self._fail(position, f"its worker process {worker.how_it_ended()}")
 
     def _is_alone(self, position: int | None) -> bool:

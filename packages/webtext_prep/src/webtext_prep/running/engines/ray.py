@@ -31,7 +31,7 @@ VARIABLES = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     # Ray would print what it knows of dead workers to standard output, which is the command's own; the engine says it.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-    # Nothing about the work is told to anybody.
+    # Nothing about the work is sent to anybody.
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """What Ray reads when it is imported."""

@@ -1,6 +1,6 @@
 """Asking a storage system: waiting for the answer so that Ctrl-C is heard, and sentences about what goes wrong.
 
-Clients of storage systems have errors of their own. They are told apart by what they have in common, so that no client
+Clients of storage systems have errors of their own. They are recognised by what they have in common, so that no client
 needs to be imported: the code in the answer (S3's `SlowDown`), its HTTP status, and the names of the exceptions.
 """
 
@@ -83,7 +83,7 @@ _SENTENCES: tuple[tuple[str, type[StorageError], str], ...] = (
         "run the same command again, it resumes.",
     ),
 )
-"""What users are told of an error that has one of these words; the first that fits."""
+"""What users read about an error that has one of these words; the first that fits."""
 
 
 def words_of(error: BaseException) -> list[str]:
@@ -104,7 +104,7 @@ def words_of(error: BaseException) -> list[str]:
 
 
 def explained(error: Exception, url: Url) -> Exception:
-    """What users are told of `error`, which a request for `url` ended in: an OSError of the kind that `open` raises.
+    """What users read about `error`, which a request for `url` ended in: an OSError of the kind that `open` raises.
 
     A StorageBusyError may pass if one asks again.
     """

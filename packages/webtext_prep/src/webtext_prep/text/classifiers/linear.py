@@ -33,7 +33,7 @@ class LinearModel:
     """A linear classifier on hashed n-grams of words.
 
     Attributes:
-        orders: n-grams of 1 to so many words count.
+        orders: n-grams of 1 to this many words count.
         bits: an n-gram's weight is the one that the first bits of its hash number.
         weights: shape (2**bits,), float32.
         facts: what else the header tells.

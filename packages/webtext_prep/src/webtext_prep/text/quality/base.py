@@ -3,7 +3,7 @@
 A word is what white space parts, as in the reference code of C4 and Dolma: rules that count words are for languages
 that are written with spaces.
 
-A rule of your own is one file beside these, or a class that another distribution announces under the entry-point group
+A rule of your own is one file next to these, or a class that another distribution announces under the entry-point group
 `webtext.rules`:
 
     class NoShouting(Rule):
