@@ -61,7 +61,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 def display_width(text: str) -> int:
     """How many columns of a terminal `text` takes: two for wide characters (Chinese, Japanese, Korean, emoji), none
-    for those that are written over the one before, for control characters, and for colours.
+    for characters that are written over the one before, for control characters, and for colours.
 
     >>> display_width("abc"), display_width("日本"), display_width("e\\u0301")
     (3, 4, 1)

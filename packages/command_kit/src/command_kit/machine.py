@@ -24,7 +24,7 @@ from command_kit.parsing import version_of
 
 
 def available_cores() -> int:
-    """The cores that this process may use: those it is bound to, where the system says so, else all."""
+    """The cores that this process may use: where the system binds it to some, these, else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -63,7 +63,7 @@ class Machine:
         return Disk(str(there.stat().st_dev), shutil.disk_usage(there).free)
 
     def available_memory(self) -> int | None:
-        """Bytes of memory that this process and those that it starts may take; None where the system does not say."""
+        """Bytes of memory that this process and its children may take; None where the system does not say."""
         found = [size for size in (self._of_system(), *self._of_groups()) if size is not None]
         return max(0, min(found)) if found else None
 

@@ -193,8 +193,8 @@ def add_flags(
     """Add a flag to `parser` for each field of `settings_class` that was made by `setting`.
 
     A flag that is not given leaves no value behind, so that `settings_from` can tell it from the default.
-    `group` is the heading of all of them, instead of those that the fields name. `choices` are the names that a field
-    may take where `setting` can't know them.
+    `group` is the heading of all of them, instead of the headings that the fields name. `choices` are the names that a
+    field may take where `setting` can't know them.
     """
     kinds = _field_types(settings_class)
     groups: dict[str, Any] = {}
@@ -346,8 +346,8 @@ def make_settings(
     """A `settings_class` from plain `values`, as a TOML file holds them.
 
     Raises UsageError for an unknown key (with the nearest known one), a wrong type, or a value that the class refuses;
-    `where` names the source in the message, `neighbours` the keys that other readers of the source know, `flags` those
-    of `values` that came from the command line.
+    `where` names the source in the message, `neighbours` the keys that other readers of the source know, `flags` the
+    keys of `values` that came from the command line.
     """
     kinds = _field_types(settings_class)
     known = [*kinds, *neighbours]
@@ -390,7 +390,7 @@ def settings_from(
 def given_values(
     arguments: argparse.Namespace, *, command: str, config: str | Path | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of one command that its TOML file `config` gives, and those that flags give, as they stand there.
+    """The settings of one command that its TOML file `config` and its flags give, as they stand there.
 
     Raises UsageError as `command_table` does.
     """
@@ -437,7 +437,7 @@ def to_toml(table: Mapping[str, Any]) -> str:
 
 
 def identity(settings: Any) -> dict[str, Any]:
-    """The settings that the result depends on (those not marked `identity=False`), as plain values."""
+    """The settings that the result depends on (all not marked `identity=False`), as plain values."""
     marked = {field.name for field in dataclasses.fields(settings) if not field.metadata.get("identity", True)}
     return {name: value for name, value in as_table(settings).items() if name not in marked}
 

@@ -84,7 +84,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gpt2` with `arguments` (the command line's by default); return the exit code."""
-    # Read when torch is loaded. Threads that spin while they wait for each other keep those very threads off the cores:
+    # Read when torch is loaded. Threads that spin while they wait for each other keep these very threads off the cores:
     # a step takes five times as long on a machine that is busy besides, for the 8% that spinning gains on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Lets PyTorch's allocator of GPU memory grow a block instead of leaving gaps between blocks of many sizes.

@@ -1,6 +1,6 @@
 """Checksums of token files: size and CRC-32 of `.bin` and `.idx`, as the record next to them keeps them.
 
-CRC-32 because that of a whole file follows from those of its parts: several processes each write a part, and no byte
+CRC-32 because the whole file's follows from its parts': several processes each write a part, and no byte
 is read a second time. The arithmetic is zlib's `crc32_combine`, which Python's zlib does not have: appending n bytes
 multiplies the CRC before them by x^(8n), modulo the CRC's polynomial. Costs 0.3 ms a part, and 0.5 s of one core for a
 gigabyte.

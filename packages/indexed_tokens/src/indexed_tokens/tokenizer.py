@@ -94,7 +94,7 @@ def _check_tables(
     alphabet: Collection[str],
     name: str,
 ) -> None:
-    """Raise IndexedTokensError where `tokens`, all bytes and merged pairs, are not those of one byte-level BPE."""
+    """Raise IndexedTokensError where `tokens`, all bytes and merged pairs, are not the tokens of one byte-level BPE."""
     missing = next((token for token in tokens if token not in vocabulary), None)
     if missing is not None:
         raise IndexedTokensError(
@@ -131,7 +131,7 @@ class Tokenizer:
         name: what error messages call it.
 
     Raises IndexedTokensError if the merges make a token that the vocabulary lacks, a byte has no token, or a merge
-    comes before those that make its parts.
+    comes before the merges that make its parts.
     """
 
     def __init__(self, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]], name: str = "vocabulary") -> None:

@@ -68,7 +68,7 @@ def build_parser(
 ) -> argparse.ArgumentParser:
     """The parser with a subcommand for each stage and each other command.
 
-    Of all subcommands, or of `only` one, it knows the flags, too: first the command's own, last those of engines.
+    Of all subcommands, or of `only` one, it knows the flags, too: first the command's own, last the engines'.
     """
     parser = Parser(prog="webtext", description=DESCRIPTION, epilog=EPILOG)
     whole = functools.partial(build_parser, known, others)

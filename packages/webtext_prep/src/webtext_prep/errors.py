@@ -20,7 +20,7 @@ class InputError(WebtextError, UsageError):
 class StorageError(WebtextError, OSError):
     """A storage system refused or failed: no bucket of that name, credentials that are missing or have expired.
 
-    It has an `errno`, as errors of the system do: those of readers of formats (a damaged .bz2 file) have none.
+    It has an `errno`, as errors of the system do; errors of readers of formats (a damaged .bz2 file) have none.
     """
 
     def __init__(self, message: str) -> None:

@@ -1,7 +1,7 @@
 """Charts as SVG that fills the width it is given: positions across are shares of the width, text keeps its size.
 
 Shapes that can't be given in shares (lines, areas) lie in an inner SVG that is stretched, and whose strokes are not.
-Colours are classes of the page's style sheet. Each chart has a title for those who can't see it, and the numbers below
+Colours are classes of the page's style sheet. Each chart has a title for screen readers, and the numbers below
 it in a table that can be opened.
 """
 

@@ -92,7 +92,7 @@ def _draw_line(grid: list[list[str]], points: Sequence[Point], across: Scale, up
 
 
 def _dots_of(places: Sequence[tuple[float, float]]) -> set[tuple[int, int]]:
-    """The dots (column, row) of a line through `places`: in each column those between where it comes and goes."""
+    """The dots (column, row) of a line through `places`: in each column all dots between where it comes and goes."""
     found = {(round(x), round(y)) for x, y in places}
     for (x0, y0), (x1, y1) in itertools.pairwise(places):
         first, last = round(x0), round(x1)

@@ -150,7 +150,7 @@ def read_losses(path: Path) -> dict[str, Any] | None:
 
 
 def all_runs(jobs: Sequence[Job], workers: Workers) -> dict[str, dict[str, Any]]:
-    """What was measured of each run, by its name; those that are done already are not made again. Raises Gpt2Error."""
+    """What was measured of each run, by its name; finished runs are not made again. Raises Gpt2Error."""
     found = {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
     todo = [job for job in jobs if job.name not in found]
     with Progress("ablate", "runs", len(jobs), done=len(found)) as progress:

@@ -1,4 +1,4 @@
-"""The settings of `gpt2 ablate`, and those of `gpt2 train` for each of its runs.
+"""The settings of `gpt2 ablate`, and of `gpt2 train` for each of its runs.
 
 The recipe is the quickstart's, which writes best after minutes (`benchmarks/quickstart_models.py`).
 """

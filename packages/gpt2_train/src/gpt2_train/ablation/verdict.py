@@ -3,7 +3,7 @@
 Only the ends of runs are compared, each of a schedule that ended: curves that cross on the way say nothing. An arm is
 "better" or "worse" than the baseline on a set of documents if the interval over seeds and that over documents both
 exclude 0, at 95% for all arms together (Holm's correction), and the seeds at a tenth of the learning rate have the same
-sign. A difference is bits per byte of the baseline less those of the arm: above 0 the arm is better.
+sign. A difference is bits per byte of the baseline less the arm's: above 0 the arm is better.
 
 The baseline against itself: the same initial weights and documents, of which as much comes in other batches as the arms
 do not share. (The same batches would give the same model bit for bit, and others altogether a noise that no comparison

@@ -223,7 +223,7 @@ class Verified:
 
 
 def checkpoints_at(path: str | Path) -> list[Path]:
-    """The checkpoint that `path` is, or all of those of a run or its `checkpoints` folder, oldest first.
+    """The checkpoint that `path` is, or all of a run or its `checkpoints` folder, oldest first.
 
     Raises Gpt2UsageError if there is none.
     """

@@ -324,7 +324,7 @@ class Saver:
         self.on_saved(Saved(content["step"], folder, seconds, seconds))
 
     def start(self, *, step: int, samples: int, state: Mapping[str, Any]) -> None:
-        """Copy the tensors as they are now and begin to save them; arguments as those of `Checkpointer.save`.
+        """Copy the tensors as they are now and begin to save them; arguments as in `Checkpointer.save`.
 
         Waits for the save before it. Raises what that one failed with, and as `prepare` does.
         """

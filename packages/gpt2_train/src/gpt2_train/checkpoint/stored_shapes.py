@@ -38,7 +38,7 @@ def is_usable(tensor: Tensor) -> bool:
 def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name and shape of each parameter of `GPT2(config)`, in its order, tied ones once.
 
-    The embedding's rows are those of the vocabulary, without padding. Each is computed when it is asked for.
+    The embedding has a row for each token of the vocabulary, without padding. Each is computed when it is asked for.
     """
     hidden = config.hidden
     block = {

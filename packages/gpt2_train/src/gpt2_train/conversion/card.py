@@ -26,7 +26,7 @@ _SHOWN_SETTINGS = (
 
 MOST_SAMPLES, MOST_CHARACTERS = 3, 1000
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, and those that turn the direction of text."""
+"""Control characters, and characters that turn the direction of text."""
 
 
 def write_card(weights: ModelWeights, path: Path, source: Path) -> None:

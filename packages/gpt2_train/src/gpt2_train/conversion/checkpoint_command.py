@@ -1,6 +1,6 @@
 """`gpt2 checkpoint`: compare two models tensor by tensor (`diff`), and check the files of checkpoints (`verify`).
 
-Exit codes are those of `cmp` and `diff`: 0 for equal or whole, 1 for different or damaged, 2 for what can't be read as
+Exit codes are as in `cmp` and `diff`: 0 for equal or whole, 1 for different or damaged, 2 for what can't be read as
 a model or checkpoint at all.
 """
 

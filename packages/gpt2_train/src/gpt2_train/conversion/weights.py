@@ -1,4 +1,4 @@
-"""A model's weights whatever file they lie in: names, shapes and order of rows are those of `gpt2.py`.
+"""A model's weights in any kind of file: names, shapes and order of rows are as in `gpt2.py`.
 
 Tensors are read when they are asked for, one at a time, so that converting needs the memory of what is being written.
 """
@@ -41,7 +41,7 @@ class ModelWeights:
         tokenizer: None if the format has none, or none was found.
         assumes_tokenizer: whether it is GPT-2's because none was found and the number of token ids is GPT-2's.
         readers: for each parameter of `GPT2(config)` (tied ones once) what reads it, in the type in which it is
-            stored. The embedding may have more or fewer rows than the padded vocabulary, at least those of the
+            stored. The embedding may have more or fewer rows than the padded vocabulary, at least the rows of the
             vocabulary.
         step: optimizer steps that it was trained for; 0 if that is not known.
         samples: training sequences that it has seen; 0 if that is not known.

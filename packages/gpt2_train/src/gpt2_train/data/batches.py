@@ -46,7 +46,7 @@ class BatchReader:
     Args:
         blend: the samples.
         global_batch: samples in a step, over all processes.
-        rank, size: this process's number among those that share each batch.
+        rank, size: this process's number among the processes that share each batch.
         vocabulary_size: ids that may occur.
         finish: what to make of the rows, int64 (rows, sequence_length + 1), still in the thread; the rows without it.
     """
@@ -190,7 +190,7 @@ class MicroBatches:
     def counted(self, losses: Tensor, batch: MicroBatch) -> Tensor:
         """`losses` (B, T) with 0 where a prediction counts for nothing.
 
-        These are the predictions made at an end of text, of what follows it: those that Megatron-LM's --eod-mask-loss
-        leaves out. That of the end of text itself counts.
+        These are the predictions made at an end of text, of what follows it: Megatron-LM's --eod-mask-loss
+        leaves them out, too. The prediction of the end of text itself counts.
         """
         return losses * (batch.inputs != self.end_of_text) if self.mask_end_of_text else losses

@@ -6,7 +6,7 @@ continue, or all of them raise. In a single process without a group they are pla
 
 Where a process waits in vain all the same, one sentence says for which ones, and where they run.
 torch says that an operation took too long, not who was missing. So each process leaves the name of its machine in the
-store at which they met, and a note once it has waited in vain. Those that waited with it do the same at about the same
+store at which they met, and a note once it has waited in vain. The others that waited do the same at about the same
 time: whoever leaves no note within some seconds did not arrive. gloo raises an error where it gives up. NCCL gives up
 in a thread of its own, which then aborts the process with a page of its own messages; `watch` asks it every second, to
 end the process with the sentence first.

@@ -39,7 +39,7 @@ def choose_device(
 
     Args:
         kind: what was asked for; `auto` takes a GPU if there is one.
-        local_rank, local_size: this process's number among those of its machine.
+        local_rank, local_size: this process's number on its machine.
         sees_own_only: whether a launcher may show each process its own GPU alone (Slurm's --gpus-per-task=1), so
             that fewer are seen than there are processes.
 
@@ -69,7 +69,7 @@ def choose_device(
 def use_threads(threads: int | Literal["auto"] | None = None, local_size: int = 1) -> None:
     """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes.
 
-    `auto` begins with those, too: which number is fastest is measured once there is a model.
+    `auto` begins with all of them, too: which number is fastest is measured once there is a model.
     """
     shared = max(1, available_cores() // local_size)
     torch.set_num_threads(threads if isinstance(threads, int) else shared)

@@ -31,7 +31,7 @@ LINE = re.compile(
 
 
 def painted(line: str, paint: Paint) -> str:
-    """A line of a run in a terminal's colours, which are those of a line of progress."""
+    """A line of a run in a terminal's colours, the same as in a line of progress."""
     found = LINE.fullmatch(line)
     assert found is not None  # all parts may be missing
     label, gap, loss, rest, left = (part or "" for part in found.groups())

@@ -1,9 +1,9 @@
 """Tensor and data parallelism, put on a plain model from outside, in one order.
 
 First tensor parallelism (`tensor_parallel`), then activation checkpointing, then torch.compile of each block, then
-FSDP2: parameters, gradients and Adam's moments are shared out over the data-parallel processes, or over those of each
-copy of the model's state where there are several (HSDP). Parameters are gathered once per step in float32 and kept
-until its end (as much traffic as averaging gradients costs), or, with `reshard`, block by block in each pass; the
+FSDP2: parameters, gradients and Adam's moments are shared out over the data-parallel processes, or over the processes
+of each copy of the model's state where there are several (HSDP). Parameters are gathered once per step in float32 and
+kept until its end (as much traffic as averaging gradients costs), or, with `reshard`, block by block in each pass; the
 arithmetic is the same in every layout, and autocast does the rest.
 
 With activation checkpointing the backward pass computes a block's activations again, which must draw the same random
@@ -84,7 +84,7 @@ def parallelize(
 def synchronize_gradients(model: nn.Module, is_last: bool, *, reshard: bool = False) -> None:
     """Say whether the coming backward pass is the last of its step: only that one exchanges gradients.
 
-    With `reshard` all of them share gradients out, and only the last one adds up those of several copies.
+    With `reshard` all of them share gradients out, and only the last one adds up the gradients of several copies.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(is_last or reshard)
@@ -122,7 +122,7 @@ def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpo
 
 
 def repeated_random_numbers(device: Any, inner: Callable[[], Contexts] | None = None) -> Contexts:
-    """Contexts in which the repetition draws the random numbers of the forward pass, around those of `inner`.
+    """Contexts in which the repetition draws the random numbers of the forward pass, around the contexts of `inner`.
 
     `device` gets and sets the state of the generator, as `torch.mps` does.
     """

@@ -108,10 +108,10 @@ def start_children(
     threads: int | Literal["auto"] | None,
     **config: Any,
 ) -> dist.TCPStore:
-    """Start those with the numbers `ranks` of a job of `size` processes; returns the store at which they meet.
+    """Start the processes with the numbers `ranks` of a job of `size` processes; returns the store at which they meet.
 
     Each is added to `children` at once: where one can't be started, the caller ends the others.
-    `threads` are those of each, the cores shared among them without it; `config` are further plain values for `module`.
+    `threads` are for each, the cores shared among them without it; `config` are further plain values for `module`.
     """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     of_each = threads if isinstance(threads, int) else max(1, available_cores() // size)
@@ -137,7 +137,7 @@ class Place:
 
     Attributes:
         rank, size: its number among all, and how many there are.
-        local_rank, local_size: the same among those of its machine.
+        local_rank, local_size: the same on its machine.
         port: of the store that the command which started the job has on this machine; None under torchrun.
     """
 

@@ -46,7 +46,7 @@ def seed_micro_step(model: nn.Module, seed: int, step: int, micro_step: int, wor
 class SharedDropout(nn.Module):
     """Dropout with a mask that follows from a seed tensor, the same on all tensor-parallel ranks.
 
-    The device's generator differs between those ranks and is left alone. The seed is a tensor, so that a compiled
+    The device's generator differs between these ranks and is left alone. The seed is a tensor, so that a compiled
     graph takes it as an input, and recomputation in activation checkpointing drops the same elements again.
 
     Args:

@@ -2,7 +2,7 @@
 
 Each matrix is divided over the processes of one group, qkv and up by rows, out and down by columns, the embedding,
 which is the output matrix, by vocabulary; norms and positions are whole on each. The layers here keep the names of
-those that they replace.
+the layers that they replace.
 
 A parameter is a DTensor, so that checkpoints, optimizers and FSDP2 know what it is a part of. The layers compute with
 this process's part as a plain tensor, and call collectives themselves: hooks that make DTensors of activations cost a
@@ -46,7 +46,7 @@ _wait = torch.ops._c10d_functional.wait_tensor
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """This process's place among those that divide a matrix.
+    """This process's place among the processes that divide a matrix.
 
     Attributes:
         group: the name of their group.
@@ -240,7 +240,7 @@ class DividedEmbedding(DividedLayer, nn.Embedding):
     placements = (Shard(0),)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Those of this process's ids, and zeros, added up over the group."""
+        """The embeddings of this process's ids, and zeros, added up over the group."""
         rows = self.here[0].size(0)
         own = tokens - self.part.rank * rows
         is_other = (own < 0) | (own >= rows)

@@ -3,9 +3,9 @@
 The parameters stay in float32; autocast casts each one that is multiplied, in every forward pass. Here a copy is kept
 and made again only when the optimizer has moved the weights: the first pass after that does it, for all matrices at
 once, or block by block as FSDP2 gathers them. The gradient of a copy is added to that of its parameter as it comes, in
-half precision, where autocast makes one in float32 first. Values and gradients are those of autocast, to the last bit
-(for the tied matrix but for the order of a sum). It costs no memory where activations are kept, since the backward pass
-needs the cast weights then; where they are recomputed, weights are left to autocast.
+half precision, where autocast makes one in float32 first. Values and gradients are the same as with autocast, to the
+last bit (for the tied matrix but for the order of a sum). It costs no memory where activations are kept, since the
+backward pass needs the cast weights then; where they are recomputed, weights are left to autocast.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def metrics_row(
 
 
 def step_of(step: int, steps: int | None) -> str:
-    """A step as a person reads it; `steps` are those of the run, None where its last one is not known yet."""
+    """A step as a person reads it; `steps` is their number in the run, None where its last one is not known yet."""
     return f"step {step:,}" if steps is None else f"step {step:,}/{steps:,}"
 
 

@@ -26,7 +26,7 @@ NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_
 def read_records(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
     """The rows of `metrics.jsonl`, without a line that is being written or was cut by a crash.
 
-    With `size` only those in the first `size` bytes.
+    With `size` only rows in the first `size` bytes.
     """
     with path.open("rb") as file:
         at = 0
@@ -110,7 +110,7 @@ class Run:
 
 
 def read_runs(texts: tuple[str, ...]) -> list[Run]:
-    """The runs that `texts` name: each a folder, or NAME=FOLDER. Those without a name get one by their folders.
+    """The runs that `texts` name: each a folder, or NAME=FOLDER. A run without a name gets one by its folder.
 
     Raises Gpt2UsageError where there is no run, or nothing was recorded yet.
     """

@@ -5,7 +5,7 @@ That is as fast as one call over all rows under a mask, reads no more of the cac
 row what it would get alone.
 
 In training a sequence is cut out of many concatenated documents. `packed` lets each token attend to all before it,
-whatever document they are of; `separate` to those of its own document alone, whose positions begin at 0. A document
+in any document; `separate` only to tokens of its own document, whose positions begin at 0. A document
 begins with the end-of-text token after the one before it: it is what generation begins with, too, and so no prediction,
 that of a document's first token included, sees another document. What precedes the first end of text in a sequence is
 the rest of a document, and begins at 0 as well.
@@ -109,7 +109,7 @@ class CacheUpdate:
         self.positions, self.last = positions, last
 
     def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Store the new keys and values, and mix those that each token sees: (1, T, heads, d) for each and returned."""
+        """Store the new keys and values, and mix what each token sees: (1, T, heads, d) for each and returned."""
         keys, values = self._keys[layer.number], self._values[layer.number]
         parts = []
         for span in self._spans:

@@ -27,10 +27,10 @@ from gpt2_train.model.gpt2 import DTYPES
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
 _KERNELS: tuple[Kernel, ...] = ("flash", "cudnn", "efficient", "math")
-"""In the order in which those that are not chosen are tried."""
+"""In the order in which the others are tried."""
 
 WARMUP, TURNS, CALLS = 2, 5, 4
-"""Calls before those that count, measurements of which the median counts, and calls in each of them."""
+"""Calls before measuring, measurements of which the median counts, and calls in each of them."""
 
 
 class AttentionShape(NamedTuple):
@@ -142,7 +142,7 @@ def choose_attention(
 def measured(
     shape: AttentionShape, timer: Timer, kernels: tuple[Kernel, ...] | list[Kernel] = ("cudnn", "flash", "efficient")
 ) -> dict[Kernel, float]:
-    """Milliseconds of those of `kernels` that work; of plain operations, which always do, if none of several does."""
+    """Milliseconds of each of `kernels` that works; of plain operations, which always do, if none of several does."""
     found: dict[Kernel, float] = {}
     for kernel in kernels:
         with contextlib.suppress(RuntimeError):

@@ -83,7 +83,7 @@ class _InOnePass(torch.autograd.Function):
 
 
 def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp and target logit of each row over the whole vocabulary, each (N,), from those of this shard."""
+    """Log-sum-exp and target logit of each row over the whole vocabulary, each (N,), from this shard's."""
     import torch.distributed as dist  # A single process has no group and needs none of this.
 
     local_stats = torch.stack([total, target])

@@ -95,7 +95,7 @@ class Muon:
     """Muon for matrices, another optimizer for the rest; an `Optimizer`.
 
     Args:
-        parameters: matrices by name; those whose name ends with `qkv.weight` hold queries, keys and values.
+        parameters: matrices by name; ones whose name ends with `qkv.weight` hold queries, keys and values.
         weight_decay: decoupled, as AdamW's.
         head_dim: rows of a head in queries, keys and values.
         rest: the optimizer of all other parameters.

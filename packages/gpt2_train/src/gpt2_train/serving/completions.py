@@ -1,6 +1,6 @@
 """A request for completions, as OpenAI's API has it: its body, checked, as texts to write, and their pieces as answers.
 
-Parameters, defaults and limits are those of the API where the model can do what they mean; what it can't do is refused
+Parameters, defaults and limits are the API's where the model can do what they mean; what it can't do is refused
 by name, never ignored: a client that asks for a penalty and gets none would not notice. An answer is one JSON object at
 the end, or a stream of them as the texts are written.
 """
@@ -303,7 +303,7 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int]:
-        """The counts of tokens; those of a prompt count once however many texts continue it."""
+        """The counts of tokens; a prompt's count once however many texts continue it."""
         read = self.wanted.prompt_tokens
         return {"prompt_tokens": read, "completion_tokens": self.written, "total_tokens": read + self.written}
 
@@ -378,7 +378,7 @@ class _Choice:
             self._offset += len(token.text)
 
     def _entry(self, token: int, known: Likelihood | None, offset: int) -> dict[str, Any]:
-        """One token; its own probability is among those of the most likely ones, whether it is one of them or not."""
+        """One token; its own probability is listed with the most likely ones, whether it is one of them or not."""
         logprob, most_likely = known if known is not None else (None, ())
         likely = {self._name(other): value for other, value in (*most_likely, (token, logprob))}
         return {

@@ -97,7 +97,7 @@ class Record:
 
 
 class Log:
-    """Writes one line to standard error for each request but those for `/health`."""
+    """Writes one line to standard error for each request but for `/health`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -162,7 +162,7 @@ class ModelThread:
             self._orders.put(("cancel", texts))
 
     def refuse(self, reason: str) -> None:
-        """Take no more texts; those that are open go on."""
+        """Take no more texts; open ones go on."""
         self._stopped = self._stopped or ModelStoppedError(reason)
 
     def end_all(self, reason: str) -> None:

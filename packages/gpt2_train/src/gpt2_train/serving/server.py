@@ -108,7 +108,7 @@ class Door:
     """Lets connections in, at most `limit` of them at once.
 
     Args:
-        connections: those that are open; kept by them.
+        connections: the open ones; kept by them.
         make: makes the protocol of a new one.
         limit: the most.
     """

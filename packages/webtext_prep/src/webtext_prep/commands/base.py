@@ -2,7 +2,7 @@
 
 A stage turns files into files; a command looks at finished folders (`inspect`, `report`, `why`). Each is one file in
 `commands/`, found there by the command line: adding or removing one touches nothing else. Its fields are its flags and
-its keys in a TOML table; those made with `positional=True` are given by their place.
+its keys in a TOML table; one made with `positional=True` is given by its place.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class FrameWriter:
         return self
 
     def write(self, number: int, content: bytes) -> None:
-        """Write one frame; frames come in rising order, and those left out are empty."""
+        """Write one frame; frames come in rising order, and frames left out are empty."""
         frame = _compressor().compress(content)
         self._offsets[self._next + 1 : number + 1] = self._offsets[self._next]
         self._stream.write(frame)

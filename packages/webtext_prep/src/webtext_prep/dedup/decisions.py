@@ -26,7 +26,7 @@ from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shi
 from webtext_prep.urls.held_out import is_held_out
 
 MEMORY_BYTES = 256 << 20
-"""Sets that take more than this are kept in a file mapped into memory: those of one large component."""
+"""Sets that take more than this are kept in a file mapped into memory: sets of one large component."""
 
 
 class Suspects(Packed):
@@ -69,7 +69,7 @@ def as_text(content: bytes) -> str:
 
 
 class Decided(Packed):
-    """What was decided about the documents of one block by one task: those that go, in the order of the input.
+    """What was decided about the documents of one block by one task: which ones go, in the order of the input.
 
     Attributes:
         numbers: of the documents, as int64.
@@ -152,7 +152,7 @@ MOST_PAIRS = 100_000
 
 
 def pairs_in_buckets(keys: npt.NDArray[np.uint64]) -> int:
-    """How many pairs of documents share a bucket, those that share several as often; keys as in `find_duplicates`."""
+    """How many pairs of documents share a bucket, counted once for each bucket; keys as in `find_duplicates`."""
     sizes = [np.diff(shared_buckets(keys[:, band])[1], prepend=0) for band in range(keys.shape[1])]
     return sum(int((size * (size - 1) // 2).sum()) for size in sizes)
 
@@ -339,7 +339,7 @@ class Part:
         shingling: Shingling,
         most_characters: int,
     ) -> Iterator[Duplicate]:
-        """Those of one frame that go, with up to a number of characters of matching text."""
+        """The documents of one frame that go, with up to a number of characters of matching text."""
         found = Suspects.unpack(frame)
         first = int(np.searchsorted(self.numbers, np.frombuffer(found.numbers, np.int64)[0]))
         for row, content in enumerate(found.texts):
@@ -369,7 +369,7 @@ def ranking(
         lengths: of the texts, in characters.
         urls: in UTF-8.
         numbers: their places in the input.
-        yields: documents with a higher number come after those with a lower one, whatever their length; all have 0 if
+        yields: documents with a higher number come after all with a lower one, for any length; all have 0 if
             it is empty.
 
     Returns positions, shape (documents,).

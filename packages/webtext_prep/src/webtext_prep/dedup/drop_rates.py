@@ -21,7 +21,7 @@ from webtext_prep.documents.document import Document
 LEAST = 20
 """Groups of fewer documents are not reported: one family of pages is most of them."""
 MOST_LISTED = 1000
-"""Groups that are listed: those that lose the greatest share."""
+"""Groups that are listed, by the greatest share lost."""
 
 
 KINDS = ("domain", "source")
@@ -95,7 +95,7 @@ class Loss:
 
     @property
     def share(self) -> float:
-        """Of its documents, those that go."""
+        """Its documents that go."""
         return self.dropped / self.documents
 
     def as_dict(self) -> dict[str, Any]:

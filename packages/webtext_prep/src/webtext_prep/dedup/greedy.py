@@ -1,4 +1,4 @@
-"""Which documents go: each is compared, in the order of their ranks, with those that were kept before it.
+"""Which documents go: each is compared, in the order of their ranks, with the documents that were kept before it.
 
 A document is dropped if among the kept ones that share a bucket with it the most similar one (the first of equals)
 is at least as similar as the threshold, by the exact Jaccard similarity of their sets. Documents of one template, just
@@ -222,7 +222,7 @@ def _share_a_bucket(buckets: _Buckets, left: int, right: int) -> bool:
 def _search_buckets(
     sets: _Sets, buckets: _Buckets, state: _State, document: int, threshold: float, least: int, most: int
 ) -> None:
-    """Compare with all kept members of those buckets of a document that have from `least` to `most` of them."""
+    """Compare with all kept members of a document's buckets that have from `least` to `most` of them."""
     for band in range(buckets.of.shape[1]):
         bucket = buckets.of[document, band]
         if bucket < 0 or not least <= buckets.counts[bucket] <= most:
@@ -303,7 +303,7 @@ def _keep(
         buckets.kept[first + count - 1] = document
         buckets.counts[bucket] = count
         if count > crowded:
-            # At the moment when it becomes crowded those before; later this document alone.
+            # At the moment when it becomes crowded earlier ones; later this document alone.
             for at in range(first if count == crowded + 1 else first + count - 1, first + count):
                 if not state.is_indexed[buckets.kept[at]]:
                     _enter(sets, state, buckets.kept[at], threshold, short, long)
@@ -324,7 +324,7 @@ def _decide(
 ) -> None:
     """Decide the documents of ranks `first` to `last` - 1, when all before them are decided.
 
-    Those before the first new one have none to be compared with.
+    Documents before the first new one have none to be compared with.
     """
     everyone = _signed(np.iinfo(np.int64).max)
     for document in range(first, last):
@@ -395,7 +395,8 @@ def find_duplicates(
         report: called now and then with the number of documents decided.
 
     Returns:
-        representatives, shape (documents,): a rank, or -1 for a document that stays; and similarities, 0 for those.
+        representatives, shape (documents,): a rank, or -1 for a document that stays; and similarities, 0 where it
+        stays.
     """
     buckets, sizes = _buckets(keys)
     sets = _sets(hashes, starts, ends)

@@ -4,9 +4,9 @@ Every window of N words has N - k + 1 n-grams of k = N // 2 + 1 words; the one w
 (winnowing: Schleimer, Wilkerson and Aiken, 2003). Equal windows have equal anchors at the same place, so that a window
 whose anchor the corpus has once is not repeated. There are about 2 anchors in N - k + 2 words: only they are sorted for
 the whole corpus. Then windows with repeated anchors are compared, each by 128 bits of hashes. Two different ones among
-10^10 share those with a probability of 1.5e-19.
+10^10 share these bits with a probability of 1.5e-19.
 
-Words are those of `fingerprints.shingles`: case and punctuation put aside. A text of punctuation alone has none.
+Words are split as in `fingerprints.shingles`: case and punctuation put aside. A text of punctuation alone has none.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Firsts:
         self._shards = np.zeros(0, np.uint32)
 
     def add(self, windows: Records, shards: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.int64], Records]:
-        """Which of these windows, each of a shard, begin earlier; and those as `REPEAT`."""
+        """Which of these windows, each of a shard, begin earlier; and these as `REPEAT`."""
         before = len(self._known)
         joined, of = np.concatenate([self._known, windows]), np.concatenate([self._shards, shards])
         order = np.lexsort((joined["check"], joined["key"]))  # stable: of equal ones the first one is first
@@ -171,7 +171,7 @@ class Firsts:
 
 
 def longest_runs(repeats: Records) -> Records:
-    """The same repeats, in order, with those as one that follow one another and stand first in one document."""
+    """The same repeats, in order, joined where they follow one another and stand first in one document."""
     is_new = np.ones(len(repeats), np.bool_)
     is_new[1:] = repeats["word"][1:] != repeats["word"][:-1] + repeats["count"][:-1]
     for name in ("document", "shard", "first"):

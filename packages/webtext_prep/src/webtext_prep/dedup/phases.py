@@ -110,7 +110,7 @@ class DedupPhases(Previews):
     def find_components(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the part of the work that decides about each document. Returns the number of parts.
 
-        A component without a new document, or in a preview of a sample without one of those, is not decided.
+        A component without a new document, or in a preview without a document of the sample, is not decided.
         """
         from webtext_prep.dedup.preview import EVERYTHING, choose
 
@@ -352,7 +352,7 @@ def _characters_of(shards: tuple[Location, ...]) -> int:
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
-    """Pass `documents` on, and collect what tells those apart that passed."""
+    """Pass `documents` on, and collect what identifies them."""
     for document in documents:
         urls.append(document.id.encode("utf-8", "surrogatepass"))
         yield document

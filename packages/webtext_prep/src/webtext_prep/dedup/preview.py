@@ -2,7 +2,7 @@
 
 A sample of documents is chosen by a hash of their URLs, and each of them is decided as in the whole corpus, among all
 documents that buckets connect it with. So the share of the sample that goes is an unbiased estimate of the corpus's (to
-look for duplicates within a sample would miss nearly all of them). Candidates are those of the lowest similarity: at
+look for duplicates within a sample would miss nearly all of them). Candidates are found for the lowest similarity: at
 higher ones a run may find a little less, but at least 99% of the pairs.
 """
 
@@ -38,7 +38,7 @@ _CONFIDENCE = 1.96
 
 
 def sample_hash(url: bytes) -> int:
-    """What decides whether a document is in a sample: those with the lowest values are."""
+    """What decides whether a document is in a sample: the lowest values are."""
     return xxhash.xxh3_64_intdigest(url, _SEED)
 
 
@@ -96,7 +96,7 @@ def combine(results: Iterable[dict[str, Any]], documents: int, characters: int, 
     Args:
         results: of `examine`, of all parts.
         documents: how many documents there are.
-        characters: of the texts of those that were looked at.
+        characters: of the texts that were looked at.
         sampled: how many were looked at.
     """
     everything = list(results)

@@ -1,6 +1,6 @@
 """A function of the user's own, `FILE.py:NAME` or `MODULE:NAME`: loaded, its sources, and where it failed.
 
-The source is the file that is named, those in which the function and what decorates it are defined, and what these
+The source is the file that is named, the files that define the function and its decorators, and the modules that these
 import from the folder or package of their own (`sources_of`).
 """
 
@@ -82,7 +82,7 @@ def _root_of(path: Path) -> Path:
 
 
 def _imported_by(path: Path, root: Path) -> Iterator[Path]:
-    """The modules below a folder that a file imports; of the folder of installed packages only those of its own."""
+    """The modules below a folder that a file imports; of the folder of installed packages only its own."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):  # a module that is not Python

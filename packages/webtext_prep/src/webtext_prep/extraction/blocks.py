@@ -95,7 +95,7 @@ _PARSER_SETTINGS = {"remove_comments": True, "remove_pis": True}
 
 @functools.lru_cache(maxsize=50_000)
 def hints_of(names: str) -> int:
-    """The bits of all hints in an element's names, which recur on a page and on those of its site."""
+    """The bits of all hints in an element's names, which recur on a page and across its site."""
     lower = names.lower()
     return sum(bit for bit, pattern in _HINT_PATTERNS if pattern.search(lower))
 
@@ -110,11 +110,11 @@ class Blocks:
         row: of each block the row of a table that it lies in, or -1.
         link_characters, links, bold_characters: of each block.
         parent, depth, tag, children: of each element its parent (of element 0 itself), and what they say.
-        hints, all_hints: bits of HINTS in an element's own names, and in those of all that it lies in, too.
+        hints, all_hints: bits of HINTS in an element's own names, and in the names of all that it lies in, too.
         landmarks: bits of LANDMARKS, its own and of all that it lies in.
         unseen: 1 where attributes hide it or what it lies in.
-        shape: a number for its tag and class and those of all that it lies in: what is alike has the same.
-        first, last: the blocks in it are those from `first` up to `last`.
+        shape: a number for its tag and class, and for all that it lies in: equal ones have the same.
+        first, last: the blocks in it are `first` up to `last`.
     """
 
     texts: list[str] = field(default_factory=list)

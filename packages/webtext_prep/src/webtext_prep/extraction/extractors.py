@@ -25,7 +25,7 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]*)[^<>]*?(/?)>")
 DEPTH_LIMIT = 255
 """libxml2 stops reading a page that nests deeper, and says nothing (`xmlParserMaxDepth` of its HTML parser is 256)."""
 
-# Elements without an end tag, and those whose end tag is so often left out that counting them says nothing.
+# Elements without an end tag, and elements whose end tag is so often left out that counting them says nothing.
 _NO_END_TAG = "area base br col embed hr img input link meta param source track wbr"
 _OFTEN_LEFT_OPEN = "p li dt dd option tr td th"
 _UNNESTED = frozenset(f"{_NO_END_TAG} {_OFTEN_LEFT_OPEN}".split())
@@ -64,7 +64,7 @@ def nests_too_deep(html: bytes) -> bool:
 def trafilatura(html: bytes, url: str, charset: str | None = None) -> Extracted:
     """Main text by trafilatura in its fast mode, without comments, with tables.
 
-    The settings are those with the best F1 of six on the gold pages; its slower mode finds .003 more of the text.
+    The settings had the best F1 of six on the gold pages; its slower mode finds .003 more of the text.
     """
     from trafilatura import extract
 
@@ -102,7 +102,7 @@ def _newspaper() -> tuple[Any, ...]:
 def newspaper(html: bytes, url: str, charset: str | None = None) -> Extracted:
     """Main text as newspaper3k's `Article(url, fetch_images=False)` gives it after `parse()`.
 
-    The same parts are called in the same order (the texts of 120 pages are the same), without those that collect
+    The same parts are called in the same order (the texts of 120 pages are the same), without the ones that collect
     authors, links and pictures, one of which may look up a list on the internet, and without its `download()`. A page
     in a language for which newspaper has no stop words, at which it would raise an error, is read as English.
     """

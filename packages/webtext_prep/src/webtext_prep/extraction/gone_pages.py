@@ -1,4 +1,4 @@
-"""Pages that came with status 200 and say that there is none: soft 404s, and those of parked domains.
+"""Pages that came with status 200 and say that there is none: soft 404s, and pages of parked domains.
 
 The rules are few, and each asks for two signs: what the page calls itself, and that there is hardly any text. An
 article about error 404, or about a domain that is for sale, has text, and stays.

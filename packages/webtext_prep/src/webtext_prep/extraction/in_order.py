@@ -36,7 +36,7 @@ async def in_order(
         items: what to work on; used by another thread.
         work: what to do with one.
         size: bytes of one.
-        most: how many are worked on at once, those included that wait for one before them.
+        most: how many are worked on at once, including results that wait for one before them.
         most_bytes: no further one is begun while these have that many bytes; two batches beyond that may be held.
     """
     loop = asyncio.get_running_loop()

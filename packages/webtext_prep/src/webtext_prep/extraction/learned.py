@@ -59,7 +59,7 @@ class Parameters:
 
 @functools.lru_cache(maxsize=1)
 def parameters() -> Parameters:
-    """Those that come with this package."""
+    """The weights that come with this package."""
     return Parameters.parse(resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8"))
 
 

@@ -67,7 +67,7 @@ class _Worker(WorkerProcess):
     """A worker process, and the pages that it has, the one that it works on first.
 
     Attributes:
-        pages: those that it has.
+        pages: the ones that it has.
         since: the loop's time at which it began with the first of them.
         waited: seconds of these in which it was seen to wait.
         given: how many pages it has had.
@@ -254,7 +254,7 @@ class ExtractorPool:
         self._feed()
 
     def _look(self) -> None:
-        """End what waits too long, and let no page stand behind one that takes long."""
+        """End what waits too long, and let no page wait for one that takes long."""
         self._clock = self._loop.call_later(TICK_SECONDS, self._look)
         now = self._loop.time()
         for worker in self._workers:

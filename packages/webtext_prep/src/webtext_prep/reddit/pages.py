@@ -11,7 +11,7 @@ holds for all sites, as far as is known:
 3. `www.`, `m.`, `mobile.` and `amp.` in front of a site's own name are left out, as is `.m` of `en.m.wikipedia.org`;
 4. the fragment is left out: it is never sent to a server;
 5. parameters that only tell where a reader came from are left out (`utm_*`, `fbclid`, ...: TRACKING);
-6. the other parameters are sorted by name; those of one name keep their order;
+6. the other parameters are sorted by name; equal names keep their order;
 7. an empty path is `/`; percent-escapes are written as RFC 3986, 6.2.2 asks, and other characters are escaped.
 
 Not done, since pages are known that differ: a slash at the end, `index.html`, capitals in the path, parameters such as
@@ -116,7 +116,7 @@ def _is_below_suffix(host: str) -> bool:
 
 
 def _without_tracking(query: str) -> str:
-    """The parameters that do not track, in the order of their names; those of one name stay in their own order."""
+    """The parameters that do not track, in the order of their names; equal names stay in their own order."""
     parts = query.split("&")
     if _TRACKED.search(query):
         parts = [part for part in parts if not _TRACKED.match(part)]
@@ -203,7 +203,7 @@ def link_of(row: Submission, url: str, key: str = "") -> Link:
 
 
 def best_of(links: Sequence[Link]) -> Link:
-    """The one with the highest score, of those the earliest; nothing depends on their order."""
+    """The one with the highest score, among several the earliest; nothing depends on their order."""
     return min(links, key=_rank)
 
 
@@ -231,7 +231,7 @@ def document_of(page: Page) -> Document:
 def without_repeats(links: Sequence[Link]) -> tuple[Sequence[Link], Sequence[Link]]:
     """`links` with each submission once, and the others: dumps overlap, and hold some rows twice.
 
-    Of those with one id the highest score counts. Submissions without an id are different ones.
+    Of submissions with one id the highest score counts. Submissions without an id are different ones.
     """
     if len({link.id for link in links}) == len(links):
         return links, ()

@@ -112,7 +112,7 @@ class Reads:
         return False
 
     def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
-        """What its own settings name as input: what is read before that of `--input`, and what behind it."""
+        """What its own settings name as input: files read before `--input`, and files read after it."""
         return (), ()
 
     @staticmethod

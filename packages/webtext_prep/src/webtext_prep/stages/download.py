@@ -344,7 +344,7 @@ class Download(ArchiveSettings, PageStage):
 
         files = [file for file in task.reads if file.name.endswith(FOUND_SUFFIX)]
         with opened(task.name, context, save_pages=self.save_pages, is_kept=False) as work:
-            if work.journal.is_empty:  # a kill came behind the last line of this
+            if work.journal.is_empty:  # a kill came after the last line of this
                 self._carry_over(task, work, task.outputs)
             found = found_in(files, task.hints["list"], task.hints["retry_pass"])
             add_all(work.journal, found if work.spool is None else work.spool.saved(found))

@@ -103,7 +103,7 @@ class TrainFilter(Stage):
         return Condition.parse(self.good_when, "--good-when") if self.good_when else None
 
     def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The good documents before --input, the others behind it."""
+        """The good documents before --input, the others after it."""
         return self.good, self.against
 
     def identity(self) -> dict[str, Any]:

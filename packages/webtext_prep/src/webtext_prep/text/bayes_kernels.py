@@ -49,7 +49,7 @@ class Trials:
         source = random.Random(factory.seed)
         self._numbers = np.array([source.getrandbits(32) for _ in range(_RANDOM_NUMBERS)], np.uint32)
         detector = factory.create()
-        # It means to count them as Latin, but compares the number of a block with its name: 1.0.9 and those before it.
+        # It means to count them as Latin, but compares the number of a block with its name: 1.0.9 and earlier versions.
         detector.text = "a\u1ea1\u1ea1\u1ea1"
         detector.cleaning_text()
         self._extended_is_latin = "a" in detector.text
@@ -142,7 +142,7 @@ def _extract(
 ) -> NDArray[np.int32]:
     """`Detector.append`, `cleaning_text` and `_extract_ngrams`: rows of known n-grams of one to three characters.
 
-    With `extended_is_latin` the letters of Latin Extended Additional don't count as those of another script.
+    With `extended_is_latin` the letters of Latin Extended Additional don't count as letters of another script.
     """
     latin = others = 0
     last = np.uint32(0)

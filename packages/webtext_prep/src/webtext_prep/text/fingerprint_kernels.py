@@ -1,7 +1,7 @@
 """Shingles of texts in UTF-8, in compiled code: their MinHash signatures, their hashes, and where they lie.
 
 A text is first normalised: its parts (words, or for n-grams of characters runs of visible ones), case-folded, joined
-by single spaces. Every shingle is then one range of those bytes, hashed in place: none is ever an object. No step
+by single spaces. Every shingle is then one range of the bytes, hashed in place: none is ever an object. No step
 takes more than linear time, whatever the text; memory is a few times the longest one. A document of 3 kB takes some
 20 microseconds with word:5, 40 with char:5.
 
@@ -33,7 +33,7 @@ class Alphabet(NamedTuple):
     Attributes:
         sizes: shape (code points,), uint8: how many bytes of UTF-8 a code point folds to; `SEPARATOR` if it is no part
             of a part, and `SEQUENCE` if it folds to several code points.
-        codes: shape (code points,), uint32: those bytes, the first one lowest; a space for a separator; for a
+        codes: shape (code points,), uint32: the bytes, the first one lowest; a space for a separator; for a
             sequence its row in the following two.
         sequence_sizes: shape (sequences, 3), uint8: sizes of its code points, as above, or 254 after the last one.
         sequence_codes: shape (sequences, 3), uint32: their bytes.
@@ -64,7 +64,7 @@ def _utf8(points: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint8], npt.ND
 
 @functools.lru_cache(maxsize=1)
 def _foldings() -> tuple[str, npt.NDArray[np.uint32], dict[int, str]]:
-    """All code points as one text; the one to which each folds; and, of those that fold to several, which."""
+    """All code points as one text; the one to which each folds; and, where one folds to several, which."""
     points = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     everything = points.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
     several = {}
@@ -306,7 +306,7 @@ def signatures(data: Bytes, ends: Offsets, cut: Cut, space: Space, factors: Hash
 
 @compiled
 def hashes(data: Bytes, ends: Offsets, cut: Cut, space: Space, found: Hashes64) -> Offsets:
-    """Write the hashes of all shingles of the texts to `found`; returns where those of each text end."""
+    """Write the hashes of all shingles of the texts to `found`; returns where each text's end."""
     found_ends = np.empty(len(ends), np.int64)
     start, filled = signed(0), 0
     for row in range(len(ends)):
@@ -330,7 +330,7 @@ def located_hashes(data: Bytes, cut: Cut, space: Space, found: Hashes64, spans: 
 def sort_ranges(values: Hashes64, ends: Offsets) -> npt.NDArray[np.bool_]:
     """Sort each range of `values`; returns which are sorted.
 
-    Hashes are uniform: those with the same upper bits are put side by side, which leaves little to do, so that this is
+    Hashes are uniform: hashes with the same upper bits are put side by side, which leaves little to do, so that this is
     several times as fast as a general sort. A range with many equal hashes is left as it was.
     """
     is_sorted = np.ones(len(ends), np.bool_)
@@ -355,7 +355,7 @@ def sort_ranges(values: Hashes64, ends: Offsets) -> npt.NDArray[np.bool_]:
 
 @compiled
 def sort_uniform(values: Hashes64, room: Hashes64, counts: Offsets, shift: np.uint64) -> bool:
-    """Sort values by counting their bits above `shift`, then by insertion; False if too many have those in common."""
+    """Sort values by counting their bits above `shift`, then by insertion; False if too many have equal ones."""
     counts[:] = 0
     for value in values:
         counts[(value >> shift) + U64(1)] += 1

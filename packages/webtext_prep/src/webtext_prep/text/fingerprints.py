@@ -181,7 +181,7 @@ def shingle_sequences(
 def shingle_spans(
     text: str, shingling: Shingling, *, compiled: bool = True
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The shingles of a text in their order, with those that repeat, and where they lie.
+    """The shingles of a text in their order, also repeated ones, and where they lie.
 
     Returns:
         hashes, starts, ends, each of shape (shingles,): shingle i is what `text[starts[i] : ends[i]]` says.
@@ -225,7 +225,7 @@ def _plain_spans(
 
 
 def check_against_datasketch(texts: Sequence[str], shingling: Shingling) -> None:
-    """Raise WebtextError unless signatures and sets of these texts are those of datasketch and of `shingles`."""
+    """Raise WebtextError unless signatures and sets of these texts equal datasketch's and `shingles`'."""
     hashes, ends = shingle_sets(texts, shingling)
     sets = np.split(hashes, ends[:-1]) if len(ends) else []
     for text, found, own in zip(texts, signatures(texts, shingling), sets, strict=True):

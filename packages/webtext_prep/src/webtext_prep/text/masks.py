@@ -39,7 +39,7 @@ _IPV6 = re.compile(r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{1,34}(?![\w:]|\.
 _ZEROS = re.compile(r"::(?<=[0-9A-Fa-f]::)")
 """Zeros that are left out."""
 _INNER_PARTS = 6
-"""Of an address of version 6 that leaves no zeros out: those between two colons."""
+"""Of an address of version 6 that leaves no zeros out: the parts between two colons."""
 
 
 def mask_emails(text: str) -> tuple[str, int]:

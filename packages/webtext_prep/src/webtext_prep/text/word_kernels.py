@@ -156,7 +156,7 @@ def repetition(words: Integers, lengths: Integers, characters: int, top: Floats,
 
 @compiled
 def _extend(ngrams: Integers, words: Integers, length: int, keys: NDArray[np.uint64], values: Integers) -> int:
-    """Turn the numbers of n-grams into those of n-grams one word longer; how many of them there are."""
+    """Turn the numbers of n-grams into numbers of n-grams one word longer; how many of them there are."""
     mask = len(keys) - 1
     values[:] = -1
     distinct = 0

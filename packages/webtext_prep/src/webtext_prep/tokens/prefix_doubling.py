@@ -25,7 +25,7 @@ def document_suffixes(tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> 
     limits = np.repeat(ends, np.diff(ends, prepend=0)).astype(np.int32)
     keys, done = _first_keys(tokens, limits)
     order = np.argsort(keys, kind="stable")  # equal suffixes stay in the order of the text
-    is_first = _changes(keys[order])  # of those that are equal so far
+    is_first = _changes(keys[order])  # of suffixes that are equal so far
     del keys
     ranks = np.empty(count, np.int32)
     ranks[order] = np.maximum.accumulate(np.where(is_first, np.arange(count, dtype=np.int32), 0))

@@ -100,7 +100,7 @@ class RunWriter:
         self._tokens.close()
 
     def add(self, key: int, tokens: Sequence[int] | npt.NDArray[Any], end: Sequence[int] = ()) -> None:
-        """Add one document: `tokens`, and after them those of `end`."""
+        """Add one document: `tokens`, and after them `end`."""
         count = len(tokens)
         document = np.empty(count + len(end), self.dtype)
         document[:count] = tokens

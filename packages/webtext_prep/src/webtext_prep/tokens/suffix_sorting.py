@@ -26,7 +26,7 @@ MOST_TOKENS = (1 << 30) - 1
 def document_suffixes(tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
     """The positions of all tokens, in the order of the suffixes that begin there.
 
-    A suffix ends with its document, and comes before those that it is the beginning of; equal ones are in the order of
+    A suffix ends with its document, and comes before suffixes that begin with it; equal ones are in the order of
     the text.
 
     Args:
@@ -181,7 +181,7 @@ def _induce(typed: Int32s, begins: Int32s, blocks: Int32s, order: Int32s) -> Non
 
 @compiled
 def _named(typed: Int32s, blocks: Int32s, order: Int32s) -> tuple[Int32s, int]:
-    """The rank of each block among the different ones, in the order of the text; and how many those are.
+    """The rank of each block among the different ones, in the order of the text; and how many blocks differ.
 
     A block goes on to the beginning of the next one, which belongs to it.
     """

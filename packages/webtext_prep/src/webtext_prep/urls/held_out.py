@@ -1,4 +1,4 @@
-"""Which pages are held out of training: those whose hash, of the URL alone, falls below a share.
+"""Which pages are held out of training: pages whose hash, of the URL alone, falls below a share.
 
 So a page stays on its side whatever becomes of the corpus: more pages, a stricter filter, another deduplication, other
 extraction of its text. With a larger share the pages of a smaller one are held out, too.
@@ -27,7 +27,7 @@ def is_held_out(url: str, share: float) -> bool:
 
 
 def held_out_reason(url: str, share: float, *, is_only: bool = False) -> str:
-    """Why a page is not written to an output that holds out a share of all, or holds only those; empty if it is."""
+    """Why a page is not written to an output that holds out a share, or holds only held-out pages; empty if it is."""
     if is_held_out(url, share) == is_only:
         return ""
     return f"not_{HELD_OUT}" if is_only else HELD_OUT

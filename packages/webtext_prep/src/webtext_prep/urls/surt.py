@@ -2,7 +2,7 @@
 
 It follows the rules of the Internet Archive's URL canonicalization, which Common Crawl's index uses, too: no scheme,
 user name, fragment or default port, no `www.`, everything in small letters, parameters of the query in order, and no
-identifiers of sessions. What those rules say of malformed addresses is not repeated here: their pages are not found.
+identifiers of sessions. What the rules say of malformed addresses is not repeated here: their pages are not found.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ tldextract uses the public suffix list that it carries: nothing is fetched.
 Which task may ask which host, where several fetch at once: each host belongs to one of them.
 
 So what holds for a host (requests at once, pauses, its robots.txt) is kept by one process that knows all of its
-requests, and no task waits for another. In the first round the tasks are those of the lists, and hosts are divided as
+requests, and no task waits for another. In the first round there is a task for each list, and hosts are divided as
 `webtext blacklist` divides them, so that its lists hold no URL of another task's host. In the rounds after it, sites
 (registered domains) are divided, so that `example.org` leads to `www.example.org` in one task.
 """
@@ -155,7 +155,7 @@ def registered_name(host: str) -> tuple[str, str]:
 
 
 def domain_of(url: str) -> str:
-    """The registered domain of a URL, whatever is behind its host; of an address itself, "" where there is no host.
+    """The registered domain of a URL, whatever follows its host; of an address itself, "" where there is no host.
 
     >>> domain_of("https://news.example.co.uk:8080/a b")
     'example.co.uk'

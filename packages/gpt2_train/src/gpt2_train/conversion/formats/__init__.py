@@ -4,7 +4,7 @@ A path may also be the name of a model on Hugging Face's hub: `gpt2`, or `openai
 folder wins: only a name under which nothing is here is looked for there, and never one that begins with a folder of
 this place, which is a path with a slip in it. huggingface_hub, an optional package, fetches into its own cache, and
 follows the variables of the environment that it knows (HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Weights are
-fetched as safetensors only, never as pickles, and only those of a GPT-2.
+fetched as safetensors only, never as pickles, and only a GPT-2's.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ReadOptions:
         heads: attention heads.
         vocabulary_size: token ids; rows of the embedding above it are padding.
         tokenizer: folder or file of the tokenizer, or `gpt2`.
-        reader: this process's number among those that read the same model, and how many they are: they share the work
+        reader: this process's number among the readers of the same model, and how many they are: they share the work
             of checking its files.
     """
 
@@ -188,7 +188,7 @@ class ModelFormat(abc.ABC):
 
 @functools.lru_cache(maxsize=1)
 def known_formats() -> dict[str, ModelFormat]:
-    """Every format by its name: those in `formats/`, and those of the entry-point group `gpt2.formats`."""
+    """Every format by its name: from `formats/`, and from the entry-point group `gpt2.formats`."""
     return {found.name: found() for found in find_plugins(sys.modules[__name__], ModelFormat, group="gpt2.formats")}
 
 

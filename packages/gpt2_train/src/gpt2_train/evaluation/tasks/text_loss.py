@@ -38,7 +38,7 @@ class TextLoss(Task):
         tokenizer = model.required_tokenizer
         tokens = tokenizer.encode(text)
         begin = [model.end_of_text] if model.end_of_text is not None else []
-        # Those of the first token count only where it is predicted, after the end of another text.
+        # The bytes of the first token count only where it is predicted, after the end of another text.
         is_first_scored = bool(begin) and not model.masks_end_of_text
         unscored = [] if is_first_scored else tokens[:1]
         if len(tokens) == len(unscored):

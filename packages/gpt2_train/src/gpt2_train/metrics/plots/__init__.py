@@ -1,7 +1,7 @@
 """Charts of training runs: which there are, one for each quantity with a curve for each run; the others draw them.
 
-The losses of a single run share a chart; those of several have one each, which would be hard to read otherwise. As a
-curve of text (`loss_curves`) they stand at the end of `gpt2 train`, and are what `gpt2 plot` draws without --output.
+The losses of a single run share a chart; several runs have a chart for each, which would be hard to read otherwise. As
+a curve of text (`loss_curves`) they stand at the end of `gpt2 train`, and are what `gpt2 plot` draws without --output.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class View:
     Attributes:
         across: the axis below.
         only: keys of quantities; all if empty.
-        log: keys of those on an axis of orders of magnitude.
+        log: keys of quantities on a logarithmic axis.
         smooth: rows that a point of a noisy quantity is the mean of; None for a share of the run's rows.
     """
 
@@ -204,7 +204,7 @@ def smoothing_note(panels: Iterable[Panel]) -> str:
 
 
 def legend_of(panels: Iterable[Panel]) -> list[tuple[str, int]]:
-    """The names that need a legend, each with its look: those of charts of several curves."""
+    """The names that need a legend, each with its look: names in charts of several curves."""
     several = (panel.curves for panel in panels if len(panel.curves) > 1)
     return list(dict.fromkeys((curve.name, curve.look) for curves in several for curve in curves))
 

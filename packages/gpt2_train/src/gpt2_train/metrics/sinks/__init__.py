@@ -7,7 +7,7 @@ needs out of its module's imports: every `gpt2 train` reads all of them.
 A sink can be slow, hang or fail: it works in a thread of its own, and the training only puts rows into a queue
 (`Feed`). What a sink has taken is remembered in `sinks/NAME.json` in the run's folder. So a run that resumes sends what
 was recorded but not sent, be it because its process was killed or because the sink is new, and nothing twice: a sink
-that can forget takes the values of steps that are done again, the others keep those that came first.
+that can forget takes the values of steps that are done again, the others keep the first values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WatchedRun:
     Attributes:
         folder: where it lies, and where a sink keeps its files.
         id: eight letters and digits, the same whenever the run resumes.
-        settings: those of the run, as plain values.
+        settings: the run's, as plain values.
         first_step: the step from which on measurements will come; a sink that can forgets what it has from there on.
     """
 
@@ -62,7 +62,7 @@ class Sink(abc.ABC):
     Attributes:
         name: what `--log-to` calls it.
         package: the package that it needs, also the name of the extra of gpt2-train that installs it.
-        can_forget: whether it can forget measurements, so that those of steps done again take their place.
+        can_forget: whether it can forget measurements, so that measurements of steps done again take their place.
     """
 
     name: ClassVar[str]
@@ -253,7 +253,7 @@ class Feed:
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """Those that were recorded before, and then those that come."""
+        """The measurements that were recorded before, and then new ones."""
         if self._recorded:
             yield from read_records(self._run.folder / METRICS_FILE, self._recorded)
         while (row := self._queue.get()) is not None and not self._failed.is_set():

@@ -27,7 +27,7 @@ class TensorBoard(Sink):
     can_forget: ClassVar[bool] = True
 
     def open(self, run: WatchedRun) -> None:
-        """Begin a new event file after those of earlier processes of the run."""
+        """Begin a new event file after the files of earlier processes of the run."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
         from torch.utils.tensorboard import summary
@@ -58,7 +58,7 @@ class TensorBoard(Sink):
 
 
 def _next_file(folder: Path) -> Path:
-    """A name that TensorBoard reads after all those that are in `folder`, which is created if need be."""
+    """A name that TensorBoard reads after all files in `folder`, which is created if need be."""
     folder.mkdir(exist_ok=True)
     names = [re.match(r"events\.out\.tfevents\.(\d+)\.", path.name) for path in folder.iterdir()]
     latest = max((int(found[1]) for found in names if found), default=0)

@@ -86,7 +86,7 @@ class ClusterIndex:
         if self._pieces.get(self._url, low) is None and (failure := (yield from self._read(low))):
             return failure
         lines = self._pieces.get(self._url, low) or []
-        # The block that may begin before the key, and those that begin with it.
+        # The block that may begin before the key, and the blocks that begin with it.
         before = [line for line in lines if line < key][-1:]
         found = map(_block, [*before, *(line for line in lines if line.startswith(key))])
         return [block for block in found if block is not None][:MOST_BLOCKS]

@@ -34,7 +34,7 @@ from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.urls.surt import surt
 
 CRAWLS = 3
-"""Crawls that are asked for a page, those of the nearest time: each has a part of the web only, and each costs."""
+"""Crawls that are asked for a page, by the nearest time: each has a part of the web only, and each costs."""
 LIST_BYTES = 4 << 20
 BLOCK_BYTES = 8 << 20
 """Of a block of the index, decompressed; it has 3,000 lines."""
@@ -189,7 +189,7 @@ def _crawls(body: bytes) -> list[tuple[str, str]]:
         name = str(entry.get("id", ""))
         week = _CRAWL.fullmatch(name)
         if week is None:
-            continue  # those before 2013 have no such index
+            continue  # crawls before 2013 have no such index
         begin = timestamp(str(entry.get("from", "")))
         with contextlib.suppress(ValueError):
             begin = begin or timestamp(datetime.date.fromisocalendar(int(week[1]), int(week[2]), 1).isoformat())

@@ -1,8 +1,9 @@
 """Where a damaged archive can be read again: at the next record, gzip member or zstandard frame.
 
 FastWARC says where the last record began, and stops. Whether that record is whole is looked up in the file: what its
-compressed piece decompresses to, or what stands behind its last byte. Then the file is searched for the beginning of a
-piece in which FastWARC finds a record. In one compressed piece there is no such place: what is behind damage is lost.
+compressed piece decompresses to, or what follows its last byte. Then the file is searched for the beginning of a
+piece in which FastWARC finds a record. In one compressed piece there is no such place: the rest after the damage is
+lost.
 """
 
 from __future__ import annotations

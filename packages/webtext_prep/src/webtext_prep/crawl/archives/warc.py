@@ -62,7 +62,7 @@ _decode_source = msgspec.json.Decoder(Source).decode
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in an archive a page lies, so that reading can go on behind it.
+    """Where in an archive a page lies, so that reading can go on after it.
 
     Attributes:
         offset: of its record in the file, where that can be read from there; of damage, where reading goes on.
@@ -108,7 +108,7 @@ class Damage:
         offset: byte of the file, about.
         reason: why, for people.
         page: the page that is lost there, if there is one.
-        is_last: nothing behind it can be read either.
+        is_last: nothing after it can be read either.
     """
 
     offset: int
@@ -165,7 +165,7 @@ class ArchiveReader:
         return found
 
     def pages(self, behind: Place | None = None, until: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
-        """The pages, and what is damaged, in order, from the beginning or from `behind` a place on.
+        """The pages, and what is damaged, in order, from the beginning or after the place `behind`.
 
         They end at the place `until`, that one included, if it is given.
 
@@ -186,7 +186,7 @@ class ArchiveReader:
                 raise stream.error
 
     def _entries(self, stream: ArchiveStream, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
-        """One stretch of readable records after another, each with the damage behind it."""
+        """One stretch of readable records after another, each with the damage after it."""
         compression, skipped = compression_of(stream, self._location), behind.number if behind is not None else 0
         start, records = self._beginning(stream, behind)
         while start is not None:
@@ -221,7 +221,7 @@ class ArchiveReader:
     def _end_of_stretch(
         self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, reason: str
     ) -> tuple[list[tuple[Found | Damage, Place]], int | None]:
-        """What is left of a stretch: its last page, and the damage behind it; and where the next stretch begins."""
+        """The rest of a stretch: its last page, and the damage after it; and where the next stretch begins."""
         begun = self._begun
         page: list[tuple[Found | Damage, Place]] = [(last.found, last.place)] if last is not None else []
         end, is_whole = start, True

@@ -37,7 +37,7 @@ class Answer:
         url: the URL that answered.
         date: when, such as `2026-11-21T16:05:45Z`.
         status: the HTTP status.
-        reason: the words behind it.
+        reason: the words after it.
         headers: the answer's headers.
         body: the body, decompressed.
     """

@@ -125,7 +125,7 @@ class Visiting:
         work: the journal of what is done, and with `--save-pages` the pages.
         fetching: how to fetch.
         report: called with the number of URLs done in all.
-        hosts: those to which requests may be sent; all of them if None.
+        hosts: where requests may be sent; everywhere if None.
     """
 
     def __init__(

@@ -72,12 +72,12 @@ class Crawler:
         retries: further attempts for a URL whose failures may be gone in a moment, redirects included.
         obey_robots: whether robots.txt is asked for and obeyed.
         page_bytes: bytes of pages that may be in memory, being read or being finished, but for `unhindered` pages more.
-        unhindered: pages that never wait for memory, those that came first.
+        unhindered: pages that never wait for memory, as they came first.
         seconds: for all requests of a URL, redirects and retries included, if that is limited.
         robots_seconds: for one attempt at a robots.txt, redirects included, if that is limited.
         owns: tells of a host whether this crawler may send requests to it; all of them if None.
         leave: awaited for each visit that comes to a host which it does not own.
-        archives: those that visits may go on at.
+        archives: where visits may go on.
     """
 
     def __init__(

@@ -137,7 +137,7 @@ class Queues:
         self.offer(host)
 
     def offer(self, host: Host) -> None:
-        """Put a host that can take a request in the line of those that can, or wake it when it can."""
+        """Put a host that can take a request in the line of such hosts, or wake it when it can."""
         if host.is_offered or host.running >= host.limit:
             return
         if not host.queue:

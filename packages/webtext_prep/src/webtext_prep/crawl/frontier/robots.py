@@ -52,7 +52,7 @@ class Rules:
     """What an origin allows our agent.
 
     Attributes:
-        parsed: its rules, as those of any agent, or None where it has none.
+        parsed: its rules, as rules for any agent, or None where it has none.
         failure: the outcome for all of its URLs where the rules could not be had, or None.
         count: how many rules there are.
         is_elsewhere: whether the file is at a host that another task asks.
@@ -93,7 +93,7 @@ def _bounded(rules: list[str]) -> list[str]:
 
 
 def rules_for(text: str, agent: str) -> list[str]:
-    """The lines of a robots.txt that hold for `agent`: those of all groups with the longest matching name.
+    """The lines of a robots.txt that hold for `agent`: all groups with the longest matching name.
 
     A name matches that is ours, or the first part of it, in any case; `*` matches where no other does (RFC 9309,
     section 2.2.1, and what sites that name `bot` expect). Linear in the length of `text`, and at most `MAX_RULES`.

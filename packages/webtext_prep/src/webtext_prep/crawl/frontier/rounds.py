@@ -13,7 +13,8 @@ What tasks hand on to each other are visits that came to another task's host.
 
 A round begins when the one before it is over, so that a host is asked by one task at any time. Two kinds of files lie
 between rounds, split as `documents/folders/partitions.py` says: `.left`, visits by the part of the sites that they lead
-to, with one bucket more for those that only the task for all hosts can go on with; and `.found`, records by their list.
+to, with one bucket more for visits that only the task for all hosts can go on with; and `.found`, records by their
+list.
 
 Archives are no list's hosts: what they are asked for is left by the first round, and one task of each later round asks.
 """
@@ -140,7 +141,7 @@ Call = Callable[[Task, Context], Any]
 def lists_due(job: Run, tasks: Sequence[Task], is_due: Callable[[Any], bool], archives: ArchiveSettings) -> list[int]:
     """The numbers of the lists that are fetched in rounds; none where one task at a time may ask all hosts.
 
-    Archives are asked in later rounds only: so live pages come first, and no list waits for those of another.
+    Archives are asked in later rounds only: so live pages come first, and no list waits for another's.
     """
     place, this_pass = job.scratch / ROUNDS / LISTS, tasks[0].hints["retry_pass"] if tasks else 0
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which addresses a download may connect to: those of the public internet.
+"""Which addresses a download may connect to: the public internet's.
 
 A list that somebody else made, or a redirect, may name this machine, its network, or the metadata service of a cloud
 (169.254.169.254 hands out credentials). So a name is resolved once, each of its addresses is checked, and the checked
@@ -26,7 +26,7 @@ from aiohttp.resolver import AsyncResolver
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 PrivateAddresses = Literal["none", "loopback", "all"]
-"""Which addresses outside the public internet may be connected to: none, those of this very machine, or all."""
+"""Which addresses outside the public internet may be connected to: none, this very machine's, or all."""
 
 _NOT_PUBLIC = [
     ipaddress.ip_network(network)

@@ -93,7 +93,7 @@ class Decompressor:
                 continue
             piece = self._decompress(data)
             yield piece
-            # A full piece may leave more behind though all input is used up.
+            # A full piece may leave more to come though all input is used up.
             while not self._inflater.eof and (self._inflater.unconsumed_tail or len(piece) == _PIECE):
                 piece = self._decompress(self._inflater.unconsumed_tail)
                 yield piece

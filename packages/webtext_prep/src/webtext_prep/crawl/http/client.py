@@ -129,7 +129,7 @@ class Reply:
         is_html: whether the page is HTML, or else plain text.
         retry_after: how many seconds the server asks to wait.
         retry_now: whether trying again in a moment may help.
-        reason: the words behind the status of a page.
+        reason: the words after the status of a page.
         headers: the headers of a page, or of whatever any type of body was asked for.
     """
 

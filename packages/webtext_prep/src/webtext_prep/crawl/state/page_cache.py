@@ -133,7 +133,7 @@ class PageSpool:
             yield entry
 
     def moved(self, entries: Iterable[Entry], source: Location) -> Iterator[Entry]:
-        """Entries of an earlier run with their pages, which lie in `source`, without those whose pages are lost."""
+        """Entries of an earlier run with their pages, which lie in `source`, without entries whose pages are lost."""
         with PageReader(source) as reader:
             for entry in entries:
                 if KEY in entry.row:
@@ -243,7 +243,7 @@ def _records(segment: Location) -> Iterator[_Record]:
 
 
 def entries_of(segment: Location) -> Iterator[Entry]:
-    """The records of a segment as those of a journal."""
+    """The records of a segment as a journal has them."""
     for record in _records(segment):
         document = None if record.document is None else decode_document(unpacked(record.document))
         yield Entry(msgspec.json.decode(record.row), document, record.retry_pass, record=record.page)

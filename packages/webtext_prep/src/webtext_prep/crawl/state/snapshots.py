@@ -177,7 +177,7 @@ def generations_in(folder: Location) -> list[Generation]:
 
 
 def generations_of(files: Iterable[Location]) -> list[Generation]:
-    """The generations whose files these are, the newest first; those without an index hold nothing."""
+    """The generations whose files these are, the newest first; one without an index holds nothing."""
     return [Generation(folder) for folder in sorted({file.parent for file in files if file.name == KEYS}, reverse=True)]
 
 

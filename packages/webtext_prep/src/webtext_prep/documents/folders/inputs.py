@@ -165,7 +165,7 @@ class _Search:
             )
 
     def _files_below(self, folder: Location) -> Iterator[Location]:
-        """The files of `folder`, then those of the folders in it; of what a stage wrote, the shards alone.
+        """The files of `folder`, then of the folders in it; of what a stage wrote, the shards alone.
 
         A folder that was met before is left out: a symbolic link may lead back.
         """
@@ -284,7 +284,7 @@ def _matches(pattern: Location) -> list[tuple[Location, bool]]:
 
 
 def _folders_from(folder: Location) -> Iterator[Location]:
-    """A folder, and those below it."""
+    """A folder, and all folders below it."""
     yield folder
     for entry, is_folder in _shown_in(folder):
         if is_folder:

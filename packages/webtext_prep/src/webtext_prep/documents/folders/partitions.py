@@ -2,7 +2,7 @@
 
     with write_partitions(path, buckets=4096) as writer:
         writer.add(bucket, line)                         # any number of times, in any order of the buckets
-    for lines in read_partitions([path, ...], bucket):   # those of one bucket, in the order in which they were added
+    for lines in read_partitions([path, ...], bucket):   # lines of one bucket, in the order in which they were added
         ...
 
 A file for each bucket would cost a megabyte of memory for its compressor, and tasks times buckets files. Here lines are

@@ -1,4 +1,4 @@
-"""Raw files of users: the reader for each kind (those in `records/`, by a file's suffix), their names, and groups.
+"""Raw files of users: the reader for each kind (in `records/`, by a file's suffix), their names, and groups.
 
 Folders of datasets as hubs and the `datasets` library lay them out: which files describe the data, and the splits.
 
@@ -108,7 +108,7 @@ def file_groups(
 ) -> list[list[Location]]:
     """Files in order, small ones together: each group is one task, so that a million small files are not a million.
 
-    Those in `alone` are groups of their own; others are together until they have at least `at_least` bytes.
+    Files in `alone` are groups of their own; others are together until they have at least `at_least` bytes.
     """
     whole = max(at_least, sum(sizes) // MOST_TASKS)
     groups: list[list[Location]] = []
@@ -133,7 +133,7 @@ _SAVED = frozenset({"state.json"})
 """Next to a `dataset_info.json`: the state of a saved dataset. So are the results that the library keeps for itself."""
 _CACHED = re.compile(r"(cache|tmp)[-_]?[0-9a-z_]+\.arrow")
 _CARDS = frozenset({"readme.md", TOP_DOMAINS})
-"""Names of descriptions, where there is nothing but tables beside and below them; else a README is a text."""
+"""Names of descriptions, where there is nothing but tables next to and below them; else a README is a text."""
 
 _USUAL_SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -145,7 +145,7 @@ _SHARD_IN_DATA = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
 
 
 def without_descriptions(files: Sequence[Location]) -> tuple[list[Location], list[Location]]:
-    """`files` without those that describe a dataset, and these."""
+    """`files` without the ones that describe a dataset, and these."""
     names = {file: file.name.lower() for file in files}
     saved = {file.parent for file, name in names.items() if name == "dataset_info.json"}
     sure = {
@@ -168,7 +168,7 @@ def without_descriptions(files: Sequence[Location]) -> tuple[list[Location], lis
 def choose_splits(
     files: Sequence[Location], described: Sequence[Location], asked: Sequence[str], folders: Sequence[Location] = ()
 ) -> list[Location]:
-    """Those of `files` that are of one of the splits `asked`; if none is, not the splits beside a training split.
+    """The `files` of the splits `asked`; if none is asked for, all but the other splits of a training split.
 
     Args:
         files: what there is to read.
@@ -219,7 +219,7 @@ def _beside_training(
 def splits_of(files: Sequence[Location], described: Iterable[Location]) -> dict[str, list[Location]]:
     """Split to its files, in their order. What names no split counts as `train`, as the `datasets` library has it.
 
-    `described` are the files that describe a dataset, among which are those of datasets saved with their splits.
+    `described` are the files that describe a dataset, also of datasets saved with their splits.
     """
     with_splits = _with_splits(described)
     found: dict[str, list[Location]] = {}

@@ -106,7 +106,7 @@ def _kind(place: Location) -> str:
 def _sample_of_kind(
     files: Sequence[Location], sizes: Sequence[int], format_name: str, is_one_document: Callable[[Location], bool]
 ) -> Sample:
-    """Files of one suffix: what those that are read hold, scaled to the bytes of all."""
+    """Files of one suffix: figures of the ones that are read, scaled to the bytes of all."""
     chosen = sorted({at * (len(files) - 1) // max(1, FILES_READ - 1) for at in range(FILES_READ)})
     begins = [_begin_of(files[at], format_name) for at in chosen if sizes[at]]
     seen, size = sum(begins, Sample()), sum(sizes)

@@ -27,7 +27,7 @@ _SHARD = re.compile(r"part-\d{5,}\.(.+)")
 
 @functools.lru_cache(maxsize=1)
 def known_formats() -> dict[str, Format]:
-    """Every format by its name: those in `formats/`, and those of the entry-point group `webtext.formats`."""
+    """Every format by its name: from `formats/`, and from the entry-point group `webtext.formats`."""
     return {found.name: found() for found in find_plugins(formats, Format, group="webtext.formats")}
 
 
@@ -70,9 +70,9 @@ def read_documents(shard: Location) -> Iterator[Document]:
 
 
 def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
-    """Those documents of one shard for whose number, from 0 on, `is_chosen` is true, each with its number.
+    """The documents of one shard for whose number, from 0 on, `is_chosen` is true, each with its number.
 
-    Raises InputError as `read_documents` does; others than those chosen may not be looked at.
+    Raises InputError as `read_documents` does; others than the chosen ones may not be looked at.
     """
     yield from _format_to_read(shard).read_chosen(shard, is_chosen)
 

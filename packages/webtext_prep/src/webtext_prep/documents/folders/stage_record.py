@@ -9,7 +9,7 @@ same input and settings give the same bytes.
 
 `trace` follows it: the steps that made an output, as a tree, each with its record, how it ran, and the steps whose
 output it read. A record (`stage.json`, or `PREFIX.json` of token files) holds the SHA-256 of each record that its stage
-read, and what that one said. Where those lie is in `.state/run.json`. So a folder is found by its path, and recognised
+read, and what that one said. Where these lie is in `.state/run.json`. So a folder is found by its path, and recognised
 by the digest of its record; where the whole run was moved, it is found next to the output. What is gone, or was made
 again since, is known by the summary in the later record alone. Costs a few small files a step; no shard is read.
 """
@@ -194,7 +194,7 @@ class Step:
             `folders`, ...; empty if it is gone.
         inputs: the steps whose output it read, in order.
         files: input files that no stage wrote, as far as they are known (the first thousand).
-        plain_files: how many of those there were.
+        plain_files: how many such files there were.
     """
 
     place: Location | None
@@ -360,7 +360,7 @@ class _Tracer:
     def _input(
         self, summary: dict[str, Any], was: str, run: dict[str, Any], output: Location | None, passed: set[str]
     ) -> Step:
-        """The step of one summary. `passed` are those of the same record before it, as two may have equal records."""
+        """The step of one summary. `passed` are earlier steps of the same record, as two may have equal records."""
         digest = summary["sha256"]
         for place, record_path in self._candidates(run, output):
             if storage.identity(place) not in passed and _digest(record_path) == digest:
@@ -385,7 +385,7 @@ class _Tracer:
                         yield from self._in_folder(entry)
 
     def _in_folder(self, folder: Location) -> list[tuple[Location, Location]]:
-        """The record of a folder, and those of the token files in it, each after the place that it tells of."""
+        """The record of a folder, and the records of the token files in it, each after the place that it tells of."""
         identity = storage.identity(folder)
         if identity not in self._records_in:
             found: list[tuple[Location, Location]] = []

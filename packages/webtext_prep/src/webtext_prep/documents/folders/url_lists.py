@@ -41,7 +41,7 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
 
 
 def url_lines(location: Location, chunks: Iterable[bytes]) -> Iterator[Document]:
-    """The rows in the text in `chunks`, a list of lines or a part of one, as `read_urls` gives those of a whole one."""
+    """The rows in the text in `chunks`, a list of lines or a part of one, as `read_urls` does for a whole one."""
     return filter(None, (read_url(line) for _, line in numbered_lines(location, chunks)))
 
 

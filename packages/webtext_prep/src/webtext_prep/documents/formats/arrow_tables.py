@@ -183,7 +183,7 @@ def _checksum(unsealed: bytes) -> bytes:
 def new_parquet(stream: BinaryIO, schema: pa.Schema, **options: Any) -> Iterator[pq.ParquetWriter]:
     """A writer of a Parquet file with checksums, compressed with zstandard; it is whole when the block ends well.
 
-    `options` are those of Arrow's writer.
+    `options` are for Arrow's writer.
     """
     import pyarrow.parquet as pq
 
@@ -235,7 +235,7 @@ def row_groups(location: Location) -> list[tuple[int, int]]:
 def read_rows(location: Location, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any] | ValueError]:
     """The rows of a Parquet file, column name to value, or what is wrong with one (text that is not valid UTF-8).
 
-    Those from number `start` on, and before `stop`, counted from 0; row groups without any of them are not read.
+    Rows from number `start` on, and before `stop`, counted from 0; row groups without any of them are not read.
 
     Raises InputError if it can't be read as a Parquet file, is damaged, or claims to be very much larger once
     it is decompressed.
@@ -291,7 +291,7 @@ def _rows_at_once(file: pq.ParquetFile, stream: BinaryIO, number: int, location:
 
 
 def _largest_repeated(column: Any, stream: BinaryIO) -> int:
-    """Bytes that no value of a column with a dictionary is larger than: those of the dictionary."""
+    """Bytes that no value of a column with a dictionary is larger than: the size of the dictionary."""
     whole = int(column.total_uncompressed_size)
     if whole <= _SMALL:
         return whole

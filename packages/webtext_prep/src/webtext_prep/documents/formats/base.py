@@ -49,7 +49,7 @@ class Format(abc.ABC):
         """The documents of one file, in order. Raises InputError naming the file and the place that holds none."""
 
     def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
-        """Those documents of one file for whose number, from 0 on, `is_chosen` is true, each with its number.
+        """The documents of one file for whose number, from 0 on, `is_chosen` is true, each with its number.
 
         A format may leave the others undecoded.
         """

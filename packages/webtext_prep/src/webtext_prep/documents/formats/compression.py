@@ -175,7 +175,7 @@ def read_chunks(path: Location) -> Iterator[bytes]:
 
 
 def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
-    """As `read_chunks`, each chunk with how many bytes of the file were read for it and those before."""
+    """As `read_chunks`, each chunk with how many bytes of the file were read up to its end."""
     compression = compression_of(path)
     try:
         with storage.open_for_reading(path) as file:

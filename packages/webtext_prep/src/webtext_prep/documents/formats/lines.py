@@ -19,7 +19,7 @@ from webtext_prep.storage.stores.base import Location
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    # Before those of UTF-16, which one of them begins with.
+    # Before UTF-16's, which one of them begins with.
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -99,7 +99,7 @@ def read_lines(location: Location) -> Iterator[bytes]:
 
 
 def lines_in(location: Location, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of the text in `chunks` (of `location`), as `read_lines` gives those of a whole file."""
+    """The lines of the text in `chunks` (of `location`), as `read_lines` does for a whole file."""
     begun = bytearray()  # what is known of the line that continues in the next chunk
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -143,7 +143,7 @@ def numbered_lines(location: Location, chunks: Iterable[bytes], first: int = 1) 
 
 
 def _runs_of_newlines(chunk: bytes) -> Iterator[tuple[bytes, int]]:
-    """`chunk` in pieces, each with how many newlines follow it: those of long runs only."""
+    """`chunk` in pieces, each with how many newlines follow it; counted in long runs only."""
     at = 0
     if _RUN in chunk:
         for found in _RUNS.finditer(chunk):

@@ -111,7 +111,7 @@ class Parquet(Format):
 
 
 def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The other columns of a row that hold something, those of the JSON column among them; no URL has credentials."""
+    """The other columns of a row that hold something, also from the JSON column; no URL has credentials."""
     rest = row.pop(REST, None)
     found = {name: value for name, value in row.items() if value is not None}
     if rest is not None:

@@ -214,7 +214,7 @@ def _holder(value: Any, key: str) -> tuple[MutableMapping[str, Any], str] | None
 
 
 def _key_names(value: MutableMapping[str, Any]) -> list[str]:
-    """The keys of a record, as --text-key takes them: those of objects in it as `a.b`."""
+    """The keys of a record, as --text-key takes them: keys of objects in it as `a.b`."""
     names = []
     for key, inner in value.items():
         own = sorted(f"{key}.{name}" for name in inner) if isinstance(inner, MutableMapping) else []

@@ -64,7 +64,7 @@ class Url:
 
     @property
     def parents(self) -> tuple[Url, ...]:
-        """The folder that it lies in, and those that this lies in."""
+        """The folder that it lies in, its parent, and so on."""
         return () if self.parent == self else (self.parent, *self.parent.parents)
 
     def with_name(self, name: str) -> Url:
@@ -105,7 +105,7 @@ class Store(abc.ABC):
     """One kind of storage. All methods raise OSError (FileNotFoundError, PermissionError, ...) as `open` does."""
 
     protocols: ClassVar[tuple[str, ...]] = ()
-    """URL schemes that it serves, such as `s3`. A store that names none serves those that no other one names."""
+    """URL schemes that it serves, such as `s3`. A store that names none serves all schemes that no other one names."""
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that take long to import: processes of an engine may be forked with them."""
 

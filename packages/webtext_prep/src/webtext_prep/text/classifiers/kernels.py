@@ -101,7 +101,7 @@ def buckets_of_all(
     found: Buckets,
     table: Buckets | None,
 ) -> Offsets:
-    """Write the buckets of several texts, which end at `ends`, one after the other; returns where those of each end."""
+    """Write the buckets of several texts, which end at `ends`, one after the other; returns where each text's end."""
     found_ends = np.empty(len(ends), np.int64)
     start, filled = signed(0), signed(0)
     for row in range(len(ends)):

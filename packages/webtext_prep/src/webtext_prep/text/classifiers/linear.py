@@ -102,7 +102,7 @@ def buckets_of(
 
 
 class Speakers:
-    """Finds which n-grams speak most for and against a text: those whose weights are the highest and the lowest.
+    """Finds which n-grams speak most for and against a text, by the highest and the lowest weights.
 
     Only hashes of n-grams are kept in learning, so their words are found in the texts once more: of a bucket's n-grams
     the one that most texts have.
@@ -136,7 +136,7 @@ class Speakers:
                 self._texts[bucket][ngram] += 1
 
     def found(self) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-        """Those that speak for a text, and those against it: each with its weight, the greatest first."""
+        """The n-grams that speak for a text, and against it: each with its weight, the greatest first."""
         first, second = (
             [(self._name(bucket), round(float(self._model.weights[bucket]), 4)) for bucket in side]
             for side in self._sides

@@ -66,7 +66,7 @@ def cut(
 
 
 def joined(text: str, hits: Sequence[tuple[int, int]], ends_of_sentences: str) -> list[tuple[int, int]]:
-    """The same hits, with those put together that begin in what the cut of an earlier one takes along."""
+    """The same hits, with hits put together that begin in the cut of an earlier one."""
     found: list[tuple[int, int]] = []
     rest = 0
     for start, end in hits:

@@ -18,7 +18,7 @@ def numbers_of(known: npt.NDArray[np.int32], starts: Array, sizes: npt.NDArray[n
 def find(
     words: npt.NDArray[np.int32], ngrams: dict[tuple[int, ...], int], lengths: Array, chosen: npt.NDArray[np.bool_]
 ) -> tuple[Array, Array]:
-    """See `matching.find`; `ngrams` are those of `numbers_of`."""
+    """See `matching.find`; `ngrams` come from `numbers_of`."""
     own, found = words.tolist(), []
     for at in range(len(own)):
         for length in lengths.tolist():

@@ -1,6 +1,6 @@
 """C4's rule: only lines that look like sentences, and only pages with enough of them.
 
-The numbers are those of Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+The numbers are from Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
 Transformer", https://jmlr.org/papers/v21/20-074.html, section 2.2; what the paper does not say (marked *) is from the
 code that made C4, tensorflow_datasets/text/c4_utils.py. datatrove has 3 words and 5 sentences, from an earlier version.
 """
@@ -20,7 +20,7 @@ END_MARKS = (".", "!", "?", '"', "”")
 NOT_END_MARKS = ("...",)
 """* A line that ends so does not end a sentence."""
 NOTICES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
-"""* Lines that contain one of these, in whatever case, are removed, as are those with Javascript."""
+"""* Lines that contain one of these, in upper or lower case, are removed, as are lines with Javascript."""
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*(?:\s|$)")
 _JAVASCRIPT = "javascript"

@@ -1,6 +1,6 @@
 """FineWeb's own rule: lines that end like sentences, are long enough, and do not repeat.
 
-The numbers are those of Penedo et al. 2024, "The FineWeb Datasets: Decanting the Web for the Finest Text Data at
+The numbers are from Penedo et al. 2024, "The FineWeb Datasets: Decanting the Web for the Finest Text Data at
 Scale", https://arxiv.org/abs/2406.17557, section 3.6. datatrove's defaults differ: .01 of characters in repeated lines,
 and .3 lines a word.
 """

@@ -1,6 +1,6 @@
 """Gopher's rules: prose in English, of a size that prose has, which does not repeat itself.
 
-The numbers are those of Rae et al. 2021, "Scaling Language Models: Methods, Analysis & Insights from Training Gopher",
+The numbers are from Rae et al. 2021, "Scaling Language Models: Methods, Analysis & Insights from Training Gopher",
 https://arxiv.org/abs/2112.11446, section A.1.1 and table A1.
 """
 
