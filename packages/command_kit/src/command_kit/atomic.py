@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 try:
     import fcntl
-except ImportError:  # not on this system: then whatever has a temporary name counts as left behind
+except ImportError:  # not on this system: then every temporary name counts as left behind
     fcntl = None  # type: ignore[assignment]
 
 LEFTOVER_SUFFIX = ".unfinished"

@@ -4,7 +4,7 @@ It lies in the folder `PREFIX.suffixes` next to the files. The documents are div
 tokens; of each part one file holds the positions of its tokens in the order of the suffixes that begin there. A suffix
 ends with its document. Parts are searched one after another and never joined, so that building one takes memory for a
 part alone, and any number of processes can build them. A lookup is a binary search in each, in mapped files: some
-fifty pages a part, whatever its size.
+fifty pages a part of any size.
 
 `index.json` is written last. It names what the index was made from: token files that have changed since are refused.
 """
@@ -290,7 +290,7 @@ def occurrences(index: SuffixIndex, query: npt.ArrayLike) -> list[Occurrences]:
 def documents_with(index: SuffixIndex, found: Sequence[Occurrences], most: int) -> tuple[int, list[tuple[int, int]]]:
     """How many documents hold occurrences, and the first of them, each with its first occurrence.
 
-    Memory is that of a million occurrences and of a bit for each document, whatever their number.
+    Memory is that of a million occurrences and of a bit for each document, for any number of occurrences.
 
     Returns:
         the number of documents, and at most `most` pairs of a document and a place in the `.bin`, in token ids.

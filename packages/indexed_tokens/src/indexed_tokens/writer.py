@@ -1,8 +1,8 @@
 """Writing `<prefix>.bin` and `<prefix>.idx`: tokens are streamed out, the index appears last.
 
-Memory is 12 bytes per document for the index, whatever the tokens. Neither file appears under its final name before
-both are on the disk, and an old index is removed before the new tokens take their place: a reader never meets a pair
-that does not belong together, and a full disk leaves the old pair as it was.
+Memory is 12 bytes per document for the index, for any number of tokens. Neither file appears under its final name
+before both are on the disk, and an old index is removed before the new tokens take their place: a reader never meets a
+pair that does not belong together, and a full disk leaves the old pair as it was.
 """
 
 from __future__ import annotations

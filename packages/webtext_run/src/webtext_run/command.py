@@ -8,8 +8,8 @@
 In a checkout `./uvw run pipelines/run.py` is the same command.
 
 Each table of the file is one command, `webtext COMMAND` or `gpt2 COMMAND`, with that command's settings; they run in
-the order of the file, each on what the one before it wrote. Whatever can be known beforehand is checked before the
-first one runs. The same command again resumes where it stopped, `--restart` begins anew, and each step can also be
+the order of the file, each on what the one before it wrote. Everything that can be known beforehand is checked before
+the first one runs. The same command again resumes where it stopped, `--restart` begins anew, and each step can also be
 given by hand: its command line is printed first.
 """
 

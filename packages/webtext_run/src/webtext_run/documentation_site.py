@@ -12,7 +12,7 @@ in, made up, with links to some fifty of the pages.
 
     python pipelines/documentation_site.py --port 8000
 
-The pages are the same in every run with the same Python and packages, whatever the folder, the port, the user and the
+The pages are the same in every run with the same Python and packages, for any folder, port, user and
 environment. The site ends, and says so, when its standard input does, so that it never outlives the command that
 started it.
 """

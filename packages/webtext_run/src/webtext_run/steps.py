@@ -265,7 +265,7 @@ def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
 
 
 def _is_here(engine: str) -> bool:
-    """Whether an engine runs tasks on this machine, whatever its settings."""
+    """Whether an engine runs tasks on this machine with any settings."""
     return engine in find_engines() and find_engines()[engine].is_here
 
 

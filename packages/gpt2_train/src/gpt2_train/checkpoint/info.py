@@ -92,7 +92,7 @@ def read_info(path: str | Path) -> CheckpointInfo:
 
 
 def table_crc(table: Mapping[str, Any]) -> int:
-    """CRC-32 of what `checkpoint.json` says, whatever its order and layout, under `crc32` aside."""
+    """CRC-32 of what `checkpoint.json` says, but for `crc32`, in any order and layout."""
     rest = {name: value for name, value in table.items() if name != "crc32"}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 

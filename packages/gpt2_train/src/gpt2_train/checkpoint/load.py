@@ -254,7 +254,7 @@ def verify(folder: Path, count: Callable[[int], object]) -> Verified:
         try:
             if is_due:
                 check()
-        except Exception as error:  # Whatever a damaged file makes its reader say.
+        except Exception as error:  # Any error that a damaged file makes its reader raise.
             problems.append(_why(error))
     return Verified(
         folder,

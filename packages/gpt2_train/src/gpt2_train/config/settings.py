@@ -25,7 +25,7 @@ MOST_THREADS = 1024
 """More CPU threads than this are a typo; torch would crash."""
 
 VOCABULARY_MULTIPLE = 128
-"""The vocabulary is padded to a multiple of this, whatever the tensor-parallel size: 50257 becomes 50304."""
+"""The vocabulary is padded to a multiple of this, for any tensor-parallel size: 50257 becomes 50304."""
 
 PRESETS: dict[str, dict[str, int]] = {
     "124M": {"layers": 12, "hidden": 768, "heads": 12},

@@ -121,7 +121,7 @@ def _samples(rows: list[dict[str, Any]]) -> Iterator[str]:
     for number, row in enumerate([row for row in samples if row.get("step") == step][:MOST_SAMPLES], 1):
         text = f"{row.get('prompt', '')}{row['text']}"[:MOST_CHARACTERS]
         yield f"Sample {number}, after {step:,} steps, its prompt first:"
-        # Indented, any text is code, whatever it holds.
+        # Indented, any text is code.
         yield from ("", *(f"    {_UNSEEN.sub(' ', line)}" for line in text.splitlines() or [""]), "")
 
 

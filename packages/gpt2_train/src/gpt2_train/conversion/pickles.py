@@ -27,7 +27,7 @@ class Record:
     """What was stored in an object of any class: its attributes, no methods."""
 
     def __new__(cls, *_: Any, **__: Any) -> Record:
-        """An empty record, whatever the class was called with."""
+        """An empty record, for any arguments."""
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:

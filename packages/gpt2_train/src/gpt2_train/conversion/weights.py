@@ -105,7 +105,7 @@ class ModelWeights:
             yield name, self.read(name, rows=self.config.vocabulary_size)
 
     def digest(self) -> str:
-        """SHA-256 of shape and values in float32: the same whatever the format."""
+        """SHA-256 of shape and values in float32: the same for any format."""
         found = hashlib.sha256(repr(sorted(self.config.as_table().items())).encode())
         for name, tensor in self.items():
             found.update(name.encode())

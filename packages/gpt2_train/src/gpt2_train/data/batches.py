@@ -78,7 +78,7 @@ class BatchReader:
     def take(self, step: int, *, read_ahead: bool = False) -> TakenBatch:
         """The batch of `step`; with `read_ahead` begin to read the next one.
 
-        Whatever stopped the thread is raised here, Gpt2UsageError for token ids that the vocabulary lacks.
+        The error that stopped the thread is raised here, Gpt2UsageError for token ids that the vocabulary lacks.
         """
         begin = time.monotonic()
         if self._step != step or self._batch is None:

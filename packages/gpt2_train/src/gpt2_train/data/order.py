@@ -30,7 +30,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def sequence_hash(tokens: npt.NDArray[np.integer]) -> int:
-    """64 bits of BLAKE2b of token ids, whatever type stores them."""
+    """64 bits of BLAKE2b of token ids, the same for any type that stores them."""
     return int.from_bytes(hashlib.blake2b(tokens.astype("<u4").tobytes(), digest_size=8).digest(), "little")
 
 

@@ -11,7 +11,7 @@ numbers, or dropout would drop other elements than the loss was computed with, a
 word. torch keeps the generator's state for CPU and CUDA alone; for Apple's GPUs it is kept here. `full` costs a third
 more work, `selective` little.
 
-`--compile` compiles three graphs, whatever the number of layers: the first block, whose input is one tensor,
+`--compile` compiles three graphs, for any number of layers: the first block, whose input is one tensor,
 another for all that follow, which run the same code on tensors of the same shape, and the output; torch guards what it
 has compiled by nothing else. A graph belongs to the shapes that it was made for: training has one, and validation,
 without gradients and dropout, another.

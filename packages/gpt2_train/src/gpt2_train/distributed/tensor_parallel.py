@@ -6,7 +6,7 @@ the layers that they replace.
 
 A parameter is a DTensor, so that checkpoints, optimizers and FSDP2 know what it is a part of. The layers compute with
 this process's part as a plain tensor, and call collectives themselves: hooks that make DTensors of activations cost a
-hundred microseconds an operation, and in float32 whatever the activations are in. Sums are of what the matrix product
+hundred microseconds an operation, and in float32 for any type of activations. Sums are of what the matrix product
 gave, in bf16 under autocast to bf16.
 
 Two sums a block, forward and backward (Shoeybi et al. 2019, section 3). With sequence parallelism each of them is a

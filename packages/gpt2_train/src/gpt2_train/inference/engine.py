@@ -75,7 +75,8 @@ class NewToken:
         number: of the sequence.
         token: its id; None where none was asked for, and the prompt has been read.
         finished: `end` if it ends the sequence, `length` if it is the last that was asked for, else None.
-        logprob: natural logarithm of the probability that the model gave it, whatever the sampling; None if not asked.
+        logprob: natural logarithm of the probability that the model gave it, before sampling settings; None if not
+            asked.
         most_likely: the most likely ids at its place with theirs, the likeliest first.
         prompt: what is known of the prompt's tokens from the second on, if asked, with the first token of a sequence.
     """
@@ -192,7 +193,7 @@ class Engine:
         vocabulary_size: ids from here on are never chosen.
         end: the id at which a sequence ends; it is its last token.
 
-    A prompt is never taken for its end, whatever ids it holds: only a token that was chosen ends a sequence.
+    No id in a prompt ends a sequence: only a token that was chosen ends a sequence.
     """
 
     def __init__(self, model: CachedModel, *, vocabulary_size: int, end: int | None = None) -> None:

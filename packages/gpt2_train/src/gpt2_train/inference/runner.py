@@ -80,7 +80,7 @@ class BatchScores:
 
 @torch.inference_mode()
 def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup | None = None) -> BatchScores:
-    """The scores of a batch by a model in evaluation mode; on the CPU, whatever the model's device.
+    """The scores of a batch by a model in evaluation mode; on the CPU, for any device of the model.
 
     Args:
         model: its logits are of the whole vocabulary, or of this process's part of it.

@@ -1,4 +1,4 @@
-"""What `metrics.jsonl` says, for whatever shows it: the rows, their measurements by name, and the runs they are of.
+"""What `metrics.jsonl` says, for all that show it: the rows, their measurements by name, and the runs they are of.
 
 A row is of a logged step, of an evaluation (`valid_loss`), or has a `kind` of its own: `task` for the result of an
 evaluation task, `sample` for a text that the model wrote. The file is read as it stands, while its run is running, too:

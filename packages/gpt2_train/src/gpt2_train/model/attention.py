@@ -184,7 +184,7 @@ class Documents(NamedTuple):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=self.mask).transpose(1, 2)
         query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # (B·T, heads, d)
         if self.bounds is not None:
-            # A longest document of T, whatever is in the batch: the true one would be compiled into the graph.
+            # A longest document of T for any batch: the true one would be compiled into the graph.
             from torch.nn.attention.varlen import varlen_attn  # Takes seconds, and nothing else needs it.
 
             bounds, causal = self.bounds, (-1, 0)

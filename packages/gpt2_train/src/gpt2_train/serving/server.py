@@ -71,7 +71,7 @@ class Connection(H11Protocol):
         return is_half or self.flow.write_paused or self.transport.is_closing()
 
     def abort(self) -> None:
-        """End it, whatever was still to be sent."""
+        """End it, even with bytes still to be sent."""
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -128,7 +128,7 @@ def plan_of(end: Step, known: Mapping[str, type[Stage]]) -> list[Planned]:
 
 
 def write_plan(path: Path, plan: Sequence[Planned], **more: Any) -> None:
-    """Keep a plan, with whatever else is known, until all is done."""
+    """Keep a plan, with everything else that is known, until all is done."""
     storage.write_json(path, {**more, "steps": [dataclasses.asdict(planned) for planned in plan]})
 
 

@@ -23,7 +23,7 @@ class Figures:
     """A dataclass whose fields can be added up."""
 
     def merge(self, other: Self) -> None:
-        """Add what another pass found: numbers, and whatever holds numbers or figures; of texts the first stay."""
+        """Add what another pass found: numbers, and values that hold numbers or figures; of texts the first stay."""
         for name, theirs in vars(other).items():
             setattr(self, name, _sum(getattr(self, name), theirs))
 

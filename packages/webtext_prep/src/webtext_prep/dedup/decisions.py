@@ -288,7 +288,7 @@ class Part:
         against: Against = NOTHING,
         report: Callable[[int], None] = lambda decided: None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Who goes at a threshold. Documents of pages that are held out come before others, whatever their length.
+        """Who goes at a threshold. Documents of pages that are held out come before others of any length.
 
         Returns, for each document, the place in this part of its representative, or -1 if it stays; and how similar
         they are.

@@ -158,7 +158,7 @@ class DedupPhases(Previews):
         new = sum(map(sum, counts[: len(job.inputs)]))
         blocks, blocks_path = Blocks.of(counts), job.scratch / BLOCKS
         blocks.save(blocks_path)
-        # Whatever follows depends on all fingerprints.
+        # All that follows depends on all fingerprints.
         stamps = storage.stamps([path for task in printing for path in task.outputs[:2]])
         made = {"fingerprints": digest(stamps), "new": new}
         bands, _ = bands_for(self.similarity)

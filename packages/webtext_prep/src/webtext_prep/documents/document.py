@@ -1,4 +1,4 @@
-"""A document, and its form as one JSON object: `url`, whatever metadata there is, and `text`.
+"""A document, and its form as one JSON object: `url`, all metadata, and `text`.
 
 A row of a URL list is the same without `text`. Where a page was cut into several documents, the metadata `piece` says
 which one a document is; see `Document.id`. Whether a page came before is asked of `SeenPages`.

@@ -135,7 +135,7 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
 
 
 def learned(html: bytes, url: str, charset: str | None = None) -> Extracted:
-    """Main text by the blocks that a learned forest keeps, whatever the kind of page, and that kind."""
+    """Main text by the blocks that a learned forest keeps, for any kind of page, and that kind."""
     from webtext_prep.extraction.learned import main_text
 
     page = readable(html, charset)

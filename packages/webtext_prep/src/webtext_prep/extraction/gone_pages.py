@@ -12,7 +12,7 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.urls.urls import domain_of
 
 FEW_CHARACTERS = 600
-"""Of main text: some hundred words. What has more is a page, whatever its title says."""
+"""Of main text: some hundred words. A text with more is a page, whatever its title says."""
 HEADING_CHARACTERS = 80
 """Of the first line of a text, if that is to be a heading."""
 TITLE_CHARACTERS = 300

@@ -1,4 +1,4 @@
-"""One page to its outcome row and its document, whatever it came from: a download, a web archive, a file."""
+"""One page to its outcome row and its document, from any source: a download, a web archive, a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps of Reddit submissions and their rows, whatever its schema: Pushshift's old one, its v2, or Arctic Shift's.
+"""Dumps of Reddit submissions and their rows, in any schema: Pushshift's old one, its v2, or Arctic Shift's.
 
 Only the fields that are wanted are decoded, 1.4 us for a row of 1.5 kB; a dictionary of all of them takes 4 times as
 long, `json.loads` 8 times. A row that does not have the usual types (no score, a number as text, null) is read once

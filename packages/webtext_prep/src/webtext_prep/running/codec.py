@@ -1,6 +1,6 @@
 """Calls, tasks, results and errors as JSON, for engines whose tasks run on other machines.
 
-Pickle would be shorter, and runs whatever a message or a file tells it to. What is read here is data, and names: of a
+Pickle would be shorter, and runs any code that a message or a file holds. Only data are read here, and names: of a
 function at the top of a module, of a dataclass, whose fields follow, or of an exception. Nothing else is looked up, and
 of what is found nothing is called but the dataclass and the exception. A stage is its class and its settings.
 

@@ -34,7 +34,7 @@ class Needs:
         output: of the finished output.
         scratch: of the files between phases, at their most, on top of the whole output.
         memory: of all its processes together, at their most.
-        documents: how many documents (or whatever the stage counts) that is for.
+        documents: how many documents (or other units that the stage counts) that is for.
         others: sentences on what else it needs, of other people's servers, say.
     """
 

@@ -108,7 +108,7 @@ class Reads:
 
     @staticmethod
     def is_one_document(path: Location) -> bool:
-        """Whether a file that it reads is one document, whatever its lines."""
+        """Whether a file that it reads is one document, with any number of lines."""
         return False
 
     def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -319,8 +319,8 @@ class DocumentStage(Stage):
     """A stage that maps the documents of each shard by themselves: shard 5 of the output comes from shard 5 alone."""
 
     is_independent: ClassVar[bool] = False
-    """Whether `process` treats each document by itself, whatever came before it in its shard: then one document can be
-    judged again."""
+    """Whether `process` treats each document by itself, no matter what came before it in its shard: then one document
+    can be judged again."""
 
     @abc.abstractmethod
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:

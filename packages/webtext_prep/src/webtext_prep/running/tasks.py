@@ -36,7 +36,7 @@ class Task:
         name: unique within its phase.
         inputs: the files it reads; when one changes, the task is run again.
         outputs: the files it writes, each atomically.
-        options: whatever else its output depends on, as JSON-like values.
+        options: all else that its output depends on, as JSON-like values.
         hints: what its output does not depend on (the number of a pass, a limit on pace), as JSON-like values.
         reads: more files that it reads, which are not part of its identity: what they hold follows from its options (a
             digest of it), or only saves work.

@@ -1,7 +1,7 @@
 """`webtext dedup-passages`: cut passages that stand earlier in the corpus, word for word, out of documents.
 
 A window of `--words` words is repeated if the same words begin anywhere earlier: in an earlier document, in the order
-of the input, or further up in the same one. Whatever repeated windows cover is cut out. The phases, on all cores:
+of the input, or further up in the same one. All text that repeated windows cover is cut out. The phases, on all cores:
 
     anchors   each shard's windows to anchors, some 8 for 100 words, divided by ranges of their hashes
     repeated  each range: which of them the corpus has more than once
@@ -10,8 +10,8 @@ of the input, or further up in the same one. Whatever repeated windows cover is 
     shards    each shard without what they cover, and a row for each passage
 
 With `--hold-out` pages that are held out come before all others. What is decided follows from the input alone: an
-earlier place counts, whatever is cut there. `dedup/passages.py` says why no window is missed. Memory follows from the
-size of a range and of a shard, not of the corpus.
+earlier place counts, even if text is cut there. `dedup/passages.py` says why no window is missed. Memory follows from
+the size of a range and of a shard, not of the corpus.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class Filter(DocumentStage):
         return Verdict(None if self.passes(document, score, cut) else with_reason(dropped, LOW_SCORE), values)
 
     def is_judged_again(self, reason: str) -> bool:
-        """Whatever follows from the document alone, and the cut."""
+        """All that follows from the document alone, and the cut."""
         return self.keep_share is None or self._known_cut is not None
 
 

@@ -381,7 +381,7 @@ def _in_order(files: Sequence[tuple[Location, ...]], *, is_shuffled: bool) -> It
     shards = [_Urls(_content(urls), load_array(ends)) for _, ends, urls in files]
     firsts = np.cumsum([0, *(len(shard.ends) for shard in shards)])
     keys = np.concatenate([np.zeros(0, np.uint64), *(load_array(its_keys) for its_keys, _, _ in files)])
-    # Without a shuffle the order is that of the shards, whatever the keys.
+    # Without a shuffle the order is that of the shards, for any keys.
     order = np.argsort(keys, kind="stable") if is_shuffled else np.arange(len(keys))
     del keys
     for at in range(0, len(order), _AT_ONCE):

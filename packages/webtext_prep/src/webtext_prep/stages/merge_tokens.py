@@ -1,7 +1,7 @@
 """`webtext merge-tokens`: several pairs of token files to one, one after another.
 
 As Megatron-LM joins its own: tokens are copied as they are, byte offsets and document numbers shifted. All parts of
-both files are copied by all cores into a draft of the final size; memory is that of a few parts, whatever the files'.
+both files are copied by all cores into a draft of the final size; memory is that of a few parts, for files of any size.
 Machines can't write to one file together: where tasks run on others, one task copies everything.
 Pairs belong together only if their tokens have one type and one tokenizer, which is what lies next to them.
 """

@@ -2,7 +2,7 @@
 
 A text is first normalised: its parts (words, or for n-grams of characters runs of visible ones), case-folded, joined
 by single spaces. Every shingle is then one range of the bytes, hashed in place: none is ever an object. No step
-takes more than linear time, whatever the text; memory is a few times the longest one. A document of 3 kB takes some
+takes more than linear time for any text; memory is a few times the longest one. A document of 3 kB takes some
 20 microseconds with word:5, 40 with char:5.
 
 What Python makes of each code point, as tables for compiled code: how it case-folds, and what belongs to a word.

@@ -66,7 +66,7 @@ def _repair_simply(text: str) -> str | None:
 
 
 def _is_sound(run: str) -> bool:
-    """Whether ftfy leaves a run of non-ASCII characters, but for quotes and normalization, whatever is around it."""
+    """Whether ftfy leaves a run of non-ASCII characters, but for quotes and normalization, in any context."""
     return _unsound().search(run) is None
 
 

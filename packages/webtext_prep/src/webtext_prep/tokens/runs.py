@@ -1,7 +1,7 @@
 """The tokens of documents between the two phases of tokenize: runs sorted by key, in two files for each shard.
 
 A run is what fits into memory: the tokens of its documents in the order of their keys, and the table of them. Memory is
-that of one run whatever the size of a shard. Since a run is sorted, the documents of any range of keys lie side by side
+that of one run for any size of a shard. Since a run is sorted, the documents of any range of keys lie side by side
 in it: all ranges can be gathered in parallel, each with one read a run.
 
 `NAME.tokens` holds tokens alone. `NAME.table` holds for each run the keys of its n documents (u64) and then the ends of

@@ -155,7 +155,7 @@ def registered_name(host: str) -> tuple[str, str]:
 
 
 def domain_of(url: str) -> str:
-    """The registered domain of a URL, whatever follows its host; of an address itself, "" where there is no host.
+    """The registered domain of a URL, for any path and query; of an address itself, "" where there is no host.
 
     >>> domain_of("https://news.example.co.uk:8080/a b")
     'example.co.uk'

@@ -99,7 +99,7 @@ def fetch(name: str) -> Path:
 
 
 def _fetched(name: str, hub: str) -> Path:
-    """The folder; raises Gpt2UsageError, and whatever huggingface_hub does."""
+    """The folder; raises Gpt2UsageError, and huggingface_hub's errors."""
     from huggingface_hub import HfApi, errors, snapshot_download
 
     try:
@@ -207,7 +207,7 @@ def format_of(path: str | Path) -> ModelFormat:
 
 
 def open_weights(path: str | Path, options: ReadOptions | None = None) -> ModelWeights:
-    """The model at `path`, whatever its format, or of that name on the hub; its tensors are not read yet.
+    """The model at `path`, in any known format, or of that name on the hub; its tensors are not read yet.
 
     Raises Gpt2UsageError, and Gpt2Error if the hub can't be reached.
     """

@@ -1,7 +1,7 @@
 """GGUF files for llama.cpp and the programs built on it; written by the package `gguf`, an optional extra.
 
 Names and order follow llama.cpp's own converter: matrices [out, in], rows of qkv [3, heads, d], norms and biases in
-float32 whatever the type of the matrices, the output matrix left out because it is the embedding.
+float32 for any type of the matrices, the output matrix left out because it is the embedding.
 """
 
 from __future__ import annotations

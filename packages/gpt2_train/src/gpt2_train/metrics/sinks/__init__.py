@@ -57,7 +57,7 @@ class WatchedRun:
 class Sink(abc.ABC):
     """One place to send measurements to. All of its methods are called in one thread, which is not the training's.
 
-    Whatever they raise ends the sending, with a warning; the training goes on.
+    Any error in them ends the sending, with a warning; the training goes on.
 
     Attributes:
         name: what `--log-to` calls it.

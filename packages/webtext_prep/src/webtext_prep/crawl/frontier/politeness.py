@@ -4,7 +4,7 @@ The unit is one request. Every host has a queue; a request takes a place among `
 under way, so that a slow host, a long pause between requests, or a wait before another attempt holds up nobody else.
 A redirect becomes a request in the queue of the host that it leads to, with that host's rules, and so does a
 robots.txt: URLs stand aside until the rules of their origin are known. Memory holds at most `WINDOW` URLs and
-`page_bytes` of pages, however long the list and whatever comes.
+`page_bytes` of pages, however long the list and whatever servers send.
 
 Where several tasks fetch at once, each has hosts of its own, and sends no request to any other: a visit that leads
 there is left (`Leave`) for the task whose host it is.

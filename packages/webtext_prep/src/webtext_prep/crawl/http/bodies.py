@@ -2,7 +2,7 @@
 
 A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
 own decoder also goes in steps, but takes a gzip stream that breaks off for a whole one, and begins before a cap on
-bytes can stop it; hence this one. Between two awaits at most `STEP_BYTES` come out of it, whatever goes in.
+bytes can stop it; hence this one. Between two awaits at most `STEP_BYTES` come out of it, for any input.
 
 What a `Content-Type` header and the first bytes of a body say: a page of HTML, of plain text, or neither.
 

@@ -130,7 +130,7 @@ class Reply:
         retry_after: how many seconds the server asks to wait.
         retry_now: whether trying again in a moment may help.
         reason: the words after the status of a page.
-        headers: the headers of a page, or of whatever any type of body was asked for.
+        headers: the headers of a page, or of a request for any type of body.
     """
 
     outcome: str

@@ -1,4 +1,4 @@
-"""What earlier runs of a download have fetched, whatever lists they were given.
+"""What earlier runs of a download have fetched, for any lists.
 
 When the lists of a download change, in number, order or content, the shards and journals made so far are set aside as
 a generation: a folder of links to them, and an index from URL to shard. A new shard then finds every page that was
@@ -122,7 +122,7 @@ class Generation:
         """Write the two files of the index; `report` gets the URLs done so far. Returns their number.
 
         Entries go into buckets by their first byte, files in the folder `buckets`, which are then sorted one after the
-        other: memory holds one of 256 buckets, whatever the number of URLs.
+        other: memory holds one of 256 buckets, for any number of URLs.
         """
         shutil.rmtree(buckets, ignore_errors=True)
         buckets.mkdir(parents=True)

@@ -7,7 +7,7 @@
 
 A file for each bucket would cost a megabyte of memory for its compressor, and tasks times buckets files. Here lines are
 kept in memory until they are `RUN_BYTES`, then written as a run: bucket after bucket, compressed. Memory is that of one
-run, whatever the number of buckets. Reading one bucket costs a seek and a small frame for each run.
+run, for any number of buckets. Reading one bucket costs a seek and a small frame for each run.
 
 A file is frames of zstandard, then a directory with an entry for each bucket and run, then the numbers of both. A large
 part of a bucket has a frame of its own; smaller ones of neighbouring buckets share one, since a few lines by themselves
@@ -73,7 +73,7 @@ class PartitionWriter:
         self.add_bytes(bucket, line + b"\n")
 
     def add_bytes(self, bucket: int, content: bytes) -> None:
-        """Add lines, or whatever else is read as bytes, to a bucket; they stay in one run."""
+        """Add lines, or anything else that is read as bytes, to a bucket; they stay in one run."""
         self._parts[bucket] += content
         self._size += len(content)
         if self._size >= self._run_bytes:

@@ -86,7 +86,7 @@ def take_sample(
         files: what is to be read.
         sizes: the bytes of each.
         format_name: how shards will be written.
-        is_one_document: which files hold one document each, whatever their lines.
+        is_one_document: which files hold one document each, with any number of lines.
     """
     kinds: dict[str, list[int]] = defaultdict(list)
     for at, place in enumerate(files):

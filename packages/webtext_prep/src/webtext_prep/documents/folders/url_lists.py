@@ -104,7 +104,7 @@ def list_blocks(location: Location, chunks: Iterable[bytes], size: int, head: An
             yield Block(lines, len(lines), 0)
         return
     delimiter, names, _ = table
-    # Their reader finds where a row ends, whatever its columns are called.
+    # Their reader finds where a row ends, for any names of columns.
     for block in CsvRecords().blocks(location, chunks, size, [delimiter, names]):
         yield block._replace(head=[delimiter, names, False])
 

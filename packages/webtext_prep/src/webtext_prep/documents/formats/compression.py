@@ -4,7 +4,7 @@ A file that ends in the middle of its compressed data is an error that names it:
 must not pass for a shorter corpus. So is anything after the data but more of it or zeros: the standard library's
 `bz2.open` and `lzma.open` leave out, without an error, a second stream that is damaged near its start.
 
-Memory is bounded whatever a file holds: one step gives at most 1 MiB, however densely it was compressed.
+Memory is bounded for any file: one step gives at most 1 MiB, however densely it was compressed.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def bare_name(path: Location) -> str:
 def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor]) -> Iterator[bytes]:
     """All streams of `file` one after another, at most `CHUNK_BYTES` at a time.
 
-    Raises EOFError if the file ends inside a stream or holds none; else whatever the decompressor raises.
+    Raises EOFError if the file ends inside a stream or holds none; else the decompressor's own error.
     """
     data = file.read(_COMPRESSED_CHUNK)
     if not data:

@@ -1,4 +1,4 @@
-"""JSON lines: one object per line with `url`, whatever metadata there is, and `text`; compressed or not."""
+"""JSON lines: one object per line with `url`, all metadata, and `text`; compressed or not."""
 
 from __future__ import annotations
 

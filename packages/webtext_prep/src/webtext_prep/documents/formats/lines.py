@@ -1,4 +1,4 @@
-"""Text files as lines of UTF-8, whatever encoding they declare by a byte order mark: UTF-8, UTF-16 or UTF-32.
+"""Text files as lines of UTF-8, from any encoding that a byte order mark declares: UTF-8, UTF-16 or UTF-32.
 
 Windows tools put such a mark in front of the first line, where it would become part of a URL, and write UTF-16. Files
 without a mark pass through as they are, at no cost, but for UTF-16 whose first characters are plain to see.
@@ -91,7 +91,7 @@ def read_utf8_from(location: Location, start: int) -> Iterator[bytes]:
 def read_lines(location: Location) -> Iterator[bytes]:
     """The lines of a text file, decompressed, in UTF-8, without newlines; the last one need not end with one.
 
-    The time is linear in the size of the file, whatever the lengths of its lines.
+    The time is linear in the size of the file, for lines of any length.
 
     Raises InputError as `read_utf8` does, and for a line of more than 256 MiB.
     """

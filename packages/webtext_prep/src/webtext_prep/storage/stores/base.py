@@ -178,7 +178,7 @@ class Store(abc.ABC):
 class DraftStore(Store):
     """A store to which a file is copied when it is finished: until then it lies in this machine's temporary folder.
 
-    So nothing is visible before it is whole, whatever the storage makes of a writer that dies.
+    So nothing is visible before it is whole, even if a writer dies.
     """
 
     @abc.abstractmethod
