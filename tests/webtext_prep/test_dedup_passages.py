@@ -232,7 +232,7 @@ def test_what_was_cut_out_and_who_keeps_it_is_told(corpus, webtext):
     page = corpus / "report.html"
     assert webtext("report", corpus / "corpus", "--output", page, "--workers", 1).code == 0
     shown = page.read_text(encoding="utf-8")
-    assert "What is repeated most" in shown
+    assert "Most repeated passages" in shown
     assert "2 passages were cut out; places where such a passage stands first: 1." in shown
     assert webtext("export", "--input", corpus / "cut", "--output", corpus / "dataset").code == 0
     card = (corpus / "dataset" / "README.md").read_text(encoding="utf-8")

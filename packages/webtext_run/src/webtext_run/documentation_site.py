@@ -117,7 +117,7 @@ def module_page(name: str) -> str | None:
 
 
 def docstrings(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted name, docstring) of a module, whose name is empty, and of what is public in it, in its order."""
+    """(dotted name, docstring) of a module, whose name is empty, and of all that is public in it, in its order."""
     if isinstance(tree, ast.Module) and (text := ast.get_docstring(tree, clean=False)):
         yield "", text
     for node in ast.iter_child_nodes(tree):

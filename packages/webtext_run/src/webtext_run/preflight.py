@@ -36,7 +36,7 @@ class Checked:
 
     Attributes:
         facts: lines on what the steps will need.
-        problems: sentences on what is wrong, in the order of the steps.
+        problems: a sentence for each, in the order of the steps.
     """
 
     facts: list[str] = dataclasses.field(default_factory=list)

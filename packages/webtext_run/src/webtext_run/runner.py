@@ -1,4 +1,4 @@
-"""Running the steps of a pipeline one after another, and what is said at the end."""
+"""Running the steps of a pipeline one after another, and the summary at the end."""
 
 from __future__ import annotations
 

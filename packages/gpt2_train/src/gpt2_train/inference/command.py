@@ -194,14 +194,14 @@ def write_one(generator: TextGenerator, request: GenerationRequest, tracer: Trac
 
 
 def echo(tracer: Tracer | None, text: GeneratedText) -> str:
-    """What is printed after a text with --trace: the same, marked, and the documents that hold its passages."""
+    """The text again, marked, and the documents that hold its passages: printed after a text with --trace."""
     if tracer is None:
         return ""
     return f"\n\n{shown(tracer.trace(text.text, prompt=text.prompt), colours=has_colours(sys.stdout))}\n"
 
 
 def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Tracer | None = None) -> None:
-    """Continue what is typed, until the user quits."""
+    """Continue typed prompts, until the user quits."""
     maker = RequestMaker(settings)
 
     def write(prompt: str) -> None:

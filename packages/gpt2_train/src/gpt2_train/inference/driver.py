@@ -215,7 +215,7 @@ class Driver(ModelRunner):
 
 
 class _SharedCache(CachedModel):
-    """The driver's part of a cache; what is done to it, the others do to theirs."""
+    """The driver's part of a cache; the others repeat each change on theirs."""
 
     def __init__(self, driver: Driver, number: int, rows: int, length: int | None, precision: str) -> None:
         process = driver.process

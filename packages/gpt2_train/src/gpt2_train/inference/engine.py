@@ -78,7 +78,7 @@ class NewToken:
         logprob: natural logarithm of the probability that the model gave it, before sampling settings; None if not
             asked.
         most_likely: the most likely ids at its place with theirs, the likeliest first.
-        prompt: what is known of the prompt's tokens from the second on, if asked, with the first token of a sequence.
+        prompt: the scores of the prompt's tokens from the second on, if asked, with the first token of a sequence.
     """
 
     number: int
@@ -98,7 +98,7 @@ class OpenSequence:
         row: of the cache; -1 while it waits.
         leader: the sequence whose reading of the same prompt it waits for.
         turn: tokens that it has got since it has its row.
-        scored: what is known of the prompt's tokens that have been read, the first left out.
+        scored: the scores of the prompt's tokens that have been read, the first left out.
     """
 
     def __init__(self, number: int, request: TokenRequest, limit: int) -> None:

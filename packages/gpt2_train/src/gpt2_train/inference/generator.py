@@ -84,7 +84,7 @@ class TextPiece:
 
     @property
     def text(self) -> str:
-        """What is added to the text; may be empty."""
+        """The text to add; may be empty."""
         return "".join(token.text for token in self.tokens)
 
 
@@ -125,14 +125,14 @@ class Detokenizer:
         return self._decoder.decode(self._tokenizer.decode_bytes([token]))
 
     def close(self) -> str:
-        """What is left of an unfinished character."""
+        """The rest of an unfinished character."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
     """Holds back what may be the beginning of a stop string, and cuts the text before the one that is complete first.
 
-    A text comes as tokens and leaves as whole tokens, so that what is known of one arrives together with its text.
+    A text comes as tokens and leaves as whole tokens, so that its scores arrive together with its text.
     Which string it is does not depend on how the text is divided: the one that ends first, and of several the longest.
     """
 
@@ -150,7 +150,7 @@ class StopStrings:
         return self._release(self._undecided(text)), False
 
     def close(self) -> list[TextToken]:
-        """What is still held back, at the end of a text."""
+        """The tokens that are still held back, at the end of a text."""
         rest, self._held = self._held, []
         return rest
 
@@ -374,7 +374,7 @@ class _Writer:
         self._written = 0
 
     def add(self, new: NewToken) -> TextPiece:
-        """What is decided with a further token."""
+        """The piece of text that a further token decides."""
         if new.token is None:
             return TextPiece(new.number, (), 0, "length", new.prompt)
         self._written += 1

@@ -268,7 +268,7 @@ class PackedLinear(nn.Module):
     """A linear layer whose matrix lies in oneDNN's order, for any number of rows at a time.
 
     Args:
-        linear: the layer; its type decides in what is computed.
+        linear: the layer; its type is the type of the computation.
         rows: for how many rows at a time the order is chosen.
     """
 

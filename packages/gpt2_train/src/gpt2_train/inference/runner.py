@@ -61,7 +61,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class BatchScores:
-    """What is known of the last tokens of each row of a batch.
+    """The scores of the last tokens of each row of a batch.
 
     Attributes:
         losses: in nats, float64 (B, last).

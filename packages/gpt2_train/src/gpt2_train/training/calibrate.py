@@ -42,8 +42,8 @@ def seconds_per_step(step: Callable[[], object], limit: float) -> tuple[float, i
 def choose_threads(recorded: int | None, dry_run: Callable[[], object], say: Callable[[str], object]) -> None:
     """Set the CPU threads of this process to the number that is fastest now, or that its checkpoint has `recorded`.
 
-    A recorded number is not taken on a machine with fewer cores. `dry_run` takes a dry-run step, `say` gets what is
-    found. All processes call this together.
+    A recorded number is not taken on a machine with fewer cores. `dry_run` takes a dry-run step, `say` gets what it
+    finds. All processes call this together.
     """
     most = torch.get_num_threads()
     if recorded is not None and from_first_rank(lambda: recorded <= most):

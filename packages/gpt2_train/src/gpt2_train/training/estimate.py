@@ -116,7 +116,7 @@ class EstimateSettings(ModelSettings):
         return plan_batches(self.global_batch_size, asked, self.data_parallel, on_cpu=on_cpu, sequence_length=length)
 
     def room(self) -> float:
-        """Bytes that --memory leaves a process for what is counted."""
+        """Bytes that --memory leaves a process for the counted parts."""
         return (self.memory or 0.0) * GIB - (0 if self.device == "cpu" else RESERVE)
 
     def layout(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ GPU_MICRO_BATCH_TOKENS = 32_768
 """Tokens that keep a GPU busy; more at once cost memory and gain nothing."""
 
 MARGIN = 0.1
-"""The part of a GPU's free memory that is left for what is not counted: gaps, libraries' and NCCL's workspaces."""
+"""The part of a GPU's free memory that is left for uncounted parts: gaps, libraries' and NCCL's workspaces."""
 
 _LAYOUT = (
     "sequence_parallel", "data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer", "average_tail",
@@ -67,7 +67,7 @@ class Memory:
         parameters, gradients, optimizer: this process's share of each, all float32.
         gathered: copies of parameters (and of gradients, if they accumulate) that data parallelism makes: of all, or,
             with --reshard, of parameters around the blocks and of the blocks that are computed and fetched.
-        activations: what is saved for the backward pass, the logits aside.
+        activations: saved for the backward pass, the logits aside.
         logits: logits, and then their gradient in the same place.
         staging: host memory for the copy that checkpoints are written from; on CPU a part of the peak.
         process: on CPU, what the process takes in addition to its tensors.

@@ -118,7 +118,7 @@ class TimeSchedule:
         minutes: the length of the run.
         used: what the run that is resumed has used of it, None for a new one.
         step: the last step of that run, 0 for a new one.
-        folder: the run's, where the first process writes down what is decided; None on the others.
+        folder: the run's, where the first process writes down decisions; None on the others.
         ahead: which step's progress a step decides: 0 for its own, 1 for the next one's, and so on.
         evaluation: the cost of a validation, in steps, as long as none was timed; 0 if there is none.
         evaluate_every: steps between validations; 0 for none but the last.

@@ -148,7 +148,7 @@ class Recorder:
         self.results.leave_out(time.monotonic() - began)
 
     def finish(self) -> None:
-        """Save what is not saved yet, and wait for it. Raises Gpt2Error."""
+        """Save everything not saved yet, and wait for it. Raises Gpt2Error."""
         self.results.finish_pending()
         if self.state.step not in (0, self.state.saved_step):
             self.save()

@@ -3,7 +3,7 @@
 Both are done before the first step, every N steps, and after the last, with the weights as they are, and leave no
 trace in the training: its losses are the same to the last bit with and without them. Every choice of a sample follows
 from its prompt and the seed: a run that resumes generates the same ones, and two samples of one prompt differ by what
-the model has learned between them, not by chance. What is asked for, files and prompts, is read and checked before the
+the model has learned between them, not by chance. The files and prompts asked for are read and checked before the
 training begins. Each result is a row of `metrics.jsonl`; a run that resumes leaves out results that are there.
 
 The parameters of a training run are sharded (FSDP2, DTensors), and its blocks compiled or recomputed. None of that is
@@ -93,7 +93,7 @@ class SamplesAndTasks:
         return not self.samples and not self.tasks
 
     def due(self, step: int, steps: int | None, log: Path | None = None) -> SamplesAndTasks:
-        """What is due after `step` of `steps` (None if not known yet), without what `log` holds of this step."""
+        """The samples and tasks due after `step` of `steps` (None if not known yet), without the ones in `log`."""
         is_end = step in (0, steps)
         samples = self.samples if is_end or (self.sample_every and step % self.sample_every == 0) else ()
         tasks = self.tasks if is_end or (self.task_every and step % self.task_every == 0) else ()
@@ -211,7 +211,7 @@ def observe(
     """Generate samples and run evaluation tasks; all processes of a run call this together.
 
     Args:
-        todo: what is due. When a signal comes the rest is left out, and done when the run resumes.
+        todo: the due ones. When a signal comes the rest is left out, and done when the run resumes.
         model: as it is trained.
         world: this process among all.
         source: what is known of the model.

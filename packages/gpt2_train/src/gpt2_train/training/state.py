@@ -1,4 +1,4 @@
-"""What changes from step to step in a run, and what is reported of it at the end.
+"""What changes from step to step in a run, and its report at the end.
 
 `TrainState` is the one object of a run that changes: trainer, recorder and results share it. `StepResults` reads what
 came of each step: at once, or, on CUDA, while the device computes the next one.
@@ -206,7 +206,7 @@ class StepResults:
             self.state.steps = step + schedule.ahead
 
     def record(self, result: StepResult) -> None:
-        """Add a step to what is logged."""
+        """Add a step to the logged figures."""
         loss, norm, waited, *_ = result.read()
         now = time.monotonic()
         self.state.clock.add(loss, norm, now - self._begin, waited / self.run.world.size)

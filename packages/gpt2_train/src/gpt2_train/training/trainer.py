@@ -243,7 +243,7 @@ class Trainer:
         checkpointer.save(self.average.model_tensors(), step=state.step, samples=samples)
 
     def close(self) -> None:
-        """End the thread that reads batches, and close what is open."""
+        """End the thread that reads batches, and close open files."""
         self.reader.close()
         self.until_the_end.close()
         self.recorder.close()

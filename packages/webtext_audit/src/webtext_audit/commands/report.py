@@ -84,7 +84,7 @@ class Report(Command):
         return Findings(f"report: {output}", values)
 
     def _plan(self) -> Plan | None:
-        """The plan that is given, or lies next to what is reported on. Raises InputError for one that is damaged."""
+        """The plan that is given, or lies next to the reported folders. Raises InputError for one that is damaged."""
         from webtext_audit.plan.plan_file import find_plan, read_plan
 
         local = [place for place in map(location, self.folders) if isinstance(place, Path)]

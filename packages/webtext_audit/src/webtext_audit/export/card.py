@@ -34,7 +34,7 @@ class Corpus:
     """What a card tells.
 
     Attributes:
-        measures: what is in the files.
+        measures: of the documents in the files.
         columns: all besides `url`, `text` and `metadata`.
         path: the files, as a pattern: `data/train-*.parquet`.
         files: how many.

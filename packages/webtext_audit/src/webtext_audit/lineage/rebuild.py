@@ -2,7 +2,7 @@
 
 The result is what a run over the changed input would have made, since it is such a run: a stage does again only the
 tasks whose input changed, and a file that comes out with the same bytes is left as it is. As the records change on the
-way, by which steps find each other, what is to be done is planned first, and kept as a file until all is done.
+way, by which steps find each other, the work is planned first, and kept as a file until all is done.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Catalogue:
     Args:
         steps: the ones that led to an output, and its own.
         known: stages by name.
-        workers: processes that build what is missing.
+        workers: processes that build missing indices.
     """
 
     def __init__(self, steps: Sequence[Step], known: Mapping[str, type[Stage]], workers: int) -> None:

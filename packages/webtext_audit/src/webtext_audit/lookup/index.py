@@ -8,7 +8,7 @@ all; a build that is interrupted goes on after the files that it had finished. I
 each, and `files.json` the files' names and where their hashes end. Both arrays are mapped, not read: a search costs a
 few pages for each file. Memory to build it is that of one file's hashes a process.
 
-What is indexed: the hashes of the rows of one file, by URL, by passage, or by place in the shuffle.
+An index holds the hashes of the rows of one file, by URL, by passage, or by place in the shuffle.
 
 Each function is called in a worker process with the file, its options, and a function that gets the number of rows
 done.
@@ -66,7 +66,7 @@ class Wanted:
     Attributes:
         step: whose output it belongs to.
         kind: the name of its folder.
-        files: what is indexed.
+        files: the indexed ones.
         entries: the hashes of one file: called in worker processes with the file, the options and a function that is
             told how many rows are done.
         options: what the hashes depend on besides, as picklable values.

@@ -132,7 +132,7 @@ class Story:
         elif sources or "outcome" in event or (self._catalogue.has(step, kinds.GONE) and self._dropped(step)):
             event |= {"verdict": DROPPED, **self._of_dropped(step, sources)}
         elif any(id(before) in self._unknown for before in step.inputs) or (step.plain_files and not lists):
-            # What it read is not known, so that what is not here may have come.
+            # Its input is not known, so that a page that is not here may have come.
             self._unknown.add(id(step))
             event |= {"verdict": UNKNOWN, "note": "it is not in the output; the input can't be searched"}
         else:

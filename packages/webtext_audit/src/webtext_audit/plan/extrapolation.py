@@ -45,7 +45,7 @@ def expected(
         contents: of the files that it read of the sample.
         sample: the sample of the input.
         workers: tasks at once.
-        before: what is expected of the stage whose output it reads.
+        before: the expectation for the stage whose output it reads.
         busiest: seconds that the pages of the host with the most of them take, of a download.
     """
     scale, stage = sample.scale, link.stage

@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of one stage over the whole input.
+    """The expectation for one stage over the whole input.
 
     Attributes:
         stage: its name.

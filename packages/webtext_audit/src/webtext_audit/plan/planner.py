@@ -36,7 +36,7 @@ from webtext_prep.stages.download import Download
 from webtext_prep.urls.urls import host_of
 
 OF_A_LIST = ("blacklist", "download", "merge", "clean", "dedup", "tokenize")
-"""What is planned without a file: the stages from a list of URLs to token files, with their defaults."""
+"""The plan without a file: the stages from a list of URLs to token files, with their defaults."""
 
 
 def stages_of(
@@ -87,7 +87,7 @@ def make_plan(
     """A plan for an input.
 
     Args:
-        stages: what is planned, see `stages_of`.
+        stages: the planned ones, see `stages_of`.
         folder: where the sample, what the stages make of it, and what was measured lie.
         given: the input.
         config: the pipeline's file, "" without one.

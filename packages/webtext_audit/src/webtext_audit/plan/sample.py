@@ -196,7 +196,7 @@ class BusyHosts:
         self._most, self._counts = most, dict[str, int]()
 
     def add(self, url: str) -> None:
-        """Count one URL; what is none is left out."""
+        """Count one URL; a text that is none is left out."""
         host = host_of(url)
         if not host:
             return

@@ -1,7 +1,7 @@
 """Everything that a report shows, from the folders themselves: the steps, one pass over each table, a training run.
 
-What is gone is left out: a step whose folder was deleted still has its funnel and its settings, from the record of the
-step after it.
+Missing folders are left out: a step whose folder was deleted still has its funnel and its settings, from the record of
+the step after it.
 """
 
 from __future__ import annotations

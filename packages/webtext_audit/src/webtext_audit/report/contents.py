@@ -114,7 +114,7 @@ def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
 
 
 def languages(corpus: Corpus) -> Markup | None:
-    """The languages of what is there, and of what was dropped for its language."""
+    """The languages of the documents, and of documents dropped for their language."""
     kept = [(name, values[0] * corpus.scale, "kept") for name, values in corpus.figures.languages.top(MOST_ROWS)]
     gone: dict[str, int] = {}
     for step in all_steps(corpus.end):
@@ -253,7 +253,7 @@ def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
     if not found.similarities:
         firsts = count(len(found.groups.names))
         note = f"{count(found.rows)} passages were cut out; places where such a passage stands first: {firsts}."
-        return join([tag("h3", "What is repeated most"), _groups(found), tag("p", note, class_="note")])
+        return join([tag("h3", "Most repeated passages"), _groups(found), tag("p", note, class_="note")])
     dropped = step.record.get("dropped", {}).get("duplicate", 0)
     exact, groups = found.similarities.get(100, 0), len(found.groups.names)
     return join(
@@ -272,7 +272,7 @@ def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
 
 
 def _similarities(found: DuplicateFigures) -> Markup:
-    """A column for each per cent; what is exactly the same has one of its own, at the end."""
+    """A column for each per cent; exact copies have one of their own, at the end."""
     first = min(*found.similarities, 99)
     columns = [(per / 100, (per + 1) / 100, float(found.similarities.get(per, 0))) for per in range(first, 101)]
     chart = charts.histogram(

@@ -23,7 +23,7 @@ def anchor(title: str) -> str:
 
 
 Part = tuple[str, Markup | None]
-"""A part of a section: the folder that it is of, and what is shown of it."""
+"""A part of a section: the folder that it is about, and its contents."""
 
 
 def render(found: Gathered, title: str) -> str:

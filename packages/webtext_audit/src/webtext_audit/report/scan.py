@@ -60,7 +60,7 @@ class Pass(Generic[Found]):
         raise NotImplementedError
 
     def over(self, shards: Sequence[Location], total: int | None, workers: int) -> Found:
-        """Read shards in parallel and merge what is found in each; shows progress.
+        """Read shards in parallel and merge their figures; shows progress.
 
         The order in which shards end does not matter. Raises InputError for a shard that can't be read.
         """
@@ -203,7 +203,7 @@ class DuplicatePass(Pass[DuplicateFigures]):
 
 
 def shown(document: Document) -> dict[str, Any]:
-    """What is kept of a document that is an example."""
+    """An example of a document, as it is kept."""
     return {
         "url": document.id[:NAME_CHARACTERS],
         "title": str(document.metadata.get("title") or "")[:NAME_CHARACTERS],

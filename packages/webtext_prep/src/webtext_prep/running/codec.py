@@ -2,7 +2,7 @@
 
 Pickle would be shorter, and runs any code that a message or a file holds. Only data are read here, and names: of a
 function at the top of a module, of a dataclass, whose fields follow, or of an exception. Nothing else is looked up, and
-of what is found nothing is called but the dataclass and the exception. A stage is its class and its settings.
+nothing that is found is called but the dataclass and the exception. A stage is its class and its settings.
 
 JSON has no tuples and no paths. What it lacks is an object with a key `@`, its kind:
 

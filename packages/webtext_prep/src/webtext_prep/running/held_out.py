@@ -38,7 +38,7 @@ class HoldsOut(Stage):
             raise InputError("--only-held-out needs --hold-out SHARE: say which share of the pages that is.")
 
     def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
-        """The run that writes what is held out."""
+        """The run that writes held-out pages."""
         if not self.hold_out or self.only_held_out:
             return []
         return [(replace(self, only_held_out=True), given, f"{output.rstrip('/')}_{HELD_OUT}")]
@@ -51,5 +51,5 @@ class HoldsOut(Stage):
 
     @property
     def may_be_empty(self) -> bool:
-        """Where it writes what is held out, as a small share of few pages may be none."""
+        """Where it writes held-out pages, as a small share of few pages may be none."""
         return self.only_held_out

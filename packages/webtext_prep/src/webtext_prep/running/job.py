@@ -1,4 +1,4 @@
-"""Runs one stage over its inputs: skips what is done, tallies, shows progress, and leaves only complete files.
+"""Runs one stage over its inputs: skips finished tasks, tallies, shows progress, and leaves only complete files.
 
 A stage's work is one or more phases of tasks (`running.tasks`), which an engine (`running.engines`) runs. A task whose
 completion marker still holds is not run again.
@@ -98,7 +98,7 @@ class Job(Run):
         self.local_scratch, self.shared = self._own.scratch, self._own.shared
 
     def run(self) -> Summary:
-        """Do what is left to do, also in the runs that belong to this one, and return the summary.
+        """Do the rest, also in the runs that belong to this one, and return the summary.
 
         Raises InputError if the output belongs to another stage, other settings, or a command at work; WebtextError
         if nothing comes out.

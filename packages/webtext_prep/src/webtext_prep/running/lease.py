@@ -106,7 +106,8 @@ class Lease:
         for _ in range(3):  # whoever is faster, or ends just now, is seen the next time
             found = self._free()
             self._write(found)
-            # An answer may have been lost, and a storage without conditions takes every writer: what is there tells.
+            # An answer may have been lost, and a storage without conditions takes every writer: the object itself
+            # tells.
             if self._is_mine(look(self._place)):
                 self._renewer.start()
                 if found and not self._is_ours(found):

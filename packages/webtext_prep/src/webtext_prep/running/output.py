@@ -53,7 +53,7 @@ def locked(
 ) -> Iterator[None]:
     """Keep a second command off the same output while this one works on it. Raises InputError if one is at work.
 
-    The lock is a file in `state`. The message calls what is at work `who`, and its output by `flag`.
+    The lock is a file in `state`. The message calls the command at work `who`, and its output by `flag`.
     """
     state.mkdir(parents=True, exist_ok=True)
     with (state / LOCK).open("w") as lock:
@@ -148,7 +148,7 @@ class Output:
         return claim
 
     def make_own(self, settings: dict[str, Any], libraries: dict[str, str], *, restart: bool) -> None:
-        """Claim it for this stage, these settings and versions, removing first, for a restart, what is there.
+        """Claim it for this stage, these settings and versions, removing first, for a restart, the old output.
 
         Raises InputError naming the stage, the settings or the libraries that it has been made with.
         """
@@ -248,7 +248,7 @@ class Output:
         """Remove what this run, or an earlier one, keeps in storage."""
         noted = self.state / SHARED
         if noted.is_file():
-            with contextlib.suppress(OSError, InputError):  # what is left costs room, and nothing else
+            with contextlib.suppress(OSError, InputError):  # leftovers cost room, and nothing else
                 SharedScratch(storage.location(noted.read_text(encoding="utf-8"))).remove()
             noted.unlink()
 

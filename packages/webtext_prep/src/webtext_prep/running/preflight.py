@@ -56,7 +56,7 @@ class Place:
     """One disk that a run writes to.
 
     Attributes:
-        folders: what is written there: the output, the state, or both.
+        folders: which are written there: the output, the state, or both.
         needed: bytes that the run will take there.
         written: how many of them an earlier run has written.
         free: bytes that are free there now.

@@ -137,7 +137,7 @@ class Run:
     def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What `make` gives, or gave earlier for the same input and settings.
 
-        Tasks are done as long as their outputs are there. What is marked here stays done without: the files of all but
+        Tasks are done as long as their outputs are there. Tasks marked here stay done without: the files of all but
         the last of its phases can be removed, and a resumed job does not make them again.
 
         Args:

@@ -86,7 +86,7 @@ def make_engine(
     Args:
         name: a value of `--engine`.
         workers: how many tasks run at once; 0 for as many as there are cores.
-        values: what is said about settings of engines.
+        values: the given settings of engines.
         where: names the source of the values in messages.
         flags: the values that came from the command line.
 

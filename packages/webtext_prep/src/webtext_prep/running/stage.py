@@ -38,7 +38,7 @@ from webtext_prep.running.tasks import CollectingTally, Context, Tally, Task, wi
 from webtext_prep.storage.stores.base import Location
 
 Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
-"""Yields what is kept of some documents, and has the tally drop the others."""
+"""Yields the kept ones of some documents, and has the tally drop the others."""
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ class Reads:
         return chosen, [note] if others else []
 
     def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
-        """The files that values of `--input` stand for, and sentences for the summary about what is not read.
+        """The files that values of `--input` stand for, and sentences for the summary about files that are not read.
 
         What lies in the output is not read. Raises InputError as `find_inputs` does.
         """
@@ -211,7 +211,7 @@ class Replays:
     """What a stage says of its input afterwards, for looking at dropped documents without `--keep-dropped`."""
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """What is decided about one document; values that take time to find only where they are asked for."""
+        """The decision about one document; values that take time to find only where they are asked for."""
         return Verdict(None if document.text.strip() else with_reason(document, "empty"))
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
@@ -324,7 +324,7 @@ class DocumentStage(Stage):
 
     @abc.abstractmethod
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-        """Yield what is kept of `documents`, and `tally.drop` each that is not, with its reason."""
+        """Yield the kept ones of `documents`, and `tally.drop` each of the others, with its reason."""
 
     def hints(self, job: Run) -> dict[str, Any]:
         """What its tasks get that their output does not depend on, such as whether machine code would pay."""

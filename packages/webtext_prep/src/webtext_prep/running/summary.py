@@ -24,7 +24,7 @@ class Summary:
         facts: what else it tells (tokens, bytes).
         seconds: how long this run took.
         resumed: whether an earlier run had done all of it.
-        unit: what is counted.
+        unit: the things counted.
         companions: the runs that belong to it.
     """
 

@@ -320,7 +320,7 @@ def _is_text(path: Location) -> bool:
 
 
 def _ranges(path: Location, size: int) -> list[dict[str, Any]]:
-    """The ranges of a large list that can be read without what is before them; none if there are not several."""
+    """The ranges of a large list that can be read without the bytes before them; none if there are not several."""
     if size <= BYTES_PER_STREAM:
         return []
     if is_list_of_lines(path):

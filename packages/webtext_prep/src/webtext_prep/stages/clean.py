@@ -1,4 +1,5 @@
-"""`webtext clean`: repair the text, keep the wanted language, drop what is too short or, by rules, of poor quality.
+"""`webtext clean`: repair the text, keep the wanted language, drop texts that are too short or, by rules, of poor
+quality.
 
 ftfy repairs text that was decoded wrongly, a detector names the language from the beginning of the text, and GPT-2's
 own tokenizer counts tokens. Each is asked only where the answer is in doubt: plain ASCII needs no repair, and a text

@@ -9,7 +9,7 @@ of the input, or further up in the same one. All text that repeated windows cove
     firsts    each range: which windows begin earlier, and where first
     shards    each shard without what they cover, and a row for each passage
 
-With `--hold-out` pages that are held out come before all others. What is decided follows from the input alone: an
+With `--hold-out` pages that are held out come before all others. Decisions follow from the input alone: an
 earlier place counts, even if text is cut there. `dedup/passages.py` says why no window is missed. Memory follows from
 the size of a range and of a shard, not of the corpus.
 """
@@ -241,7 +241,7 @@ class DedupPassages(Stage):
             }
 
     def _pieces(self, document: Document, passages: list[tuple[int, int]], tally: Tally) -> Iterator[Document]:
-        """What is left of a document without its passages."""
+        """The pieces of a document without its passages."""
         hits = joined(document.text, passages, LINE_ENDS)
         pieces = [piece for piece in cut(document.text, hits, 0, self.shortest_piece, LINE_ENDS).pieces if piece]
         tally.notes["passages"] += len(passages)

@@ -1,10 +1,10 @@
 """`webtext download`: fetch each URL, extract its text, and account for every one.
 
 A shard of URLs becomes a shard of documents in the same order and `outcomes/part-00000.jsonl.zst`, one row per URL.
-What is finished goes into a journal at once, so that a kill loses seconds; it is found there, and in the outputs of
+Finished URLs go into a journal at once, so that a kill loses seconds; they are found there, and in the outputs of
 earlier runs, by URL, so that a list may be reordered, grown, or split in another way. A second run asks again only for
-what is retryable, and archives for what is gone. How a shard is fetched is in `crawl/frontier/fetch_loop.py`; here is
-what one run does after another.
+retryable URLs, and archives for pages that are gone. How a shard is fetched is in `crawl/frontier/fetch_loop.py`; here
+is what one run does after another.
 
 Where several tasks fetch at once, each asks hosts of its own only, so that limits for a host hold for all tasks
 together; what leads elsewhere, such as a redirect, is handed on in rounds (`crawl/frontier/rounds.py`).
@@ -83,7 +83,7 @@ class Download(ArchiveSettings, PageStage):
 
     Reads URL shards as `webtext blacklist` writes them, or plain lists of URLs. Writes document shards in the order of
     the lists, and outcomes/ with one row for each URL. Run the same command again to resume after an interruption; once
-    finished, running it again tries what is retryable (timeouts, servers in trouble), in --rounds runs in all.
+    finished, running it again tries retryable URLs (timeouts, servers in trouble), in --rounds runs in all.
     Drops, by outcome: http_404 (and other statuses), timeout, dns, connection, tls, host_down, robots,
     robots_unreachable, too_large, not_html, blocked_address, too_many_redirects, bad_redirect, malformed_url,
     malformed_response, duplicate, empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory,

@@ -55,7 +55,7 @@ from webtext_prep.tokens.runs import encoding_refused, shuffle_key
 from webtext_prep.tokens.token_stage import pair_named
 
 KINDS = (".keys.npy", ".ends.npy", ".urls")
-"""What is known of a shard: its documents' keys and the ends of their URLs (u64 of shape (documents,)), and these."""
+"""Files about a shard: its documents' keys, the ends of their URLs (both u64 of shape (documents,)), and the URLs."""
 _AT_ONCE = 100_000
 _PART = re.compile(r"part-.*\.u32")
 SORT_BYTES = 21

@@ -182,7 +182,7 @@ class MergeTokens(TokenFileStage):
         return draft.checksums(itertools.chain.from_iterable(of_pairs))
 
     def _ranges(self, pair: IndexedTokens) -> Iterator[tuple[str, int, int]]:
-        """What is copied of a pair, in pieces: the kind, the first of them, and one after the last."""
+        """The pieces of a pair to copy: the kind, the first of them, and one after the last."""
         kinds = (
             ("tokens", bin_path(pair.prefix).stat().st_size, self.part_bytes),
             ("sequences", len(pair), self.part_entries),

@@ -3,7 +3,7 @@
     webtext train-filter --good work/voted --against work/crawl --output work/quality
     webtext train-filter --input work/clean --good-when 'score >= 10' --output work/quality
 
-What is learned follows from the texts and what they count as, not from shards, order or workers: a sample is taken by
+The classifier follows from the texts and their sides, not from shards, order or workers: a sample is taken by
 the hash of each text, learned from in the order of these hashes, and one text in ten, by its hash, is held out to
 measure with. A text that is on both sides counts as good. Three phases:
 
@@ -175,7 +175,7 @@ class TrainFilter(Stage):
         return tally.as_dict()
 
     def learn(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: learn from all samples, measure, and write the classifier. Returns what is worth knowing of it."""
+        """Task: learn from all samples, measure, and write the classifier. Returns its figures."""
         compiled, half = task.hints["compiled"], len(task.inputs) // 2
         sides = (task.inputs[:half], task.inputs[half:])
         texts = _Encoded.of(sides, self.ngrams, self.bits, context.report, compiled=compiled)

@@ -205,7 +205,7 @@ class TrainTokenizer(Stage):
         return {**tally.as_dict(), "bytes": size}
 
     def train(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: learn from all samples, measure, and write the tokenizer. Returns what is worth knowing of it."""
+        """Task: learn from all samples, measure, and write the tokenizer. Returns its figures."""
         # How many cores another machine has, it knows. Read once, when the first pool starts.
         threads = task.hints.get("threads") or max(1, available_cores() // context.slots)
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))

@@ -114,7 +114,7 @@ class Urls(Stage):
 
     @functools.cached_property
     def rules(self) -> Rules:
-        """What a submission must be to count. Raises InputError for a list that can't be read, or what is no date."""
+        """What a submission must be to count. Raises InputError for a list that can't be read, or a wrong date."""
         return Rules(
             min_score=None if self.sum_scores else self.min_score,
             over_18=self.include_over_18,

@@ -150,7 +150,7 @@ class _Lines:
     Attributes:
         number: of the next one.
         size: bytes of rows since the last call of `taken`.
-        record: those since the last call of `begin`.
+        record: rows since the last call of `begin`.
         is_ended: whether another one was asked for since then, but there is none.
     """
 

@@ -1,11 +1,11 @@
-"""One run of tasks as job arrays: what is submitted, what has come of it, and what has to be tried again.
+"""One run of tasks as job arrays: which tasks are submitted, their results, and which have to be tried again.
 
 A result in a file is what counts; Slurm is asked, more and more seldom, which jobs still run and how the others ended.
 A job that died, of its node, its memory or its time limit, costs the tasks that it had begun one of their attempts; one
 that was preempted costs none. The tasks without a result go into a new array, each failed one as a job of its own.
 
 Arrays that an earlier process has left are found by their folders: results that came meanwhile are taken, jobs that
-still run are waited for, and only what is left is submitted. An array belongs to this run as far as its call and tasks
+still run are waited for, and only the rest is submitted. An array belongs to this run as far as its call and tasks
 are the same, to the letter; jobs that only do other tasks are cancelled.
 """
 
@@ -226,7 +226,7 @@ class Waiting:
         self._queue += [jobs[at : at + most] for at in range(0, len(jobs), most)]
 
     def _submit(self) -> None:
-        """Submit what is lined up; with a limit on jobs at once one array at a time."""
+        """Submit the waiting tasks; with a limit on jobs at once one array at a time."""
         while self._queue and time.monotonic() >= self._submit_due and not (self._jobs and self._how.at_once):
             jobs = self._queue[0]
             tasks = [[self._encoded[position] for position in positions] for positions in jobs]

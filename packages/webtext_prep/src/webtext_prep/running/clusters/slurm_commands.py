@@ -1,4 +1,4 @@
-"""Slurm's own commands, and what is asked of them: submit a job array, look at jobs, cancel them.
+"""Slurm's own commands, for these uses: submit a job array, look at jobs, cancel them.
 
 Jobs are found by their names, of which each array has one of its own: so an array is found also if this process was
 killed before it had heard its number. squeue tells of jobs that have ended for some minutes (MinJobAge) and needs no

@@ -123,7 +123,7 @@ class JobArray:
 
 
 def arrays_in(folder: Path) -> list[JobArray]:
-    """The arrays in a folder; what is no whole one is removed."""
+    """The arrays in a folder; an incomplete one is removed."""
     found = []
     for own in sorted(folder.iterdir()) if folder.is_dir() else []:
         try:
