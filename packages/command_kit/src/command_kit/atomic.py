@@ -174,7 +174,7 @@ def _new_folder(path: Path) -> tuple[Path, int]:
 
 
 def _replace_folder(new: Path, path: Path, aside: Path) -> None:
-    """Rename `new` to `path`; what is there goes to `aside` whole, since removing takes time and renaming does not."""
+    """Rename `new` to `path`; an old one goes to `aside` whole, since removing takes time and renaming does not."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             path.replace(aside)

@@ -26,7 +26,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether what is written to `stream` may hold colours."""
+    """Whether text written to `stream` may hold colours."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)

@@ -148,7 +148,7 @@ def run_command(
     if parent := os.environ.pop(PARENT, ""):
         from command_kit.processes import end_after
 
-        end_after(lambda: _wait_for_end(int(parent)), signal.SIGTERM)  # is told to stop
+        end_after(lambda: _wait_for_end(int(parent)), signal.SIGTERM)  # gets a signal to stop
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A file name that is not UTF-8 is printed like this, and in JSON reads back.

@@ -38,7 +38,7 @@ def hide_credentials(text: str) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for what is no JSON, or nested deeper than Python can follow.
+    """The value of a JSON text. Raises ValueError for a text that is no JSON, or nested deeper than Python can follow.
 
     >>> parse_json('{"a": [1, 2]}')
     {'a': [1, 2]}

@@ -92,7 +92,7 @@ class Machine:
             else:
                 continue
             folder = mount / path.strip("/")
-            # A container may show its own group as the root, under another path than the process is told.
+            # A container may show its own group as the root, under another path than the process sees.
             for group in [folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))]:
                 # No such file, or "max": no limit here.
                 with contextlib.suppress(OSError, ValueError):
@@ -120,7 +120,7 @@ class Check:
     Attributes:
         name: what it is, in a word or two.
         found: what was found.
-        advice: what is wrong and what to do; empty where all is well. What is only optional is no reason for one.
+        advice: what is wrong and what to do; empty where all is well. A missing optional part is no reason for one.
     """
 
     name: str

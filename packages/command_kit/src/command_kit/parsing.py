@@ -131,7 +131,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(description=inspect.cleandoc(description or "") or None, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
-        """As argparse does, but with nothing left over: what is unknown is this parser's mistake to explain."""
+        """As argparse does, but with nothing left over: an unknown argument is this parser's mistake to explain."""
         words: Sequence[str] = sys.argv[1:] if args is None else args
         if not words and any(isinstance(one, argparse._SubParsersAction) and one.required for one in self._actions):
             self.print_help(sys.stderr)

@@ -4,7 +4,7 @@
 
 On a terminal the line is redrawn a few times per second and fits the terminal's width; in a log file or a pipe a new
 line comes every four seconds in the first half minute, and then every half minute, so that logs stay short. A thread of
-its own shows the line also while nothing is reported, so that a job that hangs can be told from one that works. The
+its own shows the line also while nothing is reported, so that a job that hangs looks different from one that works. The
 time left follows from the rate since the start, without what an earlier run had done.
 """
 
@@ -53,7 +53,7 @@ class Progress:
 
     Args:
         label: what the line begins with, the name of the command.
-        unit: what is counted, in the plural ("documents").
+        unit: the things counted, in the plural ("documents").
         total: how many units there are in all, or None where that is unknown.
         done: how many an earlier run had already done.
         stream: where to show it; standard error by default.

@@ -68,7 +68,7 @@ class Limits(NamedTuple):
         return " and ".join(f"{words[name]} {value:,}" for name, value in self._asdict().items() if value is not None)
 
     def hold(self, value: float) -> bool:
-        """Whether `value` is inside; what is not a finite number never is."""
+        """Whether `value` is inside; infinity and NaN never are."""
         return (
             math.isfinite(value)
             and (self.ge is None or value >= self.ge)

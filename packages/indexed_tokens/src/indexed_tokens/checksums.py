@@ -67,7 +67,7 @@ def _power(size: int) -> int:
 
 
 def checksum_of_file(path: Path, count: Callable[[int], object] = lambda _: None) -> Checksum:
-    """The checksum of a file, read in pieces, each of which `count` is told the size of. Raises OSError."""
+    """The checksum of a file, read in pieces; `count` gets the size of each. Raises OSError."""
     size = crc = 0
     with path.open("rb") as file:
         while piece := file.read(READ_BYTES):
@@ -141,7 +141,7 @@ def check_token_files(
     Args:
         path: the prefix, or the path of either file.
         whole: read the `.bin`, too; without it only its size is compared, and the index is read.
-        count: is told the bytes read since the last call.
+        count: called with the bytes read since the last call.
 
     Raises IndexedTokensError naming the file that is not what was written.
     """

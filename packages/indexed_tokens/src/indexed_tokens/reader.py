@@ -47,7 +47,7 @@ TOKENS_SUFFIX = "_text_document"
 
 
 def prefix_of(path: str | Path) -> Path:
-    """The prefix that `path` names: itself, or what is before `.bin` or `.idx`."""
+    """The prefix that `path` names: itself, or the part before `.bin` or `.idx`."""
     path = Path(path)
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 

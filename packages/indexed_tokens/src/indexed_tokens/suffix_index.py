@@ -152,7 +152,7 @@ class SuffixIndex:
     Attributes:
         tokens: the token files.
         begins: see `document_begins`.
-        parts: what is sorted together.
+        parts: each is sorted as one.
         positions: for each part, where its suffixes begin, from the part's first token on, in their order: u32 of
             shape (tokens of the part,).
         text: all tokens of the `.bin`, mapped.
@@ -247,7 +247,7 @@ def longest_matches(indices: Sequence[SuffixIndex], query: npt.ArrayLike) -> Int
     end at one place need no search: a text that was copied whole costs little.
 
     Args:
-        indices: what is searched.
+        indices: the searched ones.
         query: token ids, shape (n,).
 
     Raises IndexedTokensError for a damaged index.

@@ -1,6 +1,6 @@
 """Charts as SVG, and the HTML around them, for pages that load nothing: `webtext report` and `gpt2 plot`.
 
-`markup` builds HTML and SVG, escapes what is put in, and has the style sheets; `drawing` and `curves` make charts of
+`markup` builds HTML and SVG, escapes its arguments, and has the style sheets; `drawing` and `curves` make charts of
 numbers; `numbers` writes numbers as people read them. Nothing but the standard library is needed.
 """
 

@@ -135,7 +135,7 @@ def _ticks_up(axes: Axes, height: int) -> list[float]:
 
 
 def _values(axes: Axes, height: int) -> Iterator[Markup]:
-    """What is written at the left of a chart."""
+    """The labels at the left of a chart."""
     for value in _ticks_up(axes, height):
         place = _down(axes, height, value) + 4
         yield tag("text", axes.show_up(value), class_="tick", x=GUTTER - 8, y=place, text_anchor="end")

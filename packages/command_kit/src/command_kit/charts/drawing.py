@@ -115,7 +115,7 @@ class _Plot:
         return round(TOP + self.inner * (1 - self.vertical.share(y)), 1)
 
     def grid(self, levels: Iterable[float], show: Show, *, at_end: bool) -> tuple[list[Markup], list[Markup]]:
-        """Lines across at some values, and what is written on them, at the left or at the right end."""
+        """Lines across at some values, and their labels, at the left or at the right end."""
         places = [(value, self.down(value)) for value in levels]
         lines = [tag("line", class_="grid", x1=0, x2="100%", y1=place, y2=place) for _, place in places]
         at, anchor = ("100%", "end") if at_end else (0, "start")

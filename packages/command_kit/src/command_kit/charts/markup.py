@@ -1,4 +1,4 @@
-"""HTML and SVG as nested calls. What is put in is escaped, unless it is markup already: hostile text stays text.
+"""HTML and SVG as nested calls. Arguments are escaped, unless they are markup already: hostile text stays text.
 
     tag("p", "1 < 2", tag("b", "!"), class_="note")   ->   <p class="note">1 &lt; 2<b>!</b></p>
 

@@ -109,7 +109,7 @@ def over_documents(
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """Each probability corrected for how many there are (Holm 1979): what is below a level holds for all together."""
+    """Each probability corrected for how many there are (Holm 1979): all below a level hold together."""
     order = sorted(range(len(probabilities)), key=probabilities.__getitem__)
     found, largest = [0.0] * len(order), 0.0
     for rank, place in enumerate(order):

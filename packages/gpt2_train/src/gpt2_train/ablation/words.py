@@ -41,12 +41,12 @@ def described(result: Result) -> str:
 
 
 def headlines(result: Result) -> list[str]:
-    """What is found of every arm, and how far it is to be trusted, in sentences."""
+    """The findings on every arm, and how far they can be trusted, in sentences."""
     return [line for arm in result["arms"][1:] for line in sentences(result, arm["name"])] + [_seen(result)]
 
 
 def sentences(result: Result, arm: str) -> Iterator[str]:
-    """What is found of one arm: its difference on each set, what it is worth, and what it reads."""
+    """The findings on one arm: its difference on each set, what it is worth, and what it reads."""
     found = [entry for entry in result["comparisons"] if entry["arm"] == arm]
     yield f"{arm} against {result['baseline']}: " + ", ".join(
         _difference(entry, first=entry is found[0]) for entry in found

@@ -42,7 +42,7 @@ def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
 def check_model(info: CheckpointInfo) -> TensorReader:
     """Compare the model that a checkpoint claims with its index and the sizes of its files; returns what reads these.
 
-    Raises Gpt2UsageError for what is missing or has another shape: then no model of that shape may be built.
+    Raises Gpt2UsageError for a tensor that is missing or has another shape: then no model of that shape may be built.
     """
     names = [name for name in info.files if _part_of(name) == "model"]
     problem = next(filter(None, (_problem_of_size(info, name) for name in names)), None)
@@ -88,7 +88,7 @@ def check_files(info: CheckpointInfo, parts: Collection[str], *, rank: int = 0, 
 
 
 def problem_of_file(info: CheckpointInfo, name: str, count: Callable[[int], object] = lambda _: None) -> str:
-    """What is wrong with a file of a checkpoint, in a few words; nothing if it is what was written.
+    """What is wrong with a file of a checkpoint, in a few words; nothing if it is as it was written.
 
     `count` is called with the bytes read since the last call.
     """
@@ -211,7 +211,7 @@ class Verified:
         files: how many files with tensors it has.
         bytes: their size.
         has_optimizer: whether a run can resume from it.
-        problems: what is wrong with it; empty if nothing is.
+        problems: a sentence for each; empty if there is none.
     """
 
     folder: Path

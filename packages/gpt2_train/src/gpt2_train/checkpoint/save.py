@@ -344,7 +344,7 @@ class Saver:
             except BaseException as error:
                 self._outcome = error
 
-        # A daemon: a run that is interrupted ends at once, and what is half written has no name yet.
+        # A daemon: a run that is interrupted ends at once, and a half-written checkpoint has no name yet.
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 

@@ -101,7 +101,7 @@ class CopyPlanner(dcp.DefaultSavePlanner):
         self.copies = copies
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """The copy of what is written under `index`."""
+        """The copy of the tensor written under `index`."""
         return self.copies[index.fqn]
 
 

@@ -71,7 +71,7 @@ def check_stored(origin: Path, config: ModelConfig, size: int, stored: Callable[
         origin: the file or folder, for messages.
         config: what it claims.
         size: bytes of its files with tensors.
-        stored: what is stored of a parameter, by its name in `gpt2.py`; None for nothing. The embedding may have more
+        stored: the stored form of a parameter, by its name in `gpt2.py`; None for nothing. The embedding may have more
             rows than the vocabulary.
     """
     values = 0

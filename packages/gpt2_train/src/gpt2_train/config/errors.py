@@ -65,4 +65,4 @@ def shortened(text: str, length: int = 40) -> str:
 ASSUMED_TOKENIZER = (
     "{} has no tokenizer, but as many token ids as GPT-2: taking GPT-2's; if it has another, give it by --tokenizer."
 )
-"""What is said of a model whose tokenizer is GPT-2's for want of another."""
+"""The note on a model whose tokenizer is GPT-2's for want of another."""

@@ -475,7 +475,7 @@ class TrainSettings(ModelSettings, DataSettings):
             raise Gpt2UsageError("--eval-task-every, but no --eval-task: name a task, such as lambada:FILE.jsonl.")
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide what is learned, as plain values: a run resumes only while they are the same."""
+        """The settings that decide the weights, as plain values: a run resumes only while they are the same."""
         table = identity(self)
         for name in ("model", "layers", "hidden", "heads", "vocabulary_size"):
             table.pop(name, None)

@@ -1,6 +1,6 @@
 """A model card: what a model is, what it learned from and how, and how to load it, from what its run recorded.
 
-Only what is on record is said. The funnel of the training data comes from the record that `webtext tokenize` leaves
+Only recorded facts are stated. The funnel of the training data comes from the record that `webtext tokenize` leaves
 next to token files, as far as these are still where the run's `config.toml` names them.
 """
 

@@ -240,7 +240,7 @@ def verify(settings: VerifySettings) -> Outcome:
     folders = checkpoints_at(settings.folder)
     with Progress("verify", "bytes", sum(map(bytes_to_read, folders))) as progress:
         checked = [verify_one(folder, progress.advance) for folder in folders]
-    # A run at work removes old checkpoints: what is gone is not damaged.
+    # A run at work removes old checkpoints: a missing one is not damaged.
     found = [entry for entry in checked if entry.folder.exists()]
     bad = [entry for entry in found if entry.problems]
     lines = []

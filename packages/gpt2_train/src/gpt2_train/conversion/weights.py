@@ -1,6 +1,7 @@
 """A model's weights in any kind of file: names, shapes and order of rows are as in `gpt2.py`.
 
-Tensors are read when they are asked for, one at a time, so that converting needs the memory of what is being written.
+Tensors are read when they are asked for, one at a time, so that converting needs the memory of the tensor being
+written.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def heads_first(rows: Tensor, heads: int) -> Tensor:
 def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
     """An embedding (any, hidden) with exactly `rows` rows (rows, hidden): the vocabulary's, then padding.
 
-    What is stored as padding is not used, so that equal models become equal files: the last row of the vocabulary is
+    Stored padding is not used, so that equal models become equal files: the last row of the vocabulary is
     repeated, as Megatron-LM's own converter does. No result depends on it here: ids above the vocabulary are left out
     of loss and choice.
     """

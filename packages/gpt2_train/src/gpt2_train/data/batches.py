@@ -116,7 +116,7 @@ class MicroBatch:
     """Sequences that a process takes at once.
 
     Attributes:
-        rows: int64 (B, T + 1), inputs and, one further on, what is to be predicted.
+        rows: int64 (B, T + 1), inputs and, one further on, the tokens to predict.
         documents: where documents lie in the inputs; None for packed ones.
         counted: predictions that count, of B · T.
     """

@@ -3,7 +3,7 @@
 Sample i of a stream depends on the seed and on i alone, so that any number of data-parallel processes reads the same
 global batch, and a run that resumes, also at another size, or that is made longer, reads on exactly where it stopped.
 The index is built for one pass over the split at a time: every token is seen once before any is seen again, passes
-follow each other without end, and the memory is that of one pass, memory-mapped. What is lost is the rest of a pass
+follow each other without end, and the memory is that of one pass, memory-mapped. Lost is only the rest of a pass
 that does not fill a sequence.
 
 In a blend the corpus of each sample is the one furthest behind its share, as in Megatron-LM: a loop of a few additions

@@ -205,7 +205,7 @@ def work_as_child(work: Callable[[Place, dict[str, Any]], tuple[dict[str, Any], 
 
     Args:
         work: what it does from joining the group to closing it, with its place and the values that it was started
-            with; gives what is reported, and the exit status.
+            with; gives the reports, and the exit status.
         farewell: said when the parent has gone, with `{rank}` and `{size}`.
     """
     config = _read_config()

@@ -11,7 +11,7 @@ gave, in bf16 under autocast to bf16.
 
 Two sums a block, forward and backward (Shoeybi et al. 2019, section 3). With sequence parallelism each of them is a
 reduce-scatter, and a gather before the next matrix (Korthikanti et al. 2022, section 4.2.2): between matrices a process
-has a share of the tokens, and what is saved of norms, dropout and residual stream is 1/t. The backward pass gathers the
+has a share of the tokens, and saves 1/t of norms, dropout and residual stream. The backward pass gathers the
 inputs of matrices again, a quarter more bytes in all; compiled blocks keep them, and as many bytes are sent. Shares are
 contiguous parts of the concatenated rows, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
 give without a copy: with B ≥ t a process has whole sequences. Norms, biases after a sum and positions then get

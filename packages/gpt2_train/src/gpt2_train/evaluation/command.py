@@ -1,7 +1,7 @@
 """`gpt2 evaluate`: measure a checkpoint by one of the tasks in `evaluation/`, held-out loss unless another is named.
 
 This module opens the model, in any number of processes and from any training layout, and prints what the task found;
-what is measured, and by which flags, is the task's own. The settings of all tasks are flags of the one command, and
+the measurements and their flags are the task's own. The settings of all tasks are flags of the one command, and
 keys of the table [evaluate] in a TOML file.
 """
 

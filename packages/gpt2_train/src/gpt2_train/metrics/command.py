@@ -1,6 +1,6 @@
 """`gpt2 plot`: charts of one or more runs, from what they recorded, also while they are running.
 
-Without --output the losses are drawn in the terminal. Needs no torch, nor anything beyond what is installed with
+Without --output the losses are drawn in the terminal. Needs no torch, nor anything beyond the packages installed with
 `gpt2`, but for a PNG.
 """
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def plot(settings: PlotSettings) -> str:
-    """Draw what `settings` ask for; returns what is printed.
+    """Draw what `settings` ask for; returns the text to print.
 
     Raises Gpt2UsageError for a folder without a run, Gpt2Error where a PNG can't be made.
     """

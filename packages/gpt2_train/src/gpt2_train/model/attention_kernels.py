@@ -201,7 +201,7 @@ def attention_work(shape: AttentionShape, device: torch.device) -> Callable[[], 
 
 @contextlib.contextmanager
 def attention_by(choice: AttentionChoice | None) -> Iterator[None]:
-    """Let attention prefer a kernel, in this process and in what is compiled meanwhile; None changes nothing."""
+    """Let attention prefer a kernel, in this process and in graphs compiled meanwhile; None changes nothing."""
     if choice is None:
         yield
         return

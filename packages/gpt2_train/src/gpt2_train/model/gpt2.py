@@ -130,7 +130,7 @@ class GPT2(nn.Module):
     ) -> GPT2:
         """A model with memory on `device` and no values yet, in float32 unless `dtype` says otherwise.
 
-        `change` is given it before it has memory: what is divided then never takes that of the whole.
+        `change` is given it before it has memory: a divided parameter then never takes that of the whole.
         """
         with torch.device("meta"):
             model = cls(config)

@@ -67,7 +67,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _InOnePass(torch.autograd.Function):
-    """Losses, and in the place of the logits their gradient, which follows from what is known of the losses'."""
+    """Losses, and in the place of the logits their gradient, which follows from the known one of the losses."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
@@ -130,7 +130,7 @@ def token_losses(
 
 
 def _wide(logits: Tensor) -> torch.dtype:
-    """What is computed in: float32, or float64 if the logits are."""
+    """The type of the computation: float32, or float64 if the logits are."""
     return torch.promote_types(logits.dtype, torch.float32)
 
 
@@ -156,7 +156,7 @@ def _gradient_in_pieces(
     result = torch.empty_like(logits) if result is None else result
     rows, width = logits.shape
     column, minus_one = local.clamp(0, width - 1)[:, None], -_is_here(local, width).to(total.dtype)[:, None]
-    # Where it is as wide as what is computed, the gradient is made in its place: one copy less.
+    # Where it is as wide as the computation, the gradient is made in its place: one copy less.
     is_wide = result.dtype == total.dtype
     for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
         piece = slice(begin, begin + step)

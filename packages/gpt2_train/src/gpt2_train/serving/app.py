@@ -50,7 +50,7 @@ class Service:
 
     Attributes:
         name: how clients call the model.
-        encoder: its tokenizer and what is known of it; its weights are the thread's.
+        encoder: its tokenizer and its settings; its weights are the thread's.
         thread: what writes.
         limits: what one request may ask for.
     """

@@ -129,7 +129,7 @@ class Guard:
     """Refuses requests with a foreign `Host`, or without the token.
 
     Args:
-        app: what is guarded.
+        app: the guarded one.
         hosts: names that `Host` may have, without port; None for any.
         token: what clients have to send as `Authorization: Bearer TOKEN` to paths below /v1/; None for nothing.
     """

@@ -155,7 +155,7 @@ class ModelThread:
             other.tell(TooManyTextsError())
 
     def cancel(self, texts: Texts) -> None:
-        """Stop writing what is left of `texts`."""
+        """Stop writing the rest of `texts`."""
         if texts in self._open:
             del self._open[texts]
             texts.is_cancelled = True

@@ -29,4 +29,4 @@ class Command(abc.ABC):
 
     @abc.abstractmethod
     def find(self) -> Findings:
-        """Look, and say what was found. Raises InputError for what is not there."""
+        """Look, and say what was found. Raises InputError for missing input."""

@@ -78,7 +78,7 @@ def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return Check("open files", "any number at once")
-    # A stage raises what is allowed as far as it may.
+    # A stage raises the limit as far as it may.
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
         return Check("open files", f"{hard:,} at once", "`download` opens more: lower its --concurrency")
     return Check("open files", f"{soft:,} at once, and as many more as are needed")

@@ -92,7 +92,7 @@ class Blocks:
 
 
 class Packed(msgspec.Struct, array_like=True):
-    """What is passed from one task to another as bytes."""
+    """Records that pass from one task to another as bytes."""
 
     def pack(self) -> bytes:
         """The content of a frame or file."""

@@ -9,7 +9,7 @@ square. So
   shingles that they share: a prefix filter (Bayardo, Ma, Srikant, Scaling Up All Pairs Similarity Search, 2007; Xiao et
   al., Efficient Similarity Joins for Near Duplicate Detection, 2008). Two sets can only be similar if the rarest
   shingles of both have one in common. For each document the cheaper of both ways is taken, they find the same;
-- what is proposed is first held against a bitmap of the parities of hashed shingles, which bounds the overlap from
+- a candidate is first held against a bitmap of the parities of hashed shingles, which bounds the overlap from
   above (Sandes, Teodoro, Melo, Bitmap Filter: Speeding up Exact Set Similarity Joins, 2020), at some 10 ns a pair;
 - what remains is compared exactly, until the overlap can no longer be enough.
 
@@ -73,7 +73,7 @@ class _Index(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What is found of each document by rank, and room to work in."""
+    """The findings on each document by rank, and room to work in."""
 
     representatives: npt.NDArray[np.int32]
     similarities: npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""A condition on what is known of a document: `reddit_score >= 10`, `language == en`."""
+"""A condition on the metadata of a document: `reddit_score >= 10`, `language == en`."""
 
 from __future__ import annotations
 

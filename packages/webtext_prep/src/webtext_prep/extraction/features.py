@@ -1,8 +1,8 @@
-"""What is known of each block of a page before anyone decides whether it is main text: numbers, one row a block.
+"""The features of each block of a page before anyone decides whether it is main text: numbers, one row a block.
 
 They say how a block is written (its length, stops, links), what it lies in (the elements around it: their text, names
-and landmarks), where it stands (on the page, after its heading, in the part with most of the prose), what is alike on
-the page, what is around it, and what the page is like as a whole. Only PHRASES and LABELS are words of one language.
+and landmarks), where it stands (on the page, after its heading, in the part with most of the prose), its likeness to
+others on the page, its neighbours, and the page as a whole. Only PHRASES and LABELS are words of one language.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ SHARES = (0.5, 0.8, 0.95)
 LEVELS = (1, 2, 3, 5, 7)
 """How far up the elements around a block are described; 1 is the parent of its own."""
 FAR = -999.0
-"""A distance to what is not there."""
+"""A distance to something that is not there."""
 
 _CLASSES = np.zeros((256, 5), np.int32)
 """Bytes that are: the first of a character, a stop, a space, a separator, of writing without spaces (by the first)."""
@@ -135,7 +135,7 @@ MEANS = (
 
 @dataclass(frozen=True)
 class Features:
-    """What is known of a page's blocks.
+    """The features of a page's blocks.
 
     Attributes:
         names: of the features.
@@ -298,7 +298,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     found["heading"] = np.where(has_heading, tag[heading], 0).astype(np.float64)
     found["heading words"] = np.where(has_heading, found["words"][heading], -1.0)
     found["heading phrase"] = np.where(has_heading, found["phrase"][heading], 0.0)
-    # What is alike on the page.
+    # Likeness to other blocks on the page.
     alike, alike_words, alike_links, alike_characters = _mean_of_equal(
         blocks.shape[element], words, links.astype(np.float64), characters
     )

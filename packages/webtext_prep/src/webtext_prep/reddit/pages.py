@@ -1,8 +1,8 @@
-"""All submissions of one page as one row of a list of URLs: which URL stands for them, and what is known of them.
+"""All submissions of one page as one row of a list of URLs: which URL stands for them, and their metadata.
 
 When two URLs mean one page: the key by which `webtext urls` puts the submissions of a page together.
 
-The key is for comparing alone: what is fetched is a URL that somebody submitted. So a rule that is wrong for some odd
+The key is for comparing alone: fetched is a URL that somebody submitted. So a rule that is wrong for some odd
 site costs one of two pages there, and never asks a server for an address that nobody wrote. Each rule is one that
 holds for all sites, as far as is known:
 
@@ -67,7 +67,7 @@ def page_key(url: str) -> str:
     >>> page_key("HTTPS://m.Example.com:443/a?b=2&utm_source=x&a=1#top")
     'http://example.com/a?a=1&b=2'
 
-    What is no web address is its own key.
+    A text that is no web address is its own key.
     """
     plain = _PLAIN.fullmatch(url)
     if plain is None:
@@ -144,7 +144,7 @@ def _one_escape(found: re.Match[str]) -> str:
 
 
 class Link(msgspec.Struct, array_like=True, gc=False):
-    """What is kept of a submission: its fields, with texts as they were written.
+    """The kept part of a submission: its fields, with texts as they were written.
 
     Attributes:
         key: the hash of its page's key, in hexadecimal digits.
@@ -166,7 +166,7 @@ class Link(msgspec.Struct, array_like=True, gc=False):
 
 
 class Page(msgspec.Struct, omit_defaults=True, gc=False):
-    """A row of the list: what is known of a page from its submissions. The fields are the keys of the row.
+    """A row of the list: the metadata of a page from its submissions. The fields are the keys of the row.
 
     Attributes:
         url: as the submission with the highest score has it.

@@ -1,6 +1,7 @@
 """Which submissions count: the rules that look at one submission alone, and how people name subreddits and times.
 
-From the rows of a dump to the buckets of a partition file: what is dropped at once, and the page of every other.
+From the rows of a dump to the buckets of a partition file: the submissions dropped at once, and the page of every
+other.
 """
 
 from __future__ import annotations
@@ -125,9 +126,9 @@ class Splitter:
 
     Args:
         rules: which submissions count.
-        buckets: among how many the pages are split. With `keep_dropped` there is one more, for what is dropped.
+        buckets: among how many the pages are split. With `keep_dropped` there is one more, for dropped submissions.
         dump: the file, as messages name it.
-        keep_dropped: whether what is dropped is wanted.
+        keep_dropped: whether dropped submissions are wanted.
         state: what `state` gave when the blocks before were done; None at the beginning.
     """
 
@@ -165,7 +166,7 @@ class Splitter:
         self.tally.read = self.tally.kept + self.tally.dropped.total()
 
     def judged(self, block: bytes) -> Iterator[Document | None]:
-        """For each row of a block what is dropped at once, as it would be kept, or None; adds nothing anywhere."""
+        """For each row of a block the document dropped at once, as it would be kept, or None; adds nothing anywhere."""
         rows = read_rows(block)
         for line, row in enumerate(rows, self._line + 1):
             if isinstance(row, Submission):

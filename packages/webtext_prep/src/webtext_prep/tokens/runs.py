@@ -164,7 +164,7 @@ class EncodedShard:
         return max((int(run.ends[-1]) for run in self.open_runs()), default=0)
 
     def open_runs(self) -> Iterator[Run]:
-        """Its runs, mapped into memory: only what is looked at is read."""
+        """Its runs, mapped into memory: only the parts looked at are read."""
         if not self.runs:
             return
         table = np.memmap(self.table, np.uint64, "r")

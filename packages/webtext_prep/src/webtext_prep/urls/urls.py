@@ -68,7 +68,7 @@ def canonical_host(host: str) -> str:
     host = host.rstrip(".")
     if _PLAIN_HOST.fullmatch(host):
         return host
-    # What is too long for a host is not remembered: thousands of such lines would fill the memory.
+    # A text too long for a host is not remembered: thousands of such lines would fill the memory.
     return (_encoded_host if len(host) <= 253 else _encoded_host.__wrapped__)(host)
 
 

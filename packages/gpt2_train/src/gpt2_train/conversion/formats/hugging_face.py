@@ -1,7 +1,7 @@
 """Hugging Face GPT-2 folders: `config.json`, safetensors (one file or several) or `pytorch_model.bin`, tokenizer files.
 
-What is written loads in `transformers` by `AutoModelForCausalLM` and `AutoTokenizer` without a network. A model whose
-settings differ from GPT-2's own in what it computes is refused, never converted wrongly.
+The written folder loads in `transformers` by `AutoModelForCausalLM` and `AutoTokenizer` without a network. A model
+whose settings differ from GPT-2's own in what it computes is refused, never converted wrongly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _COMPUTED_ALIKE: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "tie_word_embeddings": (True,),
 }
-"""Settings that decide what is computed: the values that are GPT-2's own."""
+"""Settings that decide the computation: the values that are GPT-2's own."""
 
 
 class HuggingFace(ModelFormat):
@@ -194,7 +194,7 @@ def _tensors(file: Path) -> Iterator[_Tensor]:
 
 
 def _stored(found: Mapping[str, _Tensor], name: str) -> StoredTensor | None:
-    """What is stored of a parameter, in the shape that `gpt2.py` has it in."""
+    """The stored parameter, in the shape that `gpt2.py` has it in."""
     entry = found.get(_their_name(name))
     if entry is None:
         return None

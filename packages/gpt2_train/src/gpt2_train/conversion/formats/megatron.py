@@ -85,7 +85,7 @@ def name_in(layout: int, name: str) -> str:
 
 
 def canonical_name(name: str) -> str | None:
-    """The name in `gpt2.py` of an entry of any layout, its prefixes left out or not; None for what is no weight.
+    """The name in `gpt2.py` of an entry of any layout, its prefixes left out or not; None if it is no weight.
 
     The output matrix, where it is stored, is `output.weight`. Raises KeyError for what no GPT-2 has.
     """
@@ -174,7 +174,7 @@ class Megatron(ModelFormat):
         return _iteration_folder(path) is not None
 
     def open(self, path: Path, options: ReadOptions) -> ModelWeights:
-        """The model of all ranks together. Raises Gpt2UsageError for what is missing or another kind of model."""
+        """The model of all ranks together. Raises Gpt2UsageError for missing tensors or another kind of model."""
         folder = _iteration_folder(path)
         if folder is None:
             raise Gpt2UsageError(f"{path} holds no mp_rank_... folders: it is no checkpoint of Megatron-LM.")
@@ -317,7 +317,7 @@ def _read_rank(file: Path) -> _Rank:
 
 
 def _flat(table: Mapping[Any, Any], file: Path, prefix: str = "", depth: int = 0) -> list[tuple[str, Tensor]]:
-    """Dotted names and tensors of nested dictionaries; what is neither is passed over.
+    """Dotted names and tensors of nested dictionaries; other values are passed over.
 
     Raises Gpt2UsageError where they are nested deeper than any version of Megatron-LM nests them.
     """

@@ -14,7 +14,7 @@ from gpt2_train.metrics.plots import Panel, legend_of, smoothing_note
 
 WIDTH, MARGIN, GAP = 960, 28, 32
 MAIN_HEIGHT, SMALL_HEIGHT, HEAD = 300, 180, 48
-"""Heights of charts, and of what is written above one, in pixels."""
+"""Heights of charts, and of the title above one, in pixels."""
 LETTER = 7.2
 """Pixels that a letter of a legend takes on average, rather too many: its real width depends on the reader's fonts."""
 STYLE = """

@@ -116,7 +116,7 @@ def chosen_sinks(texts: Iterable[str]) -> list[type[Sink]]:
 
 
 CLOSE_SECONDS = 60.0
-"""How long the end of a run waits for a sink to send what is left."""
+"""How long the end of a run waits for a sink to send the rest."""
 
 TAGS = {
     "loss": "train/loss",

@@ -2,7 +2,8 @@
 
 Events can't be taken back, but a file may begin with the step from which on what older files say does not count.
 TensorBoard reads files in the order of their names, which begin with a time: each is later than that of the file before
-it, also within a second, or on a machine whose clock is behind. torch's SummaryWriter can't be told its file's name.
+it, also within a second, or on a machine whose clock is behind. torch's SummaryWriter does not take a name for its
+file.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class TensorBoard(Sink):
         self._writer.write(self._event(wall_time=time.time(), **values).SerializeToString())
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Write scalars, at once: what is not on disk when a process is killed would be missing."""
+        """Write scalars, at once: unwritten ones would be missing after a kill."""
         for name, value in values.items():
             self._add(step=step, summary=self._summary.scalar(name, value))
         self._writer.flush()

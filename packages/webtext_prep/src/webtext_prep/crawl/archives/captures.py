@@ -66,7 +66,7 @@ def tried(attempts: Iterable[Generator[Request | Capture, Reply, Capture | str]]
 
     Args:
         attempts: each asks for a capture, and ends with it, or with why there is none; a retryable outcome is the last.
-        answer: what is known without them.
+        answer: the outcome without them.
     """
     for attempt in attempts:
         found = yield from attempt

@@ -93,7 +93,7 @@ class Begun:
 
     @classmethod
     def of(cls, record: WarcRecord, before: Begun) -> Begun:
-        """What is known of a record, and of the one before it, as long as its block has not been read."""
+        """The facts about a record, and about the one before it, as long as its block has not been read."""
         offset, identity = record.stream_pos, record.record_id
         first = before.first if before is not NONE and before.offset == offset else identity
         return cls(offset, identity, first, record.content_length, bool(record.record_type & _OTHER))

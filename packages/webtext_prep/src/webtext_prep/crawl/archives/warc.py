@@ -145,7 +145,7 @@ class ArchiveReader:
         return storage.open_for_reading(self._location)
 
     def entrances(self, every: int, report: Callable[[int], None]) -> list[Place]:
-        """The places of pages, about `every` apart, behind which reading can go on without what is before them.
+        """The places of pages, about `every` apart, after which reading can go on without the bytes before them.
 
         None of them is that of the last page. `report` gets the bytes read.
         """
@@ -165,7 +165,7 @@ class ArchiveReader:
         return found
 
     def pages(self, behind: Place | None = None, until: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
-        """The pages, and what is damaged, in order, from the beginning or after the place `behind`.
+        """The pages, and damaged places, in order, from the beginning or after the place `behind`.
 
         They end at the place `until`, that one included, if it is given.
 

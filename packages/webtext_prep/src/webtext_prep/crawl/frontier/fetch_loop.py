@@ -122,7 +122,7 @@ class Visiting:
     """Brings visits to their ends.
 
     Args:
-        work: the journal of what is done, and with `--save-pages` the pages.
+        work: the journal of finished URLs, and with `--save-pages` the pages.
         fetching: how to fetch.
         report: called with the number of URLs done in all.
         hosts: where requests may be sent; everywhere if None.

@@ -166,7 +166,7 @@ class Queues:
         heapq.heappush(self._timers, (when, next(self._count), host, visit))
 
     def fire_timers(self) -> None:
-        """Do what is due."""
+        """Do the due work."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _, _, host, visit = heapq.heappop(self._timers)

@@ -68,7 +68,7 @@ class Archives:
         return None
 
     def enter(self, visit: Visit, name: str, row: dict[str, Any]) -> None:
-        """Have a visit go on at an archive; `row` is what is known of its URL without that."""
+        """Have a visit go on at an archive; `row` is the row of its URL without that."""
         row = {key: value for key, value in row.items() if key != KEY}  # where the page that is none was saved
         visit.retrieval, visit.url = Retrieval(name, row), self._archives[name].addresses[0]
         visit.failures = visit.retries = 0

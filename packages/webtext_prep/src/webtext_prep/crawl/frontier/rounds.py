@@ -1,4 +1,4 @@
-"""The rounds of a download whose tasks run at once: what is fetched in which.
+"""The rounds of a download whose tasks run at once: which visits are made in which.
 
 The lists that a pass works on are noted when its first round begins: a run that resumes it has the same rounds, and
 finds its tasks' markers and journals, also when some of the lists are finished.
@@ -8,7 +8,7 @@ What tasks hand on to each other are visits that came to another task's host.
     round 0   a task for each list: its own hosts; what leads to others is left in a file for each list
     round 1   a task for each part of all sites: goes on with what leads there; again, some is left
     ...
-    last      one task for all hosts: what is left when it is little, or when no visit can lead on any further
+    last      one task for all hosts: the rest when it is little, or when no visit can lead on any further
     then      each list is written, with what has become of its visits elsewhere
 
 A round begins when the one before it is over, so that a host is asked by one task at any time. Two kinds of files lie

@@ -38,7 +38,7 @@ ARCHIVE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Lists:
-    """What is known of some URLs before any of them is asked for.
+    """The numbers known of some URLs before any of them is asked for.
 
     Attributes:
         urls: how many.

@@ -353,7 +353,7 @@ class Client:
             except TooLargeError:
                 return Reply(PageOutcome.TOO_LARGE, str(url), response.status)
             finally:
-                # Closing, not releasing: what is left of a body that is not wanted is not read either.
+                # Closing, not releasing: the rest of an unwanted body is not read either.
                 if not response.content.is_eof():
                     response.close()
 

@@ -2,7 +2,7 @@
 
 A transaction for each page cost more than fetching it. Records are written when `BATCH` of them have come together, or
 when the first of them has waited `SECONDS`: that much is what a `kill -9` loses. An interruption or an error loses
-nothing, since the end of the block writes what is left.
+nothing, since the end of the block writes the rest.
 
 On this machine the journal of a task lies in the scratch folder, and is found there again. On a node of an engine it is
 a working copy on the node's own disk, made of the segments (`page_cache`) that earlier attempts have kept, and gone at
@@ -157,7 +157,7 @@ def opened(name: str, context: Context, *, save_pages: bool, is_kept: bool = Tru
         name: of the task.
         context: its surroundings.
         save_pages: whether pages are saved.
-        is_kept: whether to keep also what is added now.
+        is_kept: whether to keep also records added now.
     """
     kept = (context.scratch if context.kept is None else context.kept) / JOURNALS / name
     with contextlib.ExitStack() as stack:

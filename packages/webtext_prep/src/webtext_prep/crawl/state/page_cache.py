@@ -7,7 +7,7 @@ which each row of the outcomes finds its record. A copy checks each record; one 
 Segments are what a journal has gained, kept where other machines find it: whole files that never change.
 
 SQLite must not lie on a file system that machines share: its locks and its write-ahead log are not safe there. So on a
-node the journal is a working copy on the node's own disk, and what is added to it is kept in segments, on the shared
+node the journal is a working copy on the node's own disk, and additions are kept in segments, on the shared
 file system or in storage: 20 seconds after the last one, or when 32 MiB have come. A task that goes on, on any
 node, makes its working copy of them; a node that dies takes the last seconds with it.
 

@@ -263,7 +263,7 @@ def _lies_in(identity: str, folder: str | None) -> bool:
 
 
 def _matches(pattern: Location) -> list[tuple[Location, bool]]:
-    """What a pattern matches, by name and without what is hidden, each with whether it is a folder."""
+    """What a pattern matches, by name and without hidden files, each with whether it is a folder."""
     if isinstance(pattern, Path):
         # Path.glob takes no absolute pattern.
         paths = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
@@ -292,7 +292,7 @@ def _folders_from(folder: Location) -> Iterator[Location]:
 
 
 def _shown_in(folder: Location) -> list[tuple[Location, bool]]:
-    """What is not hidden in a folder."""
+    """The files and folders in a folder that are not hidden."""
     return [entry for entry in storage.list_folder(folder) if not entry[0].name.startswith(".")]
 
 

@@ -80,7 +80,7 @@ class PartitionWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is in memory as a run."""
+        """Write the lines in memory as a run."""
         if self._size:
             self._write(self._parts)
             self._parts, self._size = [bytearray() for _ in self._parts], 0
@@ -119,7 +119,7 @@ class PartitionWriter:
 def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES) -> Iterator[PartitionWriter]:
     """Open a partition file for writing; it appears complete when the block ends well, and not at all when it raises.
 
-    A power cut may lose it: it is a file between two phases. Its bytes follow from what is added alone.
+    A power cut may lose it: it is a file between two phases. Its bytes follow from the added lines alone.
     """
     with storage.create(path, durable=False) as file:
         writer = PartitionWriter(file, buckets, run_bytes)

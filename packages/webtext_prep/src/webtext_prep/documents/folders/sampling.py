@@ -83,7 +83,7 @@ def take_sample(
     """The sample of `files`.
 
     Args:
-        files: what is to be read.
+        files: the ones to read.
         sizes: the bytes of each.
         format_name: how shards will be written.
         is_one_document: which files hold one document each, with any number of lines.

@@ -30,8 +30,8 @@ _DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Document]:
     """The rows of a URL list, or of a part of it, as documents without text; `#` begins a comment.
 
-    User names and passwords are taken out of URLs here, so that nothing after knows them. What is not a URL is given
-    back as it is, for the caller to find that out.
+    User names and passwords are taken out of URLs here, so that nothing after knows them. A text that is not a URL is
+    given back as it is, for the caller to find that out.
 
     Raises InputError as its format does.
     """

@@ -162,7 +162,7 @@ class _Stream:
         self.closed = True
 
     def hold(self) -> None:
-        """Hold back what is written from now on."""
+        """Hold back rows written from now on."""
         self._held = bytearray()
 
     def release(self) -> None:

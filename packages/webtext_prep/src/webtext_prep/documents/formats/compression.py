@@ -66,7 +66,7 @@ class _Decompressor(Protocol):
 
 
 class Seekable(Protocol):
-    """What is needed of a file to read a part of it."""
+    """The facts about a file that reading a part of it needs."""
 
     def read(self, size: int = -1, /) -> bytes: ...
     def seek(self, offset: int, whence: int = 0, /) -> int: ...

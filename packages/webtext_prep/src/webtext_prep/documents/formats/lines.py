@@ -100,7 +100,7 @@ def read_lines(location: Location) -> Iterator[bytes]:
 
 def lines_in(location: Location, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of the text in `chunks` (of `location`), as `read_lines` does for a whole file."""
-    begun = bytearray()  # what is known of the line that continues in the next chunk
+    begun = bytearray()  # the beginning of the line that continues in the next chunk
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
         begun += first
@@ -187,7 +187,7 @@ def without_start(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def has_ranges(location: Location) -> bool:
-    """Whether parts of a file can be read without what is before them: it is neither compressed nor in UTF-16.
+    """Whether parts of a file can be read without the bytes before them: it is neither compressed nor in UTF-16.
 
     Raises InputError as `read_chunks` does.
     """

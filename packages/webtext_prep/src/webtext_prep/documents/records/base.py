@@ -30,7 +30,7 @@ class Unreadable(ValueError):
 
     Args:
         reason: what is wrong, in words that are the same for every record of which it is true.
-        detail: what is known of this one record.
+        detail: about this one record.
     """
 
     def __init__(self, reason: str, detail: object = "") -> None:
@@ -65,7 +65,7 @@ class Part:
         begin: where it begins, in what its reader counts: bytes, row groups.
         end: where it ends.
         first: the number of its first record (line, row) in the file, from 1 on.
-        head: what its reader must know of what is before it, as a JSON-like value.
+        head: what its reader must know of the part before it, as a JSON-like value.
     """
 
     begin: int

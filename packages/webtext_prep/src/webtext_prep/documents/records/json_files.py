@@ -178,7 +178,7 @@ class JsonRecords(RecordReader):
 
 
 def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
-    """The values in a text, in blocks. Raises ValueError for what is neither a list nor values one after another."""
+    """The values in a text, in blocks. Raises ValueError if it is neither a list nor values one after another."""
     held: list[str] = []
     is_first = kind is None
     if kind is None:
@@ -254,7 +254,7 @@ class _Text:
         return self._before + len(self._text[: self.at].encode())
 
     def _read_more(self) -> bool:
-        """Forget what is read, and have twice the rest; False if there is no more."""
+        """Forget the part read, and have twice the rest; False if there is no more."""
         if self._is_whole:
             return False
         self._before = self.place()

@@ -89,7 +89,7 @@ class RemoteStore(DraftStore):
         return Note(data, _version(found), max(0.0, time.time() - seconds))
 
     def write_note(self, location: Location, data: bytes, version: str = "") -> None:
-        """See `Store`. Between the look at what is there and the writing another writer may come."""
+        """See `Store`. Between the look at the place and the writing another writer may come."""
         there = self.stamp(location)[2] if self.is_file(location) else ""
         if there != version:
             raise FileExistsError(errno.EEXIST, "another version is there", str(location))

@@ -1,6 +1,6 @@
 """Cutting contaminated passages out of a text, by the rules of the GPT-3 paper as Megatron-LM wrote them down.
 
-Around each n-gram `margin` characters on both sides go, and from there on what is left of the sentence; the text falls
+Around each n-gram `margin` characters on both sides go, and from there on the rest of the sentence; the text falls
 into pieces, and short ones go, too. (Brown et al. 2020, appendix C; Megatron-LM, tools/openwebtext/filter_ngrams.py.)
 """
 
@@ -34,7 +34,7 @@ LINE_ENDS = SENTENCE_ENDS + "\n。！？"
 
 @dataclass(frozen=True)
 class Cut:
-    """What is left of a text.
+    """The pieces of a text that are left.
 
     Attributes:
         pieces: the pieces that stay, in order.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from webtext_prep.text.languages.base import Guess, LanguageDetector
 
 _NO_LANGUAGE = "zxx"
-"""ISO 639 for what is not language: its answer to numbers and program code."""
+"""ISO 639 for text without language: its answer to numbers and program code."""
 
 
 class Py3langid(LanguageDetector):
@@ -26,7 +26,7 @@ class Py3langid(LanguageDetector):
         return sorted({*_identifier().labels} - {_NO_LANGUAGE})
 
     def detect(self, text: str) -> Guess | None:
-        """The most probable language; None for what is not language."""
+        """The most probable language; None for text without language."""
         if not any(map(str.isalpha, text)):
             return None
         language, confidence = self._identifier.classify(text)

@@ -36,7 +36,7 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def apply(self, text: str) -> tuple[str, str | None]:
-        """The text, or what is left of it, and the reason to drop it, or None."""
+        """The text, or its rest, and the reason to drop it, or None."""
 
     def measure(self, text: str) -> dict[str, float | str]:
         """What it measures in a text and compares with its limits, for people who ask why; not needed to judge."""
@@ -49,7 +49,7 @@ class Rule(abc.ABC):
 
 
 Criterion = tuple[str, float, str, float, str]
-"""What is measured, its value, a key of `HOLDS`, the limit, and the reason to drop a text that is beyond it."""
+"""The name of a measure, its value, a key of `HOLDS`, the limit, and the reason to drop a text that is beyond it."""
 HOLDS = {"at least": operator.ge, "at most": operator.le, "more than": operator.gt, "less than": operator.lt}
 
 

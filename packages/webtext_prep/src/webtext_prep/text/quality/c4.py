@@ -33,7 +33,7 @@ class C4(Rule):
 
     A line is removed if it does not end in a period, an exclamation or question mark, or a closing quotation mark; if
     it has too few words, or one that is too long; if it mentions Javascript, or cookies and terms of use. Marks of
-    citations (`[1]`, `[edit]`, `[citation needed]`) are removed. As in the code that made C4, only what is left can
+    citations (`[1]`, `[edit]`, `[citation needed]`) are removed. As in the code that made C4, only the rest can
     drop the page. Sentences are counted by their end marks, at least one a line, not by a trained model. The paper's
     list of offensive words is not part of this rule; repeated passages are left to `webtext dedup`.
     Drops: placeholder_text (lorem ipsum), curly_bracket, too_few_sentences.
