@@ -50,7 +50,7 @@ def as_markdown(tables: dict[str, Any]) -> str:
 def main() -> None:
     """Measure what is asked for; tables that were not asked for keep their earlier figures in the JSON file."""
     known = sorted(module.name for module in pkgutil.iter_modules(data_tables.__path__))
-    parser = argparse.ArgumentParser(description="Speed, memory and quality of each stage beside its peers.")
+    parser = argparse.ArgumentParser(description="Speed, memory and quality of each stage compared with other tools.")
     parser.add_argument("--only", default="", help=f"tables, separated by commas: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="small inputs, no result file")
     parser.add_argument("--long", action="store_true", help="runs of minutes, where a table has them; no result file")

@@ -1,4 +1,4 @@
-"""What a step of training does beside computing: waits, copies and messages, in the layouts that the guide names."""
+"""What a step of training does besides computing: waits, copies and messages, in the layouts that the guide names."""
 
 import pathlib
 

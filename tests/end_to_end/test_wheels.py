@@ -68,7 +68,7 @@ def wheels(tmp_path_factory):
 
 @pytest.mark.exhaustive
 def test_the_wheels_alone_run_the_data_side_of_a_pipeline(wheels, tmp_path):
-    """Installed beside their dependencies, with no checkout and no trainer."""
+    """Installed with their dependencies, with no checkout and no trainer."""
     site = tmp_path / "site"
     for wheel in wheels.glob("*.whl"):
         names = zipfile.ZipFile(wheel).namelist()

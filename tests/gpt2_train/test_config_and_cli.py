@@ -122,7 +122,7 @@ def test_data_may_carry_weights() -> None:
 def test_a_flag_replaces_what_the_file_says_in_other_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], expected: tuple[object, ...]
 ) -> None:
-    """--layers beside a file with layers, hidden and heads dropped all three of them, and then asked for the others."""
+    """--layers with a file with layers, hidden and heads dropped all three of them, and then asked for the others."""
     (tmp_path / "run.toml").write_text("[train]\nlayers = 3\nhidden = 128\nheads = 4\nsteps = 7\n")
     got: list[TrainSettings] = []
     monkeypatch.setattr("gpt2_train.training.launch.launch", lambda settings, **_: got.append(settings) or 0)

@@ -172,7 +172,7 @@ def test_an_output_matrix_of_its_own_is_refused(tmp_path: Path, capsys) -> None:
 def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
     tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    """It said 0 samples and 0 tokens beside step 40, and held float32 whatever the source did, at twice the size."""
+    """It said 0 samples and 0 tokens at step 40, and held float32 for any source, at twice the size."""
     model = random_model(SMALL).to(dtype)
     checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=SMALL, tokenizer=byte_tokenizer())
     checkpointer.save(model_tensors(model), step=40, samples=320)
@@ -234,7 +234,7 @@ class _ArgumentsOfAnotherProgram:
 
 
 def _old_file(path: Path, tensors: dict[str, torch.Tensor], **rest: object) -> None:
-    """A file as the scripts of 2019 wrote it: the old file format, settings and random states beside the model."""
+    """A file as the scripts of 2019 wrote it: the old file format, settings and random states next to the model."""
     path.parent.mkdir(parents=True)
     state = {
         "iteration": 600,

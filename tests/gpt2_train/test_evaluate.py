@@ -337,7 +337,7 @@ def test_a_vocabulary_that_does_not_match_is_said(
 def test_data_of_another_tokenizer_is_refused(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tokenizer beside the token files decides, and --tokenizer replaces the checkpoint's."""
+    """The tokenizer next to the token files decides, and --tokenizer replaces the checkpoint's."""
     data = write_texts(tmp_path / "texts")
     save_corpus_tokenizer(data, byte_tokenizer())
     words = ["evaluate", "--checkpoint", str(run_folder), "--data", data, "--device", "cpu"]

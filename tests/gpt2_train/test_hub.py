@@ -114,7 +114,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model as the hub has it: with pickles and more beside the safetensors."""
+    """A model as the hub has it: with pickles and more next to the safetensors."""
     folder = tmp_path_factory.mktemp("hub") / "model"
     run = save(folder.parent / "run", random_model())
     assert main(["convert", str(run), str(folder), "--to", "hf"]) == 0

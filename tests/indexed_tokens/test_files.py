@@ -374,7 +374,7 @@ def test_files_of_different_types_are_not_merged(write_tokens, tmp_path):
     ids=lambda record: record[:60],
 )
 def test_a_record_that_cannot_be_read_is_a_sentence(write_tokens, record):
-    """The record beside token files may be damaged, or hold anything."""
+    """The record next to token files may be damaged, or hold anything."""
     prefix = write_tokens([[1, 2], [3]])
     record_path(prefix).write_text(record)
     with pytest.raises(IndexedTokensError, match=r"\.json.* copy it again"):

@@ -153,7 +153,7 @@ def latin(tmp_path) -> Path:
 
 @pytest.fixture
 def state_of(home, tmp_path) -> Callable[[Location], Path]:
-    """The folder for the state of an output: beside it, or for an output behind a URL a local one."""
+    """The folder for the state of an output: next to it, or for an output behind a URL a local one."""
     return lambda output: output / ".state" if home == tmp_path else tmp_path / "state" / output.name
 
 

@@ -25,7 +25,7 @@ STATE = ".state/"
 TIMED = "downloaded/outcomes/"
 """Tells, among other things, how long each answer took."""
 MAPPED = {"index-tokens"}
-"""Stages whose output lies beside token files, which are on this machine."""
+"""Stages whose output lies next to token files, which are on this machine."""
 
 
 def run(*arguments: object) -> str:

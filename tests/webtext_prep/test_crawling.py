@@ -164,7 +164,7 @@ def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
 
 
 def test_a_robots_txt_that_is_elsewhere_waits_for_its_turn_there():
-    """It was asked for beside the queue of that host, however busy that was."""
+    """It was asked for past the queue of that host, however busy that was."""
     at_once: dict[str, int] = {}
     most: dict[str, int] = {}
 

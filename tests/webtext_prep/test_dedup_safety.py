@@ -1,4 +1,4 @@
-"""`webtext dedup` beside old documents, and what it tells before and after it removes: losses, alarms, previews."""
+"""`webtext dedup` with old documents, and its reports before and after it removes: losses, alarms, previews."""
 
 import itertools
 import json

@@ -128,7 +128,7 @@ def test_an_edit_counts_wherever_the_function_is_defined(
     webtext, folder, package, read_shards, tmp_path, named, files, edited, source
 ):
     """The file of the module that was named was watched: an edit of a function that it imports from another module, of
-    a decorator, or of a table beside them was "already done", with the old output."""
+    a decorator, or of a table next to them was "already done", with the old output."""
     command = ["filter", "--input", folder, "--output", tmp_path / "out", "--json", "--workers", 1]
     for name, content in {"__init__.py": "", **files}.items():
         package(name, content)
@@ -142,7 +142,7 @@ def test_an_edit_counts_wherever_the_function_is_defined(
 
 
 def test_of_installed_packages_its_own_modules_count(tmp_path):
-    """Others beside it in the same folder are other packages: an edit there is an upgrade."""
+    """Others next to it in the same folder are other packages: an edit there is an upgrade."""
     site = tmp_path / "site-packages"
     for name in ("mine/__init__.py", "mine/words.py", "theirs.py"):
         (site / name).parent.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,7 @@ def corpora(draw) -> tuple[list[set[int]], list[list[int]]]:
     return sets, generator.integers(0, values, (count, bands)).tolist()
 
 
-# Thresholds at and beside the similarities that small sets have.
+# Thresholds at and close to the similarities that small sets have.
 thresholds = st.sampled_from([0.01, 0.3, 1 / 3, 0.5, 0.6, 2 / 3, 0.7, 0.75, 0.8, 0.9, 0.95, 1.0]).flatmap(
     lambda value: st.sampled_from([value, np.nextafter(value, 0), min(np.nextafter(value, 2), 1.0)])
 )

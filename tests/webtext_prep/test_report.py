@@ -33,7 +33,7 @@ def corpus(request, tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """A training run, and what the pipeline beside it kept."""
+    """A training run, and the summaries of the pipeline next to it."""
     return make_run(tmp_path)
 
 

@@ -688,7 +688,7 @@ def test_the_state_of_an_output_behind_a_url_needs_a_place_here(write_shards):
 
 
 def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_shards, tmp_path, shout):
-    """Behind a URL, where no state lies beside it, half an output passed for a shorter corpus."""
+    """Behind a URL, where no state lies next to it, half an output passed for a shorter corpus."""
     folder = write_shards([["a"], [marked("http://b", fail=True)]])
     with pytest.raises(KeyError):
         job_of(practice_stages.Shout(), shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()

@@ -1,4 +1,4 @@
-"""`webtext download --save-pages`: standard archives beside the documents, which no interruption loses or tears."""
+"""`webtext download --save-pages`: standard archives next to the documents, which no interruption loses or tears."""
 
 import contextlib
 import gzip

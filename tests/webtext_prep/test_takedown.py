@@ -130,7 +130,7 @@ def made(pages, tmp_path_factory):
 
 @pytest.fixture
 def work(made, removed):
-    """The outputs of a run, as it made them; the pages to be removed are in `remove.txt` beside the folder."""
+    """The outputs of a run, as it made them; the pages to be removed are in `remove.txt` next to the folder."""
     home, copied = made
     shutil.rmtree(home)
     shutil.copytree(copied, home)

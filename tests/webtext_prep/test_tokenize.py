@@ -124,7 +124,7 @@ def own_tokenizer(tmp_path) -> Path:
 
 
 def test_the_tokenizer_travels_with_the_corpus(source, own_tokenizer, tmp_path, capsys):
-    """The token files of another tokenizer had nothing beside them that said so: they were read as GPT-2's."""
+    """The token files of another tokenizer had nothing next to them that said so: they were read as GPT-2's."""
     run(capsys, "--input", source, "--output", tmp_path / "a")
     run(capsys, "--input", source, "--output", tmp_path / "b", "--tokenizer", own_tokenizer)
     assert corpus_tokenizer(tmp_path / "a_text_document") is Tokenizer.gpt2()

@@ -88,7 +88,7 @@ def test_the_same_bytes_whatever_the_shards_their_order_the_workers_and_the_comp
 
 
 def test_a_score_may_be_the_label(write_shards, train):
-    """As readers' votes: of one folder, or of one beside another."""
+    """As readers' votes: of one folder, or of one against another."""
     mixed = [Document(d.url, d.text, {"reddit_score": 12 if d in GOOD else n % 10}) for n, d in
              enumerate([*GOOD, *AGAINST])]  # fmt: skip
     one = write_shards([mixed], "one")

@@ -89,7 +89,7 @@ def make_corpus(folder: Path) -> Path:
 
 
 def make_run(folder: Path) -> Path:
-    """A training run, and the summaries that the pipeline kept beside it."""
+    """A training run, and the summaries that the pipeline kept next to it."""
     model = folder / "model"
     (model / "checkpoints").mkdir(parents=True)
     (model / "config.toml").write_text('[train]\nlayers = 4\nlr = 0.004\ndata = ["corpus_text_document"]\n')

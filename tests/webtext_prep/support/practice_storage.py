@@ -1,7 +1,7 @@
 """A remote file system for tests that lies in a folder of this machine, so that other processes see it, too.
 
 It is reached as `practice:///folder`, through fsspec alone: whatever takes its files for files of this machine fails.
-Other processes find it by the entry point beside this file.
+Other processes find it by the entry point next to this file.
 """
 
 import fsspec

@@ -73,7 +73,7 @@ class Step:
     Attributes:
         stage: its stage.
         sources: what it reads, below a place.
-        target: what it writes, below the same place; "" for a stage that writes beside its input.
+        target: what it writes, below the same place; "" for a stage that writes next to its input.
         options: the rest.
         maps: whether it maps its input into memory, which must then lie on this machine.
     """
