@@ -146,7 +146,7 @@ def test_workers_do_not_hear_ctrl_c_from_their_first_moment():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process for which no thread runs")
 def test_a_worker_that_is_stuck_ends_with_a_killed_parent():
-    """A worker stuck inside C code outlived its killed parent, and wrote at the same time as the one that did its task again."""
+    """A worker stuck inside C code outlived its killed parent, and wrote along with the one that did its task again."""
     command = [sys.executable, "-c", PROGRAM, "stand_still", "one", "two"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
