@@ -17,6 +17,7 @@ import pytest
 from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
 from tests.indexed_tokens.naive_index import write_index
 
+from gpt2_train.ablation import command as ablation
 from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config import settings
 from gpt2_train.serving import command as serve
@@ -83,6 +84,19 @@ def test_the_examples_of_help_work(
         return real_launch(short, **options)
 
     monkeypatch.setattr(launch, "launch", short_launch)
+    if command == "ablate":
+        for name in ("a", "b"):
+            with IndexedTokensWriter(sandbox / "work" / f"{name}_text_document") as writer:
+                for number in range(40):
+                    writer.add([*f"Text {name} {number} of a corpus, ".encode() * 9, END])
+            save_corpus_tokenizer(sandbox / "work" / f"{name}_text_document", byte_tokenizer())
+        (sandbox / "texts_i_like").mkdir()
+        for number in range(12):
+            (sandbox / "texts_i_like" / f"{number}.txt").write_text(f"The text {number} that I like. " * 9)
+        real_ablate, tiny = ablation.ablate, {"layers": 1, "hidden": 16, "heads": 2, "steps": 2, "seeds": 2}
+        monkeypatch.setattr(
+            ablation, "ablate", lambda asked, **more: real_ablate(dataclasses.replace(asked, **tiny), **more)
+        )
     if command == "seen":
         shutil.rmtree(sandbox / "runs" / "first")
         words = "train --data corpus_text_document --output runs/first --sequence-length 64 --device cpu"

@@ -516,5 +516,5 @@ def test_a_plan_asks_no_archive_and_says_how_many_requests_and_hours_all_of_it_w
     gone = stage["read"] - stage["kept"]
     assert plan["sampled"] < 40 and gone and not archives.asked
     assert f"wayback: some {2 * gone:,} requests for {gone:,} pages that are gone" in (notes := " ".join(plan["notes"]))
-    assert "at 60 an hour" in notes and "comes on top of what is left" in notes
+    assert "at 60 an hour" in notes and "come on top of these" in notes
     assert stage["seconds"] >= 2 * gone * 60

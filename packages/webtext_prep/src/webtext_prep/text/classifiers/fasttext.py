@@ -16,7 +16,7 @@ from webtext_prep.errors import InputError
 
 MAGIC = (793712314).to_bytes(4, "little")
 """With which each of its files begins."""
-_CHECK = "import sys, fasttext; fasttext.load_model(sys.argv[1]).predict('', k=-1)"
+_CHECK = "import sys, fasttext; fasttext.load_model(sys.argv[1]).predict('', k=-1)[0] or sys.exit('it has no labels')"
 LABELS = tuple(f"__label__{name}" for name in ("hq", "good", "high", "positive", "pos", "1"))
 """What such models call good documents: the first of these that a model has."""
 
