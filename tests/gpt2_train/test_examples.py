@@ -54,7 +54,11 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
+# Comparing corpora takes 21 runs, however short; test_ablate.py has an ordinary test of it.
+MANY_RUNS = {"ablate": pytest.mark.exhaustive}
+
+
+@pytest.mark.parametrize("command", [None, *(pytest.param(name, marks=MANY_RUNS.get(name, ())) for name in COMMANDS)])
 def test_the_examples_of_help_work(
     command: str | None, sandbox: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

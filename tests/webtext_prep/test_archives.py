@@ -370,6 +370,7 @@ def bytes_of(output):
     return shards, [{**row, "fetched_at": "", "attempts": 0, "page": None} for row in made(output)[0]]
 
 
+@pytest.mark.exhaustive
 def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tmp_path):
     """kill -9 at several moments, as one process and as two: nothing lost, and never more than the limit."""
     urls = archived_web(archives)
