@@ -236,6 +236,19 @@ def test_the_time_of_a_run_follows_from_its_tokens(capsys: pytest.CaptureFixture
     assert found["seconds"] == pytest.approx(8_192_000 * 2.431e9 / 100e12, rel=1e-3)
 
 
+def test_the_price_of_a_run_follows_from_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "estimate --model 124M --data-parallel 8 --batch-tokens 524288 --tokens 10_000_000_000 --tflops 100 --price 2.5"
+    )
+    assert main([*words.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tokens_per_step"] == 524_288
+    assert found["price"] == pytest.approx(8 * 2.5 * found["seconds"] / 3600)
+    assert main(words.split()) == 0
+    assert f", for {found['price']:,.2f}" in capsys.readouterr().out
+    assert main(["estimate", "--price", "2"]) == 2
+
+
 def test_whether_it_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(capsys, "--model 345M --memory 24")["fits"] is True
     found = report(capsys, "--model 1.5B --memory 24")

@@ -261,6 +261,19 @@ class ModelSettings:
         return ModelConfig(**{name: int(value) for name, value in numbers.items() if value is not None}, **rest)
 
 
+def sequences_of(settings: Any) -> int | None:
+    """The sequences in an optimizer step, by --batch-tokens if given, else by --global-batch-size.
+
+    Raises Gpt2UsageError if --batch-tokens are no whole number of sequences.
+    """
+    tokens, length = settings.batch_tokens, settings.sequence_length
+    if tokens is None:
+        return None if settings.global_batch_size is None else int(settings.global_batch_size)
+    if tokens % length:
+        raise Gpt2UsageError(f"--batch-tokens {tokens:,} is no multiple of --sequence-length {length:,}.")
+    return int(tokens // length)
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainSettings(ModelSettings, DataSettings):
     """The settings of `gpt2 train`. Raises Gpt2UsageError where two don't fit together."""

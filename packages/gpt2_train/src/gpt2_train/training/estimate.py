@@ -17,7 +17,7 @@ from typing import Any, Literal
 from command_kit import add_flags, duration, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_replicas, most_sequences, plan_batches
-from gpt2_train.config.settings import ModelSettings, TrainSettings
+from gpt2_train.config.settings import ModelSettings, TrainSettings, sequences_of
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.memory import (
     GIB,
@@ -67,6 +67,7 @@ class EstimateSettings(ModelSettings):
         default=None,
         help="sequences in one optimizer step; one micro-batch per process without it",
     )
+    batch_tokens: int | None = _of_train("batch_tokens")
     micro_batch_size: int | Literal["auto"] = _of_train(
         "micro_batch_size",
         help="sequences that one process takes at once; auto is what `gpt2 train` takes on GPUs with --memory, and "
@@ -74,6 +75,7 @@ class EstimateSettings(ModelSettings):
     )
     activation_checkpointing: Literal["none", "full", "selective"] = _of_train("activation_checkpointing")
     optimizer: Literal["adamw", "muon"] = _of_train("optimizer")
+    average_tail: float = _of_train("average_tail")
     precision: Literal["fp32", "bf16", "fp16", "auto"] | None = _of_train(
         "precision",
         help="autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, "
@@ -92,10 +94,15 @@ class EstimateSettings(ModelSettings):
     tflops: float | None = _machine(
         None, "TFLOP per second that each process really reaches: with --tokens, says how long it takes", gt=0
     )
+    price: float | None = _machine(
+        None, "price of a process an hour, in any currency: with --tflops, says what the run costs", gt=0
+    )
 
     def __post_init__(self) -> None:
         if self.tflops is not None and self.tokens is None:
             raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens, too.")
+        if self.price is not None and self.tflops is None:
+            raise Gpt2UsageError("--price is for an hour: give --tokens and --tflops, too.")
         self.check_model()
         self.model_config()
         check_replicas(self.data_parallel, self.data_parallel_replicate)
@@ -106,14 +113,14 @@ class EstimateSettings(ModelSettings):
 
         Raises Gpt2UsageError where the global batch can't be divided so.
         """
-        on_cpu, asked = self.device == "cpu", self.micro_batch_size
+        on_cpu, asked, batch = self.device == "cpu", self.micro_batch_size, sequences_of(self)
         if asked == "auto" and self.memory is not None and self.device in ("auto", "cuda"):
-            share = None if self.global_batch_size is None else self.global_batch_size // self.data_parallel
+            share = None if batch is None else batch // self.data_parallel
             asked = fitting_micro_batch(self.model_config(), share, self.room(), **self.layout())
-        if self.global_batch_size is None:
+        if batch is None:
             return most_sequences(self.sequence_length, on_cpu=on_cpu) if asked == "auto" else asked, 1
         length = self.sequence_length
-        return plan_batches(self.global_batch_size, asked, self.data_parallel, on_cpu=on_cpu, sequence_length=length)
+        return plan_batches(batch, asked, self.data_parallel, on_cpu=on_cpu, sequence_length=length)
 
     def room(self) -> float:
         """Bytes that --memory leaves a process for the counted parts."""
@@ -152,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name for name, value in vars(arguments).items() if isinstance(value, int | float | str)}
     ignored = others | overridden_keys(given)
     settings = settings_from(EstimateSettings, arguments, command="train", config=arguments.config, ignore=ignored)
-    if arguments.config is not None and settings.global_batch_size is None:
+    if arguments.config is not None and sequences_of(settings) is None:
         # A run whose file does not say takes this.
         settings = dataclasses.replace(settings, global_batch_size=TrainSettings().global_batch_size)
     result = estimate(settings)
@@ -189,6 +196,8 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
         result |= {"tokens": settings.tokens, "steps": math.ceil(settings.tokens / tokens_per_step), "flops": flops}
         if settings.tflops is not None:
             result["seconds"] = flops / (settings.tflops * 1e12 * processes)
+        if settings.price is not None:
+            result["price"] = result["seconds"] / 3600 * processes * settings.price
     return result
 
 
@@ -231,5 +240,6 @@ def described(result: dict[str, Any]) -> str:
         lines.append(f"{'it fits' if result['fits'] else 'it does not fit'}; {advice}")
     if "flops" in result:
         time = f", {duration(result['seconds'])} in all" if "seconds" in result else ""
-        lines.append(f"{result['tokens']:,} tokens: {result['steps']:,} steps, {result['flops']:.3g} FLOP{time}")
+        price = f", for {result['price']:,.2f}" if "price" in result else ""
+        lines.append(f"{result['tokens']:,} tokens: {result['steps']:,} steps, {result['flops']:.3g} FLOP{time}{price}")
     return "\n".join(lines)

@@ -24,7 +24,7 @@ from gpt2_train.checkpoint.info import CheckpointInfo, describe_tokenizer, lates
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FILE
 from gpt2_train.config.layout import check_tensor_parallel
-from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
+from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_of
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
@@ -258,13 +258,9 @@ def shape_of_run(
 
 
 def with_batch(settings: TrainSettings) -> TrainSettings:
-    """The settings with the batch in sequences. Raises Gpt2UsageError if --batch-tokens are no whole number of them."""
-    tokens, length = settings.batch_tokens, settings.sequence_length
-    if tokens is None:
-        return settings
-    if tokens % length:
-        raise Gpt2UsageError(f"--batch-tokens {tokens:,} is no multiple of --sequence-length {length:,}.")
-    return dataclasses.replace(settings, global_batch_size=tokens // length, batch_tokens=None)
+    """The settings with the batch in sequences. Raises Gpt2UsageError as `sequences_of`."""
+    batch = sequences_of(settings) or settings.global_batch_size
+    return dataclasses.replace(settings, global_batch_size=batch, batch_tokens=None)
 
 
 def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokenizer: Tokenizer) -> ModelConfig:
