@@ -112,10 +112,9 @@ def batches_of_run(keys: Hashes, steps: int, batch: int) -> npt.NDArray[np.int64
     count = steps * batch
     whole, rest = divmod(count, len(keys))
     once_more = np.argsort(mixed(keys + _STEP), kind="stable")[:rest]
-    every = np.arange(len(keys))
-    samples = np.concatenate([*(every for _ in range(whole)), once_more])
-    times = np.concatenate([numbered(keys[part], np.full(len(part), reading)) for reading, part in
-                            enumerate([*(every for _ in range(whole)), once_more])])  # fmt: skip
+    readings = [*([np.arange(len(keys))] * whole), once_more]
+    samples = np.concatenate(readings)
+    times = np.concatenate([numbered(keys[part], np.full(len(part), at)) for at, part in enumerate(readings)])
     order = np.argsort(times, kind="stable")
     samples = samples[order]
     bounds = np.searchsorted(fractions(times[order]) * steps, np.arange(steps + 1))

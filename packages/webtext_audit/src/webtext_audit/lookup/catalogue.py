@@ -38,7 +38,7 @@ from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.runs import encoding_refused, shuffle_key
+from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (
     "listed", "urls", "outcomes", "duplicates", "representatives", "matches", "dropped", "order", "passages",
@@ -118,7 +118,7 @@ class Catalogue:
     def number(self, step: Step, document: Document, file: Location, row: int) -> int | None:
         """The number of a document of a shard in the token files of a step; None if it has none."""
         index, settings = self._open.get((step.name, ORDER)), step.record["settings"]
-        if index is None or file not in index.files or encoding_refused(document, **_held_out(settings)):
+        if index is None or file not in index.files or encoding_refused(document, **held_out_settings(settings)):
             return None
         number = index.files.index(file)
         if settings["shuffle"]:
@@ -164,11 +164,6 @@ def _dumps(step: Step) -> list[Location]:
     return [file for file in step.files if storage.is_file(file)]
 
 
-def _held_out(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Which pages token files hold, as `encoding_refused` takes it."""
-    return {name: settings.get(name, default) for name, default in (("hold_out", 0.0), ("only_held_out", False))}
-
-
 def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
     """The index of where documents come in the token files of `tokenize`; None where its input is gone."""
     try:
@@ -176,7 +171,7 @@ def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
     except InputError:
         return None
     settings = step.record["settings"]
-    options = {name: settings[name] for name in ("shuffle", "seed")} | _held_out(settings)
+    options = {name: settings[name] for name in ("shuffle", "seed")} | held_out_settings(settings)
     return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"])
 
 

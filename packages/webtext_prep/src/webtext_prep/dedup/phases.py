@@ -15,7 +15,7 @@ from webtext_prep import storage
 from webtext_prep.dedup.blocks import Against, Blocks, FrameWriter, read_frame, runs_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import take_sample
+from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.running.markers import digest
@@ -345,10 +345,8 @@ def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
             yield block, content
 
 
-@functools.lru_cache(maxsize=1)
-def _characters_of(shards: tuple[Location, ...]) -> int:
-    """About how many characters the texts of some shards have, asked for once: in storage each is a request."""
-    return take_sample(shards, storage.sizes(shards)).text
+_characters_of = functools.lru_cache(maxsize=1)(characters_in)
+"""`characters_in`, asked for once: in storage each shard is a request."""
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:

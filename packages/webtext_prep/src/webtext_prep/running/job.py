@@ -70,8 +70,8 @@ class Job(Run):
             raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
         self.stage, self.settings, self.restart = stage, settings, restart
         self.output = output = location(settings.output)
-        before, behind = stage.own_inputs()
-        given = [*before, *(path for path in settings.input if path != "-"), *behind]
+        before, after = stage.own_inputs()
+        given = [*before, *(path for path in settings.input if path != "-"), *after]
         self.inputs, self.notes = stage.find(given, output) if given else ([], [])
         self.engine = engine or LocalEngine(settings.workers)
         self.workers, self.keep_dropped = self.engine.workers, settings.keep_dropped

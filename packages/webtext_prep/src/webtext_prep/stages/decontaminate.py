@@ -25,7 +25,7 @@ from command_kit import setting
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, batches, without_surrogates
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import take_sample
+from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.documents.formats.lines import read_lines
@@ -130,8 +130,7 @@ class Decontaminate(Stage):
 
     def hints(self, job: Run) -> dict[str, Any]:
         """Whether there are enough documents and evaluation texts for machine code: see `DocumentStage.hints`."""
-        files = [*job.inputs, *self.setting_files()]
-        return {"compiled": take_sample(files, storage.sizes(files)).text > PLAIN_CHARACTERS}
+        return {"compiled": characters_in([*job.inputs, *self.setting_files()]) > PLAIN_CHARACTERS}
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""

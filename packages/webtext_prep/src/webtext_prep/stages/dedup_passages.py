@@ -45,7 +45,7 @@ from webtext_prep.dedup.passages import (
 )
 from webtext_prep.documents.document import Document, batches, without_surrogates
 from webtext_prep.documents.folders.partitions import load_array, save_array, write_partitions
-from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.sampling import Sample, characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.markers import digest
@@ -256,7 +256,7 @@ class DedupPassages(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Find the anchors that are repeated and the windows that begin earlier, and cut."""
-        size, total = take_sample(job.inputs, storage.sizes(job.inputs)).text, job.expected_documents()
+        size, total = characters_in(job.inputs), job.expected_documents()
         hints = {"compiled": size > PLAIN_CHARACTERS}
 
         def files(kind: str, count: int = len(job.inputs)) -> list[Location]:

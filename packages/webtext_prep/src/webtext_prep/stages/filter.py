@@ -37,13 +37,13 @@ from command_kit.settings import flag_name
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, batches
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.sampling import Sample, characters_in
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import DocumentStage, Outcome, Verdict, shards_outcome, write_shard
+from webtext_prep.running.stage import FilterStage, Outcome, Verdict, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.classifiers import fasttext
@@ -75,7 +75,7 @@ Cut = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Filter(DocumentStage):
+class Filter(FilterStage):
     """Keep the documents for which a Python function returns True, or that a classifier scores highly.
 
     The function is called with each document (its attributes: url, text, metadata). It returns True to keep it, False
@@ -86,7 +86,6 @@ class Filter(DocumentStage):
     name: ClassVar[str] = "filter"
     order: ClassVar[int] = 55
     summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
-    is_independent: ClassVar[bool] = True
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifiers.kernels",)
 
     function: str = setting("", "the function, as FILE.py:NAME or MODULE:NAME", metavar="FILE.py:NAME")
@@ -173,24 +172,13 @@ class Filter(DocumentStage):
             f"{document.url}: return True to keep a document, False or a reason to drop it."
         )
 
-    def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-        """Yield the documents for which there is no reason to drop them."""
-        for document in documents:
-            reason = self.judge(document)
-            if reason is None:
-                yield document
-            else:
-                tally.drop(document, reason)
-
     # A classifier
 
     def hints(self, job: Run) -> dict[str, Any]:
         """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
         if self.function or is_fasttext(self._model_file):
             return {"compiled": False}
-        sizes = storage.sizes(job.inputs)
-        is_large = sum(sizes) > PLAIN_CHARACTERS or take_sample(job.inputs, sizes).text > PLAIN_CHARACTERS
-        return {"compiled": is_large}
+        return {"compiled": characters_in(job.inputs) > PLAIN_CHARACTERS}
 
     @property
     def _model(self) -> Classifier:

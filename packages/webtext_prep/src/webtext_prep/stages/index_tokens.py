@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,7 +51,7 @@ from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens import prefix_doubling
-from webtext_prep.tokens.runs import encoding_refused, shuffle_key
+from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import pair_named
 
 KINDS = (".keys.npy", ".ends.npy", ".urls")
@@ -282,8 +282,7 @@ class Tokenized:
     shards: tuple[Location, ...]
     is_shuffled: bool
     seed: int
-    hold_out: float = 0.0
-    only_held_out: bool = False
+    held_out: Mapping[str, Any]
 
 
 def tokenized(prefix: Path) -> list[Tokenized]:
@@ -299,8 +298,8 @@ def _tokenized(step: Step) -> Iterator[Tokenized]:
         raise InputError(f"{step.name} is gone, or was made again since.")
     if step.stage == "tokenize":
         settings = step.record["settings"]
-        held_out = settings.get("hold_out", 0.0), settings.get("only_held_out", False)
-        yield Tokenized(tuple(step.input_files()), settings["shuffle"], settings["seed"], *held_out)
+        held_out = held_out_settings(settings)
+        yield Tokenized(tuple(step.input_files()), settings["shuffle"], settings["seed"], held_out)
     elif step.stage == "merge-tokens" and not step.plain_files:
         for source in step.inputs:
             yield from _tokenized(source)
@@ -320,7 +319,7 @@ def shard_tasks(sources: Sequence[Tokenized], scratch: Location) -> list[Task]:
                 "source": number,
                 "shuffle": source.is_shuffled,
                 "seed": source.seed,
-                "held_out": [source.hold_out, source.only_held_out],
+                "held_out": source.held_out,
             },
         )
         for at, (number, source, place) in enumerate(shards)
@@ -332,10 +331,9 @@ def read_urls(task: Task, context: Context) -> int:
     keys: list[int] = []
     ends: list[int] = []
     size = 0
-    share, is_only = task.options["held_out"]
     with storage.create(task.outputs[2], durable=False) as file:
         for read, document in enumerate(context.counted(read_documents(task.inputs[0])), 1):
-            if not encoding_refused(document, share, only_held_out=is_only):
+            if not encoding_refused(document, **task.options["held_out"]):
                 keys.append(shuffle_key(document, task.options["seed"]) if task.options["shuffle"] else read)
                 size += file.write(document.id.encode("utf-8", "replace").replace(b"\n", b"%0A") + b"\n")
                 ends.append(size)

@@ -18,7 +18,7 @@ import base64
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -57,6 +57,11 @@ def shuffle_key(document: Document, seed: int) -> int:
 def encoding_refused(document: Document, hold_out: float, *, only_held_out: bool) -> str:
     """Why a document does not go into token files, by the settings of `webtext tokenize`; empty if it does."""
     return held_out_reason(document.url, hold_out, is_only=only_held_out) if document.text else "empty"
+
+
+def held_out_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Which pages `webtext tokenize` with recorded `settings` wrote, as `encoding_refused` takes it."""
+    return {name: settings.get(name, default) for name, default in (("hold_out", 0.0), ("only_held_out", False))}
 
 
 Entries = npt.NDArray[np.uint64]

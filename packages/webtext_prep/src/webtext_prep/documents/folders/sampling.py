@@ -98,6 +98,11 @@ def take_sample(
     return sum(parts, Sample())
 
 
+def characters_in(files: Sequence[Location]) -> int:
+    """About how many characters the texts in some files have."""
+    return take_sample(files, storage.sizes(files)).text
+
+
 def _kind(place: Location) -> str:
     bare = bare_name(place).lower()
     return bare[bare.rfind(".") :] + compression_of(place) if "." in bare else compression_of(place)
