@@ -79,14 +79,8 @@ def run_command_line(output: Path, *flags: object, data: str) -> subprocess.Comp
     return forks.run(command(output, *flags, data=data))
 
 
-def start(words: list[str]) -> subprocess.Popen[str]:
-    """Start a command as users do, which takes seconds more than `forks.Started`."""
-    return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def read_until(process: subprocess.Popen[str] | forks.Started, sign: str) -> list[str]:
+def read_until(process: forks.Started, sign: str) -> list[str]:
     """Read the standard error of a process up to the line with `sign`; returns the lines."""
-    assert process.stderr is not None
     lines: list[str] = []
     for line in process.stderr:
         lines.append(line)

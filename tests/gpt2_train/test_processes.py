@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.gpt2_train import forks
-from tests.gpt2_train.conftest import command, losses, read_until, rows, run_command_line, start
+from tests.gpt2_train.conftest import command, losses, read_until, rows, run_command_line
 
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main

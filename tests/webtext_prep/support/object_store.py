@@ -96,6 +96,7 @@ class ObjectStore:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         moto.start()
+        moto._server.handle_error = lambda request, client_address: None  # of killed commands and cut connections
         proxy = QuietServer(("127.0.0.1", 0), _handler(self, moto.get_host_and_port()))
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         self.endpoint = f"http://127.0.0.1:{proxy.server_port}"
