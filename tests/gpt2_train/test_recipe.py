@@ -13,7 +13,9 @@ from tests.gpt2_train.test_train import assert_same_bits, weights
 
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
-from gpt2_train.config.settings import ModelConfig
+from gpt2_train.config.layout import choose_data_parallel
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import AdamW, decay_cautiously
 from gpt2_train.optim.muon import Muon
@@ -121,3 +123,45 @@ def test_a_batch_in_tokens_is_one_in_sequences(tmp_path: Path, gpt2: Run, capsys
     capsys.readouterr()
     assert gpt2(tmp_path / "other", "--batch-tokens", 70) == 2
     assert "--batch-tokens 70 is no multiple of --sequence-length 16" in capsys.readouterr().err
+
+
+ALL_TOGETHER = (
+    "--optimizer", "muon", "--cautious-decay", "--weight-decay", 0.5, "--init-residual", "zero", "--schedule", "wsd",
+    "--average-tail", 0.5, "--batch-tokens", 64, "--order", "hashed", "--dropout", 0.1, "--steps", 8, "--save-every", 3,
+)  # fmt: skip
+
+
+def test_all_options_together_resume_bit_for_bit_and_convert(tmp_path: Path, gpt2: Run) -> None:
+    """Interrupted inside the tail that is averaged; both models give the same logits in transformers' format."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    assert gpt2(unbroken, *ALL_TOGETHER) == 0
+    assert gpt2(broken, *ALL_TOGETHER) == 0
+    shutil.rmtree(broken / "average")
+    shutil.rmtree(checkpoint(broken, 8))
+    (broken / "checkpoints" / "latest").write_text("step-0000006\n")
+    assert gpt2(broken, *ALL_TOGETHER) == 0
+    assert_same_bits(unbroken, broken, parts=["average", "model", "optimizer"])
+    tokens = torch.arange(12)[None]
+    for name in ("", "average"):
+        ours = open_weights(broken / name).load().eval()
+        assert main(["convert", str(broken / name), str(tmp_path / f"hf{name}")]) == 0
+        theirs = open_weights(tmp_path / f"hf{name}").load().eval()
+        assert torch.equal(ours(tokens)[..., :100], theirs(tokens)[..., :100])
+        assert all(torch.equal(values, weights(unbroken / name)[key]) for key, values in weights(broken / name).items())
+
+
+def test_settings_that_came_later_are_no_part_of_a_run_without_them() -> None:
+    """So that a run that was begun before there were these options resumes."""
+    later = {"average_tail", "cautious_decay", "init_residual", "optimizer", "order"}
+    assert not later & TrainSettings().identity().keys()
+    assert later <= TrainSettings(
+        average_tail=0.1, cautious_decay=True, init_residual="zero", optimizer="muon", order="hashed", steps=1
+    ).identity().keys()  # fmt: skip
+
+
+def test_the_batch_in_tokens_decides_the_layout(tmp_path: Path, gpt2: Run) -> None:
+    """GPUs were chosen, and micro-batches refused, by the default of 8 sequences."""
+    settings = TrainSettings(batch_tokens=24 * 1024)
+    assert settings.global_batch_size == 24
+    assert choose_data_parallel(settings, 12) == 12
+    assert gpt2(tmp_path / "run", "--steps", 1, "--batch-tokens", 256, "--micro-batch-size", 16) == 0

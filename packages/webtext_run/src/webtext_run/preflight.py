@@ -172,7 +172,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     """
     from gpt2_train.config.layout import check_layout, plan_batches
     from gpt2_train.training.command import check_observed
-    from gpt2_train.training.memory import fitting_micro_batch, memory_per_rank, size_line
+    from gpt2_train.training.memory import fitting_micro_batch, layout_of, memory_per_rank, size_line
 
     settings: TrainSettings = step.settings
     if settings.device == "cuda" and not gpus:
@@ -190,15 +190,10 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     config = model_config(settings, vocabulary)
     if not step.restart:
         check_run_folder(settings, config)
-    layout: dict[str, Any] = {
+    layout = layout_of(settings) | {
         "tensor_parallel": settings.tensor_parallel,
-        "sequence_parallel": settings.sequence_parallel,
         "data_parallel": data_parallel,
-        "data_parallel_replicate": settings.data_parallel_replicate,
-        "reshard": settings.reshard,
         "precision": settings.precision or ("bf16" if gpus else "fp32"),
-        "activation_checkpointing": settings.activation_checkpointing,
-        "optimizer": settings.optimizer,
         "compiled": gpus > 0,
     }
     asked = settings.micro_batch_size

@@ -119,6 +119,7 @@ class ModelConfig:
 _NOTHING = object()
 _ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw"}
 _ADDED_LATER |= {"order": "shuffled", "reordered": 0.0}
+_ADDED_LATER |= {"cautious_decay": False, "init_residual": "scaled", "average_tail": 0.0}
 
 _data = functools.partial(setting, group="data")
 _model = functools.partial(setting, group="model")
@@ -454,6 +455,10 @@ class TrainSettings(ModelSettings, DataSettings):
     def __post_init__(self) -> None:
         self.check_model()
         self.split_weights()
+        if self.batch_tokens is not None:
+            # With --init-from the length may still become the model's (`shape_of_run`).
+            batch = max(1, self.batch_tokens // self.sequence_length) if self.init_from else sequences_of(self)
+            object.__setattr__(self, "global_batch_size", batch)
         if sum(value is not None for value in (self.steps, self.epochs, self.tokens, self.minutes)) > 1:
             raise Gpt2UsageError(
                 "the run's length is given twice: give one of --steps, --epochs, --tokens and --minutes."
