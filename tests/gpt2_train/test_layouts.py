@@ -38,7 +38,7 @@ RUN = (
     "--dropout", 0, "--micro-batch-size", 1, "--keep-checkpoints", 0, "--save-every", 4, "--steps", STEPS,
     "--eval-batches", 2, "--average-tail", 0.5, "--cautious-decay",
 )  # fmt: skip
-CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0)
+CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0, "--init-residual", "zero")
 COPIES = ("--data-parallel", 4, "--data-parallel-replicate", 2)
 RUNS: list[tuple[str, int, tuple[object, ...]]] = [
     ("one", 1, RUN),

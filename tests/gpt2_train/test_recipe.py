@@ -68,6 +68,17 @@ def test_a_run_made_longer_averages_its_new_end(averaged: Path, tmp_path: Path, 
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+def test_a_run_made_a_little_longer_averages_no_step_before_its_new_tail(
+    averaged: Path, tmp_path: Path, gpt2: Run
+) -> None:
+    """Its tail are steps 7 to 12; the mean that it resumes with has steps 5 and 6, too."""
+    shutil.copytree(averaged, tmp_path / "run")
+    assert gpt2(tmp_path / "run", *AVERAGED, "--steps", 12) == 0
+    each = [weights(checkpoint(tmp_path / "run", step)) for step in range(9, 13)]
+    for name, values in weights(tmp_path / "run" / "average").items():
+        assert torch.allclose(values, torch.stack([one[name] for one in each]).mean(0), atol=1e-6)
+
+
 def test_the_average_is_a_model_for_every_command(
     averaged: Path, corpus: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

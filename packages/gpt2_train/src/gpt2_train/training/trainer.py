@@ -60,7 +60,7 @@ class Trainer:
         self.copies = half_copies(self.model, world, run.plan.precision, mode, reshard=reshard)
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, settings, world.device)
-        self.average = TailAverage(self.model, self.state.averaged) if settings.average_tail else None
+        self.average = TailAverage(self.model, self.averaged_steps()) if settings.average_tail else None
         tensors = model_tensors(self.model) | self.optimizer.tensors()
         tensors |= self.average.tensors() if self.average is not None else {}
         if run.resumed is not None:
@@ -230,6 +230,11 @@ class Trainer:
             return schedule.progress(step) >= 1 - share
         assert self.state.steps is not None  # known from the start
         return step > self.state.steps - max(1, round(share * self.state.steps))
+
+    def averaged_steps(self) -> int:
+        """The steps whose mean a resumed run goes on with: none where some are before the tail of a longer run."""
+        averaged = self.state.averaged
+        return averaged if self.is_tail(self.state.step - averaged + 1) else 0
 
     def save_average(self) -> None:
         """Save the mean of the weights as a model of its own, at the end of the run."""
