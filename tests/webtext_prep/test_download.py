@@ -517,22 +517,6 @@ def test_what_is_left_to_do_gets_all_the_connections(site, tmp_path, monkeypatch
     assert asked_for == [40]
 
 
-def test_a_journal_of_an_earlier_version_is_noted_and_started_again(site, tmp_path):
-    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a"))
-    journals = tmp_path / "out" / ".state" / "scratch" / "journals"
-    site.routes["/a"] = lambda r: r.answer(404)
-    with pytest.raises(WebtextError):  # nothing kept: the scratch folder stays
-        download(source, tmp_path / "out")
-    del site.routes["/a"]
-    journals.mkdir(exist_ok=True)
-    (journals / "part-00000.journal").write_bytes(b"webtext journal 1\n")
-    (journals / "part-00000.sqlite").write_bytes(b"something else")
-    source.touch()
-    summary = download(write_list(source, site.urls("/a", "/b")), tmp_path / "out")
-    assert outcomes(tmp_path / "out") == ["http_404", "ok"]
-    assert summary.tally.kept == 1
-
-
 def test_a_list_that_was_reordered_and_has_grown_fetches_only_what_is_new(site, tmp_path):
     """Pitfall 8: resume counted line numbers, so that reordering or growing the list corrupted it."""
     old = site.urls("/a", "/b", "/c", "/gone")

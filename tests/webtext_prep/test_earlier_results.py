@@ -43,7 +43,7 @@ def make_generation(tmp_path):
                 journal.add_many(iter(entries))
         set_aside(output, scratch / "journals", tmp_path / "earlier")
         generation = generations_in(tmp_path / "earlier")[0]
-        generation.build_index(generation.index_files, tmp_path / "buckets", lambda count: None)
+        generation.build_index(generation.index, tmp_path / "index", lambda count: None)
         return generation
 
     return make
@@ -79,9 +79,9 @@ def test_only_the_shards_that_hold_a_url_of_the_list_are_read(tmp_path, make_gen
 
 def test_the_index_is_sorted_and_a_url_that_was_listed_often_stands_in_it_once(make_generation):
     generation = make_generation([["http://a.org/"] * 500 + ["http://b.org/"], ["http://a.org/"], []])
-    keys, sources = (np.fromfile(path, kind) for path, kind in zip(generation.index_files, ("<u8", "<u4"), strict=True))
-    a, b = key_of("http://a.org/"), key_of("http://b.org/")
-    assert list(zip(keys.tolist(), sources.tolist(), strict=True)) == sorted([(a, 0), (a, 1), (b, 0)])
+    found = np.fromfile(generation.index, "<u8").tolist()
+    a, b = (key_of(f"http://{host}.org/") >> 24 for host in "ab")
+    assert [(entry >> 24, entry & 0xFFFFFF) for entry in found] == sorted([(a, 0), (a, 1), (b, 0)])
 
 
 def test_the_newest_generation_wins_and_in_it_the_journal_that_a_kill_left(tmp_path, make_generation):

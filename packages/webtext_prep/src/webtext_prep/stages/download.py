@@ -276,7 +276,7 @@ class Download(ArchiveSettings, PageStage):
                 Task(
                     f"earlier-{generation.folder.name}",
                     tuple(generation.sources),
-                    generation.index_files,
+                    (generation.index,),
                     reads=tuple(generation.files),
                 )
                 for generation in generations_in(earlier)
@@ -298,8 +298,8 @@ class Download(ArchiveSettings, PageStage):
         """Task: make what runs over other lists have fetched findable by URL."""
         from webtext_prep.crawl.state.snapshots import Generation
 
-        generation, buckets = Generation(task.inputs[0].parent), context.scratch / f"{task.name}.buckets"
-        return generation.build_index(task.outputs, buckets, context.report)
+        generation, draft = Generation(task.inputs[0].parent), context.scratch / f"{task.name}.index"
+        return generation.build_index(task.outputs[0], draft, context.report)
 
     # One shard
 

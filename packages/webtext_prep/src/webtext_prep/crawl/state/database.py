@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from webtext_prep.crawl.archives.warc_writing import Answer
 
 
-_FORMER_SUFFIX = ".journal"
 SCHEMA = 1
 """Raised when what a journal holds changes; a journal of another schema is set aside."""
 _APPLICATION = 0x77746A31  # "wtj1": tells our files from other programs'
@@ -108,10 +107,6 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._compress = zstandard.ZstdCompressor(level=1).compress
         self._decompress = zstandard.ZstdDecompressor().decompress
-        former = path.with_suffix(_FORMER_SUFFIX)
-        if former.exists():
-            former.unlink()
-            self.notes.append(f"{former.name} was made by an earlier version: its pages are fetched again.")
         reason = _why_not_ours(path)
         aside = None if reason is None else self._set_aside(reason)
         self._open()

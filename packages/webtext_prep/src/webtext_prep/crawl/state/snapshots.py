@@ -2,7 +2,7 @@
 
 When the lists of a download change, in number, order or content, the shards and journals made so far are set aside as
 a generation: a folder of links to them, and an index from URL to shard. A new shard then finds every page that was
-ever fetched for this output, wherever it lay. The index is two sorted arrays on disk, 12 bytes per URL, looked up
+ever fetched for this output, wherever it lay. The index is a sorted array on disk, 8 bytes per URL, made and looked up
 through a memory map; whoever looks up holds 8 bytes for each URL of its own list.
 """
 
@@ -31,12 +31,11 @@ from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome, has_document
 from webtext_prep.extraction.pages import PAGE_METADATA
 from webtext_prep.storage.stores.base import Location
 
-KEYS, SOURCES = "urls.u64", "sources.u32"
-"""The index: sorted keys of URLs, and for each the number of the source that holds it."""
+INDEX = "index.u64"
+"""Sorted: of each URL the upper 40 bits of its key, then the number of the source that holds it."""
 WHOLE = "whole.json"
 """The last file of a generation: without it, making it was cut short."""
-_ENTRY = np.dtype([("key", "<u8"), ("source", "<u4")])
-_BUCKETS = 256
+_SOURCE_BITS = np.uint64((1 << 24) - 1)
 _CHUNK = 1 << 18
 _TOGETHER = 10_000
 """Records that are carried over in one transaction: about a second."""
@@ -85,9 +84,9 @@ class Generation:
         return [*journals, *shards_in(self.folder)]
 
     @property
-    def index_files(self) -> tuple[Location, Location]:
-        """The two files of the index."""
-        return self.folder / KEYS, self.folder / SOURCES
+    def index(self) -> Location:
+        """The index."""
+        return self.folder / INDEX
 
     @property
     def files(self) -> list[Location]:
@@ -118,56 +117,37 @@ class Generation:
                 for row in read_documents(self.folder / OUTCOMES / source.name):
                     yield row.url
 
-    def build_index(self, files: Sequence[Location], buckets: Path, report: Callable[[int], None]) -> int:
-        """Write the two files of the index; `report` gets the URLs done so far. Returns their number.
-
-        Entries go into buckets by their first byte, files in the folder `buckets`, which are then sorted one after the
-        other: memory holds one of 256 buckets, for any number of URLs.
-        """
-        shutil.rmtree(buckets, ignore_errors=True)
-        buckets.mkdir(parents=True)
+    def build_index(self, place: Location, draft: Path, report: Callable[[int], None]) -> int:
+        """Write the index, sorted in the file `draft`; `report` gets the URLs done so far. Returns how many."""
         count = 0
-        for number, source in enumerate(self.sources):
-            keys = map(key_of, self._urls(source))
-            while len(chunk := np.fromiter(itertools.islice(keys, _CHUNK), np.uint64)):
-                _append_to_buckets(buckets, chunk, number)
-                count += len(chunk)
-                report(count)
-        with storage.create(files[0]) as key_file, storage.create(files[1]) as source_file:
-            for bucket in sorted(buckets.iterdir()):
-                entries = np.unique(np.fromfile(bucket, _ENTRY))  # sorted, too
-                key_file.write(entries["key"].tobytes())
-                source_file.write(entries["source"].tobytes())
-        shutil.rmtree(buckets)
+        with draft.open("wb") as file:
+            for number, source in enumerate(self.sources):
+                keys = map(key_of, self._urls(source))
+                while len(chunk := np.fromiter(itertools.islice(keys, _CHUNK), np.uint64)):
+                    file.write(np.unique(chunk & ~_SOURCE_BITS | np.uint64(number)).tobytes())
+                    count += len(chunk)
+                    report(count)
+        if count:
+            entries = np.memmap(draft, "<u8", "r+")
+            entries.sort()
+            entries.flush()
+        storage.publish(draft, place)
         return count
 
     def sources_with(self, keys: NDArray[np.uint64]) -> list[Location]:
-        """The sources that hold any of the URLs with these keys (sorted)."""
-        key_file, source_file = map(storage.local_path, self.index_files)
-        if not key_file.stat().st_size:
+        """The sources that hold any of the URLs with these keys (sorted); one in a trillion may hold none of them."""
+        place = storage.local_path(self.index)
+        if not place.stat().st_size:
             return []
-        known = np.memmap(key_file, "<u8", "r")
-        numbers = np.memmap(source_file, "<u4", "r")
-        wanted: set[int] = set()
+        known, wanted = np.memmap(place, "<u8", "r"), set[int]()
         for start in range(0, len(keys), _CHUNK):
             chunk = keys[start : start + _CHUNK]
-            first, last = np.searchsorted(known, chunk, "left"), np.searchsorted(known, chunk, "right")
-            most = int((last - first).max(initial=0))
-            for step in range(most):  # several sources may hold one URL
-                found = first[first + step < last] + step
-                wanted |= set(np.unique(numbers[found]).tolist())
+            first, last = (known.searchsorted(bound) for bound in (chunk & ~_SOURCE_BITS, chunk | _SOURCE_BITS))
+            for step in range(int((last - first).max(initial=0))):  # several sources may hold one URL
+                found = known[first[first + step < last] + step]
+                wanted |= set(np.unique(found & _SOURCE_BITS).tolist())
         sources = self.sources
         return [sources[number] for number in sorted(wanted)]
-
-
-def _append_to_buckets(folder: Path, keys: NDArray[np.uint64], source: int) -> None:
-    entries = np.empty(len(keys), _ENTRY)
-    entries["key"], entries["source"] = np.sort(keys), source
-    bounds = np.searchsorted(entries["key"], np.arange(1, _BUCKETS, dtype=np.uint64) << np.uint64(56))
-    for bucket, part in enumerate(np.split(entries, bounds)):
-        if len(part):
-            with (folder / f"{bucket:03}").open("ab") as file:
-                file.write(part.tobytes())
 
 
 def generations_in(folder: Location) -> list[Generation]:
@@ -178,7 +158,9 @@ def generations_in(folder: Location) -> list[Generation]:
 
 def generations_of(files: Iterable[Location]) -> list[Generation]:
     """The generations whose files these are, the newest first; one without an index holds nothing."""
-    return [Generation(folder) for folder in sorted({file.parent for file in files if file.name == KEYS}, reverse=True)]
+    return [
+        Generation(folder) for folder in sorted({file.parent for file in files if file.name == INDEX}, reverse=True)
+    ]
 
 
 def set_aside(output: Location, journals: Location, folder: Location) -> None:
