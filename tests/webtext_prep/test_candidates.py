@@ -1,7 +1,6 @@
 """From band keys to parts of work: buckets, components, blocks and frames are what their plain definitions say."""
 
 import collections
-import io
 import itertools
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.dedup import candidates, decisions
-from webtext_prep.dedup.blocks import Blocks, FrameWriter, read_frame, runs_of
+from webtext_prep.dedup.blocks import Blocks, runs_of
 from webtext_prep.text.compiled import compiled
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 
@@ -96,29 +95,6 @@ def test_documents_are_numbered_through_all_shards(tmp_path_factory, counts):
             assert blocks.shards[block] == shard
             assert blocks.numbers(block) == slice(number, number + size)
             number += size
-
-
-@given(st.lists(st.none() | st.binary()))
-def test_each_frame_is_read_by_itself(tmp_path_factory, contents):
-    path = tmp_path_factory.mktemp("frames") / "a.frames"
-    with path.open("wb") as file, FrameWriter(file, len(contents)) as writer:
-        for number, content in enumerate(contents):
-            if content is not None:
-                writer.write(number, content)
-    assert [read_frame(path, number, len(contents)) for number in range(len(contents))] == [
-        content or b"" for content in contents
-    ]
-
-
-def test_a_frame_file_is_known_by_its_content():
-    digests = []
-    for contents in ([b"a", b"b"], [b"a", b"b"], [b"ab", b""], [b"b", b"a"]):
-        with FrameWriter(io.BytesIO(), 2) as writer:
-            for number, content in enumerate(contents):
-                writer.write(number, content)
-        digests.append(writer.digest)
-    assert digests[0] == digests[1]
-    assert len(set(digests)) == 3
 
 
 @given(st.lists(st.integers(-1, 3)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
+from webtext_prep.documents.folders.partitions import read_partition, read_partitions, write_partitions
 from webtext_prep.errors import WebtextError
 
 BUCKETS = 5
@@ -61,6 +61,18 @@ def test_the_same_lines_make_the_same_file(tmp_path):
     lines = [(number * 7 % BUCKETS, b"%d" % number) for number in range(1000)]
     first, second = (write(tmp_path / name, lines, run_bytes=500) for name in "ab")
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_file_is_known_by_its_content(tmp_path):
+    digests = []
+    for contents in ([b"a", b"b"], [b"a", b"b"], [b"ab", b""], [b"b", b"a"]):
+        with write_partitions(tmp_path / "parts", 2) as writer:
+            for bucket, content in enumerate(contents):
+                writer.add_bytes(bucket, content)
+        digests.append(writer.digest)
+        assert [read_partition(tmp_path / "parts", bucket) for bucket in range(2)] == contents
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
 
 
 def test_a_writer_that_fails_leaves_no_file(tmp_path):

@@ -1,27 +1,19 @@
-"""The documents of a corpus in blocks, and files of frames by which parts of a corpus pass from one task to another.
+"""The documents of a corpus in blocks.
 
 A block is a run of documents of one shard that is held in memory at once, however large the shard is. Documents are
 numbered through all shards, so that a number stands for the same document in each phase.
-
-A frame file holds the frames 0 to n - 1, each zstandard-compressed, and at its end where each of them begins: a task
-that wants one frame of each of a thousand files reads no more than that.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import xxhash
-import zstandard
 
 from webtext_prep import storage
 from webtext_prep.documents.folders.partitions import load_array, save_array
@@ -32,10 +24,6 @@ BLOCK_CHARACTERS = 32 << 20
 """Documents, or characters of text, at which a block ends."""
 PART_CHARACTERS = (32 << 20, 128 << 20)
 """What a part of the work weighs, at the least and at the most, but for a component that is heavier by itself."""
-FRAME_LEVEL = 1
-"""zstandard's level for files between two phases: 2.4 times smaller than text, at 400 MB/s."""
-
-_OFFSET = np.dtype("<i8")
 
 
 @dataclass(frozen=True)
@@ -95,66 +83,13 @@ class Packed(msgspec.Struct, array_like=True):
     """Records that pass from one task to another as bytes."""
 
     def pack(self) -> bytes:
-        """The content of a frame or file."""
+        """The content of a partition or file."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def unpack(cls, content: bytes) -> Self:
         """What `pack` made."""
         return msgspec.msgpack.decode(content, type=cls)
-
-
-@functools.lru_cache(maxsize=1)
-def _compressor() -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=FRAME_LEVEL)
-
-
-class FrameWriter:
-    """Writes a frame file; use it in a `with` block.
-
-    Args:
-        stream: where it goes.
-        frames: how many frames it is to have.
-    """
-
-    def __init__(self, stream: BinaryIO, frames: int) -> None:
-        self._stream, self._offsets = stream, np.zeros(frames + 1, _OFFSET)
-        self._digest = xxhash.xxh3_128()
-        self._next = 0
-
-    def __enter__(self) -> FrameWriter:
-        return self
-
-    def write(self, number: int, content: bytes) -> None:
-        """Write one frame; frames come in rising order, and frames left out are empty."""
-        frame = _compressor().compress(content)
-        self._offsets[self._next + 1 : number + 1] = self._offsets[self._next]
-        self._stream.write(frame)
-        self._digest.update(frame)
-        self._offsets[number + 1] = self._offsets[number] + len(frame)
-        self._next = number + 1
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
-        if kind is None:
-            self._offsets[self._next + 1 :] = self._offsets[self._next]
-            self._stream.write(self._offsets.tobytes())
-            self._digest.update(self._offsets.tobytes())
-
-    @property
-    def digest(self) -> str:
-        """What identifies the content of the file, after the block."""
-        return self._digest.hexdigest()
-
-
-def read_frame(place: Location, frame: int, frames: int) -> bytes:
-    """What one of the `frames` frames of a frame file holds; nothing if it was left out."""
-    with storage.local_path(place).open("rb", buffering=0) as file:
-        file.seek(-_OFFSET.itemsize * (frames + 1 - frame), os.SEEK_END)
-        start, end = np.frombuffer(file.read(2 * _OFFSET.itemsize), _OFFSET).tolist()
-        if start == end:
-            return b""
-        file.seek(start)
-        return zstandard.ZstdDecompressor().decompress(file.read(end - start))
 
 
 def runs_of(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import Against, Blocks, FrameWriter, read_frame, runs_of
+from webtext_prep.dedup.blocks import Against, Blocks, runs_of
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.partitions import load_array, save_array
+from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
@@ -184,7 +184,7 @@ class DedupPhases(Previews):
         return {**made, "documents": blocks.documents, **joined}
 
     def collect_suspects(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: the documents of one shard that may be alike others, as a frame for each block and part."""
+        """Task: the documents of one shard that may be alike others, a bucket for each block and part."""
         from webtext_prep.dedup.decisions import Suspects
 
         parts, count, shard = load_array(task.inputs[1]), task.options["parts"], task.options["shard"]
@@ -193,7 +193,7 @@ class DedupPhases(Previews):
         own, first, suspects = blocks.in_shard(shard), blocks.first_of(shard), 0
         is_suspect = parts[first : blocks.first_of(shard + 1)] >= 0
         documents = read_chosen_documents(task.inputs[2], is_suspect.tobytes().__getitem__)
-        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(own) * count) as writer:
+        with write_partitions(task.outputs[0], len(own) * count) as writer:
             for block in own:
                 within = blocks.numbers(block)
                 held = dict(islice(documents, int((parts[within] >= 0).sum())))
@@ -202,13 +202,13 @@ class DedupPhases(Previews):
                     numbers = rows + within.start
                     chosen = [held[number] for number in (numbers - first).tolist()]
                     frame = Suspects.of(numbers, keys[:, rows], chosen).pack()
-                    writer.write((block - own[0]) * count + part, frame)
+                    writer.add_bytes((block - own[0]) * count + part, frame)
                     suspects += len(rows)
                 context.report(within.stop - first)
         return {"suspects": suspects, "digest": writer.digest}
 
     def decide(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: which of the documents of one part go, and which one represents each; a frame for each block."""
+        """Task: which of the documents of one part go, and which one represents each; a bucket for each block."""
         from webtext_prep.dedup.decisions import Decided, Part
 
         blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
@@ -225,14 +225,14 @@ class DedupPhases(Previews):
         found = part.duplicates_at(
             self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
         )
-        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(blocks)) as writer:
+        with write_partitions(task.outputs[0], len(blocks)) as writer:
             for block, content in _frames(task, blocks):
                 gone = list(part.receipts(content, *found, shingling, MATCH_CHARACTERS))
                 if gone:
                     numbers = np.array([duplicate.number for duplicate in gone], np.int64)
                     relation = "duplicate_of" if numbers[0] < against.first else "superseded_by"
                     rows = [duplicate.row(relation) for duplicate in gone]
-                    writer.write(block, Decided(numbers.tobytes(), rows).pack())
+                    writer.add_bytes(block, Decided(numbers.tobytes(), rows).pack())
         return {
             "digest": writer.digest,
             "groups": len(np.unique(found[0][found[0] >= 0])),
@@ -267,7 +267,7 @@ class DedupPhases(Previews):
             for block in blocks.in_shard(task.options["shard"]):
                 found: list[tuple[int, bytes]] = []
                 for of_part in task.reads:
-                    frame = read_frame(of_part, block, len(blocks))
+                    frame = read_partition(of_part, block)
                     if frame:
                         decided = Decided.unpack(frame)
                         found += zip(np.frombuffer(decided.numbers, np.int64).tolist(), decided.rows, strict=True)
@@ -301,7 +301,7 @@ class DedupPhases(Previews):
             Task(
                 f"part-{part:05}",
                 (blocks_path,),
-                (job.scratch / "pairs" / f"part-{part:05}.frames",),
+                (job.scratch / "pairs" / f"part-{part:05}.parts",),
                 {**found, "part": part},
                 hints,
                 reads=suspects,
@@ -331,7 +331,7 @@ class DedupPhases(Previews):
 
 
 def _suspects_of(job: Run, shard: int) -> Location:
-    return job.scratch / "suspects" / f"part-{shard:05}.frames"
+    return job.scratch / "suspects" / f"part-{shard:05}.parts"
 
 
 def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
@@ -339,8 +339,7 @@ def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
     parts = task.options["parts"]
     for block, shard in enumerate(blocks.shards.tolist()):
         own = blocks.in_shard(shard)
-        frame = (block - own[0]) * parts + task.options["part"]
-        content = read_frame(task.reads[shard], frame, len(own) * parts)
+        content = read_partition(task.reads[shard], (block - own[0]) * parts + task.options["part"])
         if content:
             yield block, content
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import FrameWriter, read_frame, runs_of
+from webtext_prep.dedup.blocks import runs_of
 from webtext_prep.dedup.passages import (
     REPEAT,
     WINDOW,
@@ -44,7 +44,7 @@ from webtext_prep.dedup.passages import (
     repeated,
 )
 from webtext_prep.documents.document import Document, batches, without_surrogates
-from webtext_prep.documents.folders.partitions import load_array, save_array, write_partitions
+from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample, characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
@@ -130,14 +130,14 @@ class DedupPassages(Stage):
         return [len(counts), sum(counts)]
 
     def find_repeated(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: of the anchors of one range whether each is repeated, a frame for each shard."""
+        """Task: of the anchors of one range whether each is repeated, a bucket for each shard."""
         number, kind, count = task.options["range"], np.uint64, 0
         batches = batches_of(task.reads, number, kind, RANGE_WINDOWS)
         twice = repeated(np.concatenate([hashes for _, hashes in batch]) for batch in batches)
-        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(task.reads)) as writer:
+        with write_partitions(task.outputs[0], len(task.reads)) as writer:
             for shard, place in enumerate(task.reads):
                 is_repeated = is_in(read_range(place, number, kind), twice)
-                writer.write(shard, np.packbits(is_repeated).tobytes())
+                writer.add_bytes(shard, np.packbits(is_repeated).tobytes())
                 count += int(is_repeated.sum())
                 context.report(count)
         return {"digest": writer.digest, "repeated": count}
@@ -146,11 +146,11 @@ class DedupPassages(Stage):
         """Task: the windows of one shard whose anchors are repeated, by range, in one file of pages that are held out,
         and one of others; and the identities of the documents that have any, with where that of each document ends.
         Returns how many windows there are."""
-        shard, shards, ranges = (task.options[name] for name in ("shard", "shards", "ranges"))
+        shard, ranges = task.options["shard"], task.options["ranges"]
         counts, within = map(load_array, task.inputs[1:])
         sizes = np.bincount(within, minlength=len(task.reads))
         bits = [
-            np.unpackbits(np.frombuffer(read_frame(place, shard, shards), np.uint8), count=size)
+            np.unpackbits(np.frombuffer(read_partition(place, shard), np.uint8), count=size)
             for place, size in zip(task.reads, sizes.tolist(), strict=True)
         ]
         is_repeated = np.empty(len(within), np.bool_)
@@ -180,11 +180,11 @@ class DedupPassages(Stage):
         return total
 
     def find_firsts(self, task: Task, context: Context) -> str:
-        """Task: the windows of one range that begin earlier, a frame for each block of documents of pages that are held
-        out, and then of others. Returns a digest."""
+        """Task: the windows of one range that begin earlier, a bucket for each block of documents of held-out pages,
+        and then of others. Returns a digest."""
         number, blocks = task.options["range"], task.options["blocks"]
         firsts, done = Firsts(), 0
-        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, 2 * blocks[-1]) as writer:
+        with write_partitions(task.outputs[0], 2 * blocks[-1]) as writer:
             for batch in batches_of(task.reads, number, WINDOW, RANGE_WINDOWS):
                 files = np.repeat([at for at, _ in batch], [len(found) for _, found in batch])
                 is_other, shards = np.divmod(files.astype(np.uint32), np.uint32(task.options["shards"]))
@@ -193,7 +193,7 @@ class DedupPassages(Stage):
                 of_block = np.array(blocks)[shards[chosen]] + repeats["document"] // BLOCK
                 of_block += is_other[chosen].astype(np.int64) * blocks[-1]
                 for block, rows in runs_of(of_block):
-                    writer.write(block, longest_runs(repeats[rows]).tobytes())
+                    writer.add_bytes(block, longest_runs(repeats[rows]).tobytes())
                 done += len(windows)
                 context.report(done)
         return writer.digest
@@ -330,7 +330,7 @@ class _Identities:
 
 def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, Records]:
     """The repeated windows of one block of documents, in order, by the number of the document."""
-    frames = (read_frame(place, at, 2 * blocks) for place in places for at in (block, blocks + block))
-    found = np.frombuffer(b"".join(frames), REPEAT)
+    parts = (read_partition(place, at) for place in places for at in (block, blocks + block))
+    found = np.frombuffer(b"".join(parts), REPEAT)
     found = found[np.lexsort((found["word"], found["document"]))]
     return {number: found[rows] for number, rows in runs_of(found["document"])}
