@@ -53,8 +53,6 @@ MAX_SOURCE = 1 << 20
 """Bytes of what a list says of one page."""
 SEPARATOR = 4
 """Bytes between two records of a plain archive: damage in these costs nothing."""
-START = "\n"
-"""In the place of a record's identity, none of which holds that: reading goes on with the record that begins there."""
 _DIGEST = re.compile(r"(?:md5|sha1|sha256|sha512):(?:[A-Z2-7]{26,}=*|[0-9a-f]{32,})")
 _PAGES = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion | WarcRecordType.revisit
 _decode_source = msgspec.json.Decoder(Source).decode
@@ -62,11 +60,11 @@ _decode_source = msgspec.json.Decoder(Source).decode
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in an archive a page lies, so that reading can go on after it.
+    """Where in an archive a page lies.
 
     Attributes:
         offset: of its record in the file, where that can be read from there; of damage, where reading goes on.
-        identity: of its record; of damage `START`.
+        identity: of its record; None for damage.
         number: how many pages and damaged places there are up to this one.
     """
 
@@ -165,7 +163,7 @@ class ArchiveReader:
         return found
 
     def pages(self, behind: Place | None = None, until: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
-        """The pages, and damaged places, in order, from the beginning or after the place `behind`.
+        """The pages, and damaged places, in order, from the beginning or after `behind`, one of `entrances`.
 
         They end at the place `until`, that one included, if it is given.
 
@@ -187,36 +185,23 @@ class ArchiveReader:
 
     def _entries(self, stream: ArchiveStream, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
         """One stretch of readable records after another, each with the damage after it."""
-        compression, skipped = compression_of(stream, self._location), behind.number if behind is not None else 0
-        start, records = self._beginning(stream, behind)
+        compression = compression_of(stream, self._location)
+        start: int | None = behind.offset if behind is not None else 0
+        records, self._begun, self._number = records_from(stream, start or 0), NONE, 0
+        if behind is not None:
+            self._begun, self._number = Begun.of(next(records), NONE), behind.number
         while start is not None:
             last, reason = None, ""
             try:
                 for found in self._pages(records):
-                    if last is not None and last.place.number > skipped:
+                    if last is not None:
                         yield last.found, last.place
                     last = _Last(found, self._begun, Place(self._begun.offset, self._begun.identity, self._number))
             except OSError as error:  # FastWARC's, unless the file could not be read
                 reason = str(error).rstrip(".") or "it is damaged"
             entries, start = self._end_of_stretch(stream, compression, start, last, reason)
-            yield from (entry for entry in entries if entry[1].number > skipped)
+            yield from entries
             self._begun, records = NONE, records_from(stream, start or 0)
-
-    def _beginning(self, stream: ArchiveStream, behind: Place | None) -> tuple[int | None, Iterator[WarcRecord]]:
-        """Where reading begins, and the records from there or, if a record is known by its identity, behind it."""
-        self._begun, self._number = NONE, 0
-        if behind is not None and behind.identity is not None:
-            records = records_from(stream, behind.offset)
-            if behind.identity == START:
-                self._number = behind.number
-                return None if behind.offset >= stream.size else behind.offset, records
-            with contextlib.suppress(OSError):
-                first = next(records, None)
-                if first is not None and first.record_id == behind.identity:
-                    self._number, self._begun = behind.number, Begun.of(first, NONE)
-                    return behind.offset, records
-        # No record of that identity begins there: it lies inside a larger compressed piece.
-        return 0, records_from(stream, 0)
 
     def _end_of_stretch(
         self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, reason: str
@@ -244,7 +229,7 @@ class ArchiveReader:
                 lost = Found(self._file.url(self._number), PageOutcome.DAMAGED)
         offset = end if is_whole else begun.offset
         reason = reason or ("it is cut off" if stream.size else "it is empty")
-        place = Place(stream.size if following is None else following, START, self._number)
+        place = Place(stream.size if following is None else following, None, self._number)
         return [*page, (Damage(offset, reason, lost, is_last=following is None), place)], following
 
     def _pages(self, records: Iterator[WarcRecord]) -> Iterator[Found]:
