@@ -223,7 +223,7 @@ def test_what_a_file_may_not_say(tables, sentence):
 
 
 def measured(read=1000, kept=900, cpu=11.0, wall=30.0, memory=10**8, small=None, **more):
-    return Measured(read, kept, more.pop("dropped", {}), more, Usage(cpu, wall, memory), 10**6, 5 * 10**5, small)
+    return Measured(read, kept, more.pop("dropped", {}), more, Usage(cpu, wall, memory), 5 * 10**5, small)
 
 
 def link_of(stage):

@@ -95,16 +95,15 @@ def padded(text: str, width: int, align: str = "<") -> str:
     return spaces + text if align == ">" else text + spaces
 
 
-def aligned(rows: Sequence[Sequence[str]], align: str, *, gap: str = "  ") -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     """The lines of a table.
 
     Args:
         rows: the cells; a row may be shorter than the others.
         align: for each column `<` (text) or `>` (numbers).
-        gap: between two columns.
     """
     widths = [max((display_width(row[at]) for row in rows if at < len(row)), default=0) for at in range(len(align))]
     return [
-        gap.join(padded(cell, width, side) for cell, width, side in zip(row, widths, align, strict=False)).rstrip()
+        "  ".join(padded(cell, width, side) for cell, width, side in zip(row, widths, align, strict=False)).rstrip()
         for row in rows
     ]

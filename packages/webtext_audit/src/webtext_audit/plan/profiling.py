@@ -83,7 +83,7 @@ class Measured:
         dropped: by reason.
         facts: what else it told (tokens, bytes).
         usage: what it took.
-        bytes_in, bytes_out: of the files that it read and made.
+        bytes_out: of the files that it made.
         small: what the small run took, and of how many rows; None without one.
     """
 
@@ -92,7 +92,6 @@ class Measured:
     dropped: dict[str, int]
     facts: dict[str, Any]
     usage: Usage
-    bytes_in: int
     bytes_out: int
     small: tuple[Usage, int] | None = None
 
@@ -217,7 +216,6 @@ class Measurements:
             dict(summary.get("dropped", {})),
             {name: value for name, value in summary.items() if name not in known and isinstance(value, int | float)},
             usage,
-            sum(storage.sizes(inputs_of(link))),
             sum(storage.sizes([file for file in outputs if not file.name.endswith(TOKENIZER)])),
         )
 

@@ -72,9 +72,7 @@ class Sample:
         return 1 / self.scale
 
 
-def take(
-    paths: Sequence[str], stage: Stage, folder: Path, *, share: float, at_least: int, at_most: int, label: str = "plan"
-) -> Sample:
+def take(paths: Sequence[str], stage: Stage, folder: Path, *, share: float, at_least: int, at_most: int) -> Sample:
     """The sample of what `paths` name, as the first stage reads it; written to `folder`, if it is not there already.
 
     Args:
@@ -83,7 +81,6 @@ def take(
         folder: where the sample goes.
         share: of the rows, or of the bytes where whole files are chosen.
         at_least, at_most: rows.
-        label: what the progress begins with.
 
     Raises InputError for input that is not there, or holds no rows.
     """
@@ -95,7 +92,7 @@ def take(
         return earlier
     folder.mkdir(parents=True, exist_ok=True)
     if _reads_urls(stage) or type(stage).accepts is Stage.accepts:
-        sample = _of_rows(files, stage, folder, share, at_least, at_most, label)
+        sample = _of_rows(files, stage, folder, share, at_least, at_most)
     elif all(map(stage.is_one_document, files)):
         wanted = min(max(at_least, round(share * len(files))), at_most, len(files))
         names = tuple(map(str, _in_order_of_hashes(files)[:wanted]))
@@ -144,7 +141,7 @@ def row_hash(row: Document) -> int:
 
 
 def _of_rows(
-    files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int, label: str
+    files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int
 ) -> Sample:
     is_list = _reads_urls(stage)
     read: Read = read_urls if is_list else read_documents
@@ -162,7 +159,7 @@ def _of_rows(
                     progress.update(count)
                 yield row_hash(row)
 
-    with Progress(f"{label}: choosing the sample", stage.unit) as progress:
+    with Progress("plan: choosing the sample", stage.unit) as progress:
         lowest = heapq.nsmallest(at_most, hashes())
     if not count:
         raise InputError(f"no {stage.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")

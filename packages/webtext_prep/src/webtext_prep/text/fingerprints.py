@@ -245,37 +245,37 @@ def jaccard(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> floa
     return common / (len(left) + len(right) - common)
 
 
-@functools.lru_cache(maxsize=4)
-def empty_sketch(permutations: int = PERMUTATIONS) -> Any:
+@functools.lru_cache(maxsize=1)
+def empty_sketch() -> Any:
     """datasketch's MinHash of an empty set; copy it before it is updated."""
     from datasketch import MinHash
 
-    return MinHash(num_perm=permutations, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+    return MinHash(num_perm=PERMUTATIONS, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
 
 
 def _permutations() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """Factors and addends of datasketch's permutations: a hash becomes factor * hash + addend, modulo 2^32."""
-    factors, addends = empty_sketch(PERMUTATIONS).permutations
+    factors, addends = empty_sketch().permutations
     return np.ascontiguousarray(factors, np.uint32), np.ascontiguousarray(addends, np.uint32)
 
 
-def signature(found: set[bytes], permutations: int = PERMUTATIONS) -> npt.NDArray[np.uint32]:
-    """The MinHash signature of a set of shingles, shape (permutations,)."""
-    sketch = empty_sketch(permutations).copy()
+def signature(found: set[bytes]) -> npt.NDArray[np.uint32]:
+    """The MinHash signature of a set of shingles, shape (PERMUTATIONS,)."""
+    sketch = empty_sketch().copy()
     if found:
         sketch.update_batch(list(found))
     return np.asarray(sketch.hashvalues, dtype=np.uint32)
 
 
-def bands_for(threshold: float, permutations: int = PERMUTATIONS, recall: float = RECALL) -> tuple[int, int]:
+def bands_for(threshold: float) -> tuple[int, int]:
     """(bands, rows) with the most rows per band, thus the fewest idle comparisons, that still find what is asked.
 
     Two sets of similarity s share a band with probability 1 - (1 - s^rows)^bands (Leskovec, Rajaraman, Ullman, Mining
-    of Massive Datasets, 3.4). At `threshold` that must be at least `recall`.
+    of Massive Datasets, 3.4). At `threshold` that must be at least `RECALL`.
     """
-    best = (permutations, 1)
-    for rows in range(1, permutations + 1):
-        bands = permutations // rows
-        if 1 - (1 - threshold**rows) ** bands >= recall:
+    best = (PERMUTATIONS, 1)
+    for rows in range(1, PERMUTATIONS + 1):
+        bands = PERMUTATIONS // rows
+        if 1 - (1 - threshold**rows) ** bands >= RECALL:
             best = (bands, rows)
     return best

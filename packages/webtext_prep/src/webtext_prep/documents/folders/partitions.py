@@ -138,11 +138,10 @@ def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES
         writer.close()
 
 
-def read_partitions(paths: Sequence[Location], bucket: int, *, run: int | None = None) -> Iterator[bytes]:
+def read_partitions(paths: Sequence[Location], bucket: int) -> Iterator[bytes]:
     """The lines of one bucket, with their newlines, file after file, each in the order in which they were added.
 
-    Whole lines at a time, the lines of one run, which are not many more than `RUN_BYTES`. With `run`, only the lines of
-    the run of that number.
+    Whole lines at a time, the lines of one run, which are not many more than `RUN_BYTES`.
 
     Raises WebtextError for a damaged file.
     """
@@ -150,7 +149,7 @@ def read_partitions(paths: Sequence[Location], bucket: int, *, run: int | None =
     for path in paths:
         try:
             with storage.open_for_reading(path) as file:
-                for offset, size, skip, length in _frames(file, bucket, run):
+                for offset, size, skip, length in _frames(file, bucket):
                     file.seek(offset)
                     yield decompressor.decompress(file.read(size))[skip : skip + length]
         except (zstandard.ZstdError, struct.error) as error:
@@ -164,11 +163,10 @@ def read_partition(path: Location, bucket: int) -> bytes:
     return b"".join(read_partitions((path,), bucket))
 
 
-def _frames(file: BinaryIO, bucket: int, run: int | None) -> list[tuple[int, int, int, int]]:
+def _frames(file: BinaryIO, bucket: int) -> list[tuple[int, int, int, int]]:
     """The entries of a bucket that hold any lines."""
     end = file.seek(0, 2) - _END.size
     file.seek(max(0, end))
     runs, buckets = _END.unpack(file.read())
     file.seek(end - runs * (buckets - bucket) * _ENTRY.size)
-    entries = _ENTRY.iter_unpack(file.read(runs * _ENTRY.size))
-    return [entry for number, entry in enumerate(entries) if entry[3] and run in (None, number)]
+    return [entry for entry in _ENTRY.iter_unpack(file.read(runs * _ENTRY.size)) if entry[3]]
