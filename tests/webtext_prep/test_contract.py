@@ -105,9 +105,8 @@ def place(request, tmp_path):
     return storage.location(f"practice://{tmp_path}/there") if request.param == "practice" else tmp_path / "there"
 
 
-@pytest.mark.parametrize(
-    ("place", "workers"), [("s3", 1), pytest.param("practice", 2, marks=pytest.mark.exhaustive)], indirect=["place"]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("place", "workers"), [("s3", 1), ("practice", 2)], indirect=["place"])
 def test_all_stages_behind_a_url(walk, place, workers):
     walk(place, "--workers", workers)
 
