@@ -213,7 +213,7 @@ def test_several_inputs_are_all_read_however_they_are_given(webtext, write_shard
         (["--input", "input"], "webtext shout needs --output DIR: say where to write"),
         (["--input", "", "--output", "out"], "an empty path was given as input"),
         (["--input", "-", "--output", "out"], "webtext shout does not read standard input"),
-        (["--input", "input", "--output", "input"], "input and output are the same folder"),
+        (["--input", "input", "--output", "input"], "input and output are the same"),
         (["--input", "input", "--output", "file"], "file is a file: give a folder"),
         (["--input", "input", "--output", "file/below"], "lies below a file: choose another path."),
         (["--input", "input", "--output", "out", "--workers", "-1"], "--workers must not be negative"),

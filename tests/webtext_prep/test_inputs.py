@@ -77,7 +77,7 @@ def test_the_output_folder_is_never_read(tree):
     tree("work/a.jsonl", "work/out/part-00000.jsonl", "work/out/dropped/part-00000.jsonl")
     for given in ("work", "work/**/*.jsonl", "work/*"):
         assert find(given, output=Path("work/out")) == ["work/a.jsonl"]
-    with pytest.raises(InputError, match="input and output are the same folder"):
+    with pytest.raises(InputError, match="input and output are the same"):
         find("work/out", output=Path("work/../work/out"))
 
 
@@ -182,7 +182,7 @@ def test_files_folders_and_globs_behind_a_url_are_read():
     assert found(f"{here}/**/*.jsonl") == ["a.jsonl", "deep/d.jsonl"]
     assert found(f"{here}/d*") == ["deep/d.jsonl"]
     assert find_inputs([str(here)], accepts=is_raw_file, kinds="", output=here / "out").skipped == {".pdf": 1}
-    with pytest.raises(InputError, match="input and output are the same folder"):
+    with pytest.raises(InputError, match="input and output are the same"):
         found(str(here), output="")
     with pytest.raises(InputError, match=r"no file or folder memory://.*absent: check the path"):
         found(f"{here}/absent")

@@ -122,7 +122,7 @@ class _Search:
         place = storage.location(given)
         if storage.is_folder(place):
             if storage.identity(place) == self.output:
-                raise InputError(f"input and output are the same folder, {place}: give another --output.")
+                raise InputError(f"input and output are the same, {place}: give another --output.")
             self._add_folder(place)
         elif storage.is_file(place):
             if not self.accepts(place):
