@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
 import tomllib
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -321,7 +323,7 @@ def test_apple_s_gpu_is_counted_as_it_is_used(capsys: pytest.CaptureFixture[str]
         ("--tensor-parallel 0", "--tensor-parallel is 0: it should be at least 1"),
         ("--memory -1", "--memory is -1.0: it should be above 0"),
         ("--tflops nan", "--tflops is nan"),
-        ("--tflops 50", "--tflops says how long a number of tokens takes: give --tokens, too"),
+        ("--tflops 50", "--tflops says how long a number of tokens takes: give --tokens or --steps, too"),
         ("--global-batch-size 7 --data-parallel 2", "--global-batch-size 7 can't be shared among 2"),
         ("--global-batch-size 8 --micro-batch-size 3", "--global-batch-size 8 is not a multiple of"),
         ("--sequence-length 0", "sequence_length is 0"),
@@ -338,3 +340,48 @@ def test_what_cannot_be_is_said_in_a_sentence(words: str, sentence: str, capsys:
 def test_settings_are_checked_where_they_are_made() -> None:
     with pytest.raises(Gpt2UsageError, match="--hidden and --heads missing"):
         EstimateSettings(layers=2)
+
+
+# --- what the recipes take, on the page that says so -----------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+CARDS = [("8 GB", 8, 1), ("12 GB", 12, 1), ("16 GB", 16, 1), ("24 GB", 24, 1), ("H100", 80, 1), ("8 × H100", 80, 8)]
+EXPECTED = {
+    ("RTX 4090", 1): {"124M": 111, "345M": 112},
+    ("H100", 1): {"124M": 474, "345M": 502},
+    ("8 × H100", 8): {"124M": 474, "345M": 502},
+}
+"""TFLOP/s that `benchmarks/roofline.py` expects, as the page of benchmarks has them in shares of the peak."""
+
+
+def of_recipe(capsys: pytest.CaptureFixture[str], size: str, flags: str) -> dict[str, Any]:
+    return report(capsys, f"--config {ROOT / 'pipelines' / f'gpt2_{size}.toml'} {flags}")
+
+
+def cells_of(capsys: pytest.CaptureFixture[str], memory: int, gpus: int) -> Iterator[str]:
+    for size, mode in itertools.product(("124M", "345M"), ("none", "selective", "full")):
+        flags = f"--memory {memory} --data-parallel {gpus} --activation-checkpointing {mode}"
+        found = of_recipe(capsys, size, flags)
+        used = found["memory_bytes"]["peak"] / GIB
+        yield f"{found['micro_batch_size']} ({used:.1f})" if found["fits"] else "does not fit"
+
+
+def test_the_page_on_124m_says_what_fits_and_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "guide" / "train-124m.md").read_text(encoding="utf-8")
+    for card, memory, gpus in CARDS:
+        assert f"| {card} | {' | '.join(cells_of(capsys, memory, gpus))} |\n" in page
+    for (card, gpus), rates in EXPECTED.items():
+        cells = [card]
+        for size, tflops in rates.items():
+            found = of_recipe(capsys, size, f"--data-parallel {gpus} --tflops {tflops} --price 2.5")
+            cells += [f"{found['seconds'] / 3600:.1f}", f"{found['price']:.0f}"]
+        assert f"| {' | '.join(cells)} |\n" in page
+
+
+def test_a_length_in_steps_is_one_in_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    found = of_recipe(capsys, "124M", "--tflops 100")
+    again = of_recipe(capsys, "124M", f"--tokens {found['tokens']} --tflops 100")
+    assert (found["steps"], found["tokens"]) == (10_000, 10_000 * 524_288)
+    assert found == again
+    assert main(["estimate", "--tokens", "5", "--steps", "5"]) == 2
+    assert "given twice" in capsys.readouterr().err

@@ -91,18 +91,21 @@ class EstimateSettings(ModelSettings):
         metavar="GIB",
     )
     tokens: int | None = _machine(None, "tokens to train on: says FLOPs and steps", ge=1)
+    steps: int | None = _machine(None, "optimizer steps to train for, instead of --tokens", ge=1)
     tflops: float | None = _machine(
-        None, "TFLOP per second that each process really reaches: with --tokens, says how long it takes", gt=0
+        None, "TFLOP per second that each process really reaches: with --tokens or --steps, says the time", gt=0
     )
     price: float | None = _machine(
         None, "price of a process an hour, in any currency: with --tflops, says what the run costs", gt=0
     )
 
     def __post_init__(self) -> None:
-        if self.tflops is not None and self.tokens is None:
-            raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens, too.")
+        if self.tokens is not None and self.steps is not None:
+            raise Gpt2UsageError("the run's length is given twice: give one of --tokens and --steps.")
+        if self.tflops is not None and self.tokens is None and self.steps is None:
+            raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens or --steps, too.")
         if self.price is not None and self.tflops is None:
-            raise Gpt2UsageError("--price is for an hour: give --tokens and --tflops, too.")
+            raise Gpt2UsageError("--price is for an hour: give --tflops, and --tokens or --steps, too.")
         self.check_model()
         self.model_config()
         check_replicas(self.data_parallel, self.data_parallel_replicate)
@@ -191,9 +194,10 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
         room = settings.room()
         result["fits"] = memory.peak <= room
         result["largest_micro_batch_size"] = largest_micro_batch(config, room, **counted)
-    if settings.tokens is not None:
-        flops = settings.tokens * config.flops_per_token
-        result |= {"tokens": settings.tokens, "steps": math.ceil(settings.tokens / tokens_per_step), "flops": flops}
+    tokens = settings.tokens if settings.steps is None else settings.steps * tokens_per_step
+    if tokens is not None:
+        flops = tokens * config.flops_per_token
+        result |= {"tokens": tokens, "steps": math.ceil(tokens / tokens_per_step), "flops": flops}
         if settings.tflops is not None:
             result["seconds"] = flops / (settings.tflops * 1e12 * processes)
         if settings.price is not None:
