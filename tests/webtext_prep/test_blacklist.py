@@ -19,7 +19,6 @@ import zstandard
 from webtext_prep.cli import main
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.formats import compression
-from webtext_prep.running import file_ranges
 from webtext_prep.stages import blacklist
 from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
 from webtext_prep.urls.urls import host_of
@@ -347,31 +346,6 @@ def test_a_large_table_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys,
     run(capsys, *options, "--output", tmp_path / "parts")
     assert len(list((tmp_path / "parts/.state/markers/split").iterdir())) > 6
     assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
-
-
-@pytest.mark.parametrize("name", [pytest.param("a.csv", marks=pytest.mark.exhaustive), "urls.txt.gz"])
-def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, monkeypatch, request, name):
-    """It was cut from its beginning again."""
-    given = url_table(tmp_path / name) if "csv" in name else tmp_path / name
-    if "csv" not in name:
-        given.write_bytes(gzip.compress(many_urls(tmp_path / "urls").read_bytes()))
-    arguments = ("--input", given, "--shards", 3, "--output")
-    run(capsys, *arguments, tmp_path / "straight")
-    request.getfixturevalue("small_tasks")
-    plain, names, most = file_ranges.write_zstd, [], 3
-
-    def noted(path, **rest):
-        if len(names) == most:
-            raise KeyboardInterrupt
-        names.append(path.name)
-        return plain(path, **rest)
-
-    monkeypatch.setattr(file_ranges, "write_zstd", noted)
-    assert main(["blacklist", *map(str, arguments), str(tmp_path / "out"), "--workers", "1"]) == 130
-    most = -1
-    run(capsys, *arguments, tmp_path / "out")
-    assert len(names) == len(set(names)) > 5
-    assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 
 @pytest.mark.parametrize("format", ["jsonl", "jsonl.gz", "parquet"])

@@ -16,7 +16,6 @@ from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
-from webtext_prep.running import file_ranges
 from webtext_prep.running.job import Job
 from webtext_prep.running.output import Output
 
@@ -420,37 +419,6 @@ def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, m
         for folder in ("whole", "parts")
     ]
     assert dropped[0] == dropped[1]
-
-
-@pytest.mark.parametrize("name", ["a.csv.zst", "bom.tsv", "list.json"])
-def test_a_kill_while_a_file_is_cut_costs_one_run(tmp_path, capsys, monkeypatch, name):
-    (tmp_path / "in").mkdir()
-    data = json_of_rows(name) if "json" in name else table_of_rows("\t" if "tsv" in name else ",")
-    data = data.encode("utf-8-sig" if "bom" in name else "utf-8")
-    (tmp_path / "in" / name).write_bytes(zstandard.compress(data) if "zst" in name else data)
-    whole = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "whole", "--shards", 4)
-    small_parts(monkeypatch)
-    write, names = file_ranges.write_zstd, []
-
-    def noted(path, **rest):
-        if len(names) == 3:
-            raise KeyboardInterrupt
-        names.append(path.name)
-        return write(path, **rest)
-
-    command = ["merge", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--shards", "4"]
-    monkeypatch.setattr(file_ranges, "write_zstd", noted)
-    assert main([*command, "--allow-unreadable", "--workers", "1"]) == 130
-    kind = name.split(".")[1]
-    assert names == [f"run-{number:05}.{kind}.zst" for number in range(3)]
-    names.append("")
-    again = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "out", "--shards", 4)
-    assert names[4] == f"run-00003.{kind}.zst"
-    assert len(names) == len(set(names))
-    assert (again["in"], again["out"]) == (whole["in"], whole["out"])
-    assert problems_of(again) == problems_of(whole)
-    for shard in sorted((tmp_path / "whole").glob("part-*")):
-        assert shard.read_bytes() == (tmp_path / "out" / shard.name).read_bytes()
 
 
 def test_files_between_the_phases_are_one_a_task(tmp_path, webtext, monkeypatch):

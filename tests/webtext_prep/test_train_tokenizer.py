@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from indexed_tokens import END_OF_TEXT, IndexedTokens, Tokenizer, corpus_tokenizer
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.train_tokenizer import FILES, TrainTokenizer, is_held_out, pieces, train_bpe
+from webtext_prep.stages.train_tokenizer import FILES, is_held_out, pieces, train_bpe
 from webtext_prep.tokens.runs import shuffle_key
 
 TEXTS = [text for _, text in sorted(topics.items())]
@@ -208,27 +208,6 @@ def test_text_that_gives_fewer_tokens_is_said(write_shards, train, webtext, tmp_
     assert not (tmp_path / "none" / "tokenizer.json").exists()
     small = webtext("train-tokenizer", "--input", source, "--output", tmp_path / "none", "--vocabulary-size", 256)
     assert (small.code, "--vocabulary-size" in small.err) == (2, True)
-
-
-def test_a_run_that_was_stopped_in_the_last_phase_does_not_read_the_corpus_again(
-    write_shards, webtext, train, tmp_path, monkeypatch
-):
-    source = write_shards([DOCUMENTS[:40], DOCUMENTS[40:]])
-    flags = ["--input", source, "--output", tmp_path / "out", "--vocabulary-size", 600, "--workers", 1]
-    with monkeypatch.context() as patch:
-        patch.setattr("webtext_prep.stages.train_tokenizer.train_bpe", lambda *_: 1 / 0)
-        assert webtext("train-tokenizer", *flags).code == 1
-    assert not (tmp_path / "out" / "tokenizer.json").exists()
-    with monkeypatch.context() as patch:
-        for phase in ("choose", "sample"):
-            patch.setattr(TrainTokenizer, phase, lambda *_: pytest.fail("a finished phase was run again"))
-        assert webtext("train-tokenizer", *flags).code == 0
-    assert files(tmp_path / "out") == files(train(source)[0])
-    again = webtext("train-tokenizer", *flags)
-    assert "already done" in again.err
-    (tmp_path / "out" / "merges.txt").unlink()
-    assert webtext("train-tokenizer", *flags).code == 0
-    assert files(tmp_path / "out") == files(train(source)[0])
 
 
 @pytest.mark.parametrize("home", ["practice"], indirect=True)

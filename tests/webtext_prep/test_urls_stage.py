@@ -17,10 +17,7 @@ from pages_on_loopback import serve_pages
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
-from webtext_prep.documents.formats import compression
-from webtext_prep.reddit import rows
 from webtext_prep.reddit.pages import page_key_by_rules
-from webtext_prep.reddit.selection import Splitter
 from webtext_prep.stages import urls
 
 REAL = Path(__file__).parent / "submissions" / "RS_v2_2005-07.jsonl"
@@ -265,30 +262,6 @@ def test_the_bytes_are_the_same_in_ranges(webtext, contents, many, expected, tmp
         name: data for name, data in expected.items() if name.startswith("part")
     }
     assert len(found) > len(expected)
-
-
-def test_what_was_interrupted_goes_on_inside_a_dump(webtext, contents, many, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK_BYTES", 20_000)
-    monkeypatch.setattr(compression, "CHUNK_BYTES", 10_000)
-    monkeypatch.setattr(urls, "SECONDS", 0.0)  # a file of buckets for each block
-    split, seen = Splitter.split, Counter()
-
-    def counted(self, block, writer):
-        seen[block] += 1
-        if len(seen) % 4 == 0 and seen[block] == 1:
-            raise KeyboardInterrupt
-        split(self, block, writer)
-
-    monkeypatch.setattr(Splitter, "split", counted)
-    arguments = ("urls", "--input", many, "--output", tmp_path / "out", "--workers", 1, *FLAGS)
-    codes = []
-    while not codes or codes[-1]:
-        codes.append(webtext(*arguments).code)
-        assert len(codes) < 20
-    assert contents(tmp_path / "out") == expected
-    blocks = sum(seen.values())
-    assert len(codes) >= 5
-    assert blocks == len(seen) + len(codes) - 1  # only the block at which each run stopped was parsed again
 
 
 def test_every_submission_is_in_the_list_or_among_the_dropped(webtext, many, read_shards, expected, tmp_path):

@@ -209,7 +209,8 @@ def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
         if kind == LIST:
             raise ValueError("a list without an end")
     if held:
-        yield Block("\n".join([*held, ""]).encode(), text.place() - start, len(held), kind)
+        # No list goes on after this: whoever was killed here and goes on finds nothing, and not a list without an end.
+        yield Block("\n".join([*held, ""]).encode(), text.place() - start, len(held), VALUES)
 
 
 class _Text:
