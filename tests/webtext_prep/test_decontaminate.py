@@ -328,14 +328,6 @@ def test_short_evaluation_texts_count_as_a_whole(run, write_shards, evaluation):
     assert run(folder).json["dropped"] == {"contaminated": 1}
 
 
-def test_the_same_bytes_at_any_number_of_workers(run, write_shards, contents, tmp_path):
-    shards = [[f"{sentences(seed, 15)} {QUESTION} {sentences(seed + 50, 15)}" for seed in range(3)] for _ in range(3)]
-    folder = write_shards(shards)
-    run(folder)
-    run(folder, "--workers", 2, output="other")
-    assert contents(tmp_path / "out") == contents(tmp_path / "other")
-
-
 def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards, contents, tmp_path, monkeypatch):
     """The first run compiled for seconds, however few documents there were."""
     texts = [f"{sentences(seed, 20)} {QUESTION * (seed % 2)} {sentences(seed + 9, 20)}" for seed in range(6)]

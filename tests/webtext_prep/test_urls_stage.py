@@ -248,11 +248,6 @@ def expected(webtext, contents, many, tmp_path) -> dict[str, bytes]:
     return contents(tmp_path / "expected")
 
 
-def test_the_bytes_are_the_same_with_any_number_of_workers(webtext, contents, many, expected, tmp_path):
-    assert webtext("urls", "--input", many, "--output", tmp_path / "out", "--workers", 3, *FLAGS).code == 0
-    assert contents(tmp_path / "out") == expected
-
-
 def test_the_bytes_are_the_same_in_ranges(webtext, contents, many, expected, tmp_path, monkeypatch):
     """Ranges change which file of `dropped/` a row is in, and by which line messages name it, but no page."""
     monkeypatch.setattr(urls, "BYTES_PER_RANGE", 10_000)
