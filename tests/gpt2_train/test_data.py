@@ -254,15 +254,6 @@ def test_a_sample_is_read_by_its_own_bytes_alone(tmp_path: Path, monkeypatch: py
     assert sum(asked) == len(expected) * 4
 
 
-def test_samples_are_read_into_a_buffer_that_is_given(tmp_path: Path) -> None:
-    stream = make_stream(tmp_path)
-    blend = Blend([stream], None, IndexCache(tmp_path))
-    places = blend.prepare(3, 4)
-    buffer = np.full((4, 9), -1, np.int64)
-    assert blend.read(places, buffer) is buffer
-    assert np.array_equal(buffer, blend.read(places))
-
-
 def test_the_pieces_of_a_sample_begin_where_documents_do(tmp_path: Path) -> None:
     stream = make_stream(tmp_path)
     stream.prepare(0, 0)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from command_kit import parse_json, write_text
+from command_kit import UsageError, parse_json, write_text
+from command_kit.settings import command_table, read_toml
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.settings import DataSettings
 from gpt2_train.conversion.weights import ModelWeights
-from gpt2_train.metrics.records import is_number
-from indexed_tokens import prefix_of
+from gpt2_train.metrics.records import read_records
+from indexed_tokens.checksums import record_path
 
 _SHOWN_SETTINGS = (
     "steps", "epochs", "tokens", "minutes", "global_batch_size", "lr", "min_lr", "schedule", "warmup", "weight_decay",
@@ -91,8 +93,8 @@ def _run_folder(source: Path) -> Path | None:
 
 def _settings(run: Path | None) -> dict[str, Any]:
     try:
-        return dict(tomllib.loads((run / CONFIG_FILE).read_text(encoding="utf-8"))["train"]) if run else {}
-    except (OSError, ValueError, KeyError, TypeError):
+        return command_table(read_toml(run / CONFIG_FILE), "train") if run else {}
+    except UsageError:
         return {}
 
 
@@ -128,17 +130,16 @@ def _samples(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _metrics(run: Path | None, step: int) -> list[dict[str, Any]]:
     """The rows of a run's metrics up to `step`."""
     try:
-        lines = (run / METRICS_FILE).read_text(encoding="utf-8").splitlines() if run else []
-        rows = [parse_json(line) for line in lines]
-    except (OSError, ValueError):
+        return [row for row in read_records(run / METRICS_FILE) if row["step"] <= step] if run else []
+    except OSError:
         return []
-    return [
-        row for row in rows if isinstance(row, dict) and is_number(row.get("step", 0)) and row.get("step", 0) <= step
-    ]
 
 
 def _data(weights: ModelWeights, settings: dict[str, Any]) -> Iterator[str]:
-    records = [record for prefix in settings.get("data", []) if (record := _record(str(prefix))) is not None]
+    prefixes: list[str] = []
+    with contextlib.suppress(Gpt2UsageError, TypeError):
+        prefixes = [prefix for _, prefix in DataSettings(tuple(settings.get("data", ()))).corpora()]
+    records = [record for prefix in prefixes if (record := _record(prefix)) is not None]
     if not records and not weights.data:
         return
     yield from ("", "## Training data", "")
@@ -168,10 +169,8 @@ def _stages(record: dict[str, Any]) -> Iterator[str]:
 
 def _record(prefix: str) -> dict[str, Any] | None:
     """The record next to token files. None if there is none, or it is none of ours."""
-    head, _, rest = prefix.partition(":")
-    path = rest if rest and re.fullmatch(r"[0-9.eE+-]+", head) else prefix
     try:
-        found = parse_json(Path(f"{prefix_of(path)}.json").read_text(encoding="utf-8"))
+        found = parse_json(record_path(prefix).read_bytes())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and "stage" in found else None

@@ -292,11 +292,9 @@ class Blend:
             if (sample + 1) % self.streams[stream].per_epoch == 0
         ]
 
-    def read(
-        self, places: Sequence[tuple[int, int]], out: npt.NDArray[np.int64] | None = None
-    ) -> npt.NDArray[np.int64]:
-        """The samples at `places`: int64 (len(places), sequence_length + 1), in `out` if that is given."""
-        rows = np.empty((len(places), self.streams[0].sequence_length + EXTRA), np.int64) if out is None else out
+    def read(self, places: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
+        """The samples at `places`: int64 (len(places), sequence_length + 1)."""
+        rows = np.empty((len(places), self.streams[0].sequence_length + EXTRA), np.int64)
         for row, (stream, sample) in zip(rows, places, strict=True):
             self.streams[stream].read(sample, row)
         return rows

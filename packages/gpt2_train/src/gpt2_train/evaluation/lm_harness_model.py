@@ -23,7 +23,7 @@ from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import default_precision
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference.model import open_shared_model
+from gpt2_train.inference.model import ModelSettings
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 
@@ -63,16 +63,9 @@ class HarnessModel(TemplateLM):
         super().__init__()
         resources = contextlib.ExitStack()
         atexit.register(resources.close)
-        source = resources.enter_context(
-            open_shared_model(
-                checkpoint,
-                device=device or "auto",  # type: ignore[arg-type]
-                tokenizer=tokenizer,
-                tensor_parallel=tensor_parallel,
-                data_parallel=data_parallel,
-                threads=threads,
-            )
-        )
+        where: Any = device or "auto"
+        settings = ModelSettings(checkpoint, tokenizer, tensor_parallel, where, threads=threads)
+        source = resources.enter_context(settings.opened(data_parallel))
         if source.end_of_text is None:
             raise Gpt2UsageError(f"the tokenizer of {source.folder} has no <|endoftext|>, which tasks begin with.")
         chosen = None if batch_size in (None, 1, "1") or str(batch_size).startswith("auto") else int(str(batch_size))

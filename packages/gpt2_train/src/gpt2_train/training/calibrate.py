@@ -117,8 +117,3 @@ def size_advice(config: ModelConfig, tokens: int, flops_per_second: float) -> st
         f"no model size given: GPT-2's smallest, 124M, would take roughly {in_words(config)} on this CPU; "
         f"--layers {best.layers} --hidden {best.hidden} --heads {best.heads} would take {in_words(best)}."
     )
-
-
-def in_words(seconds: float) -> str:
-    """`12:30`, `3:05:00`, or from two days on `9 days`."""
-    return f"{seconds / 86400:,.0f} days" if seconds >= 2 * 86400 else duration(seconds)
