@@ -1,16 +1,11 @@
-"""Counts casts of weights to bf16; as a program, one of two data-parallel processes that compare copies with autocast.
-
-python -m tests.gpt2_train.counted_casts RANK PORT
-"""
+"""Counts casts of weights to bf16, and compares copies with autocast, also in data-parallel processes."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -90,10 +85,6 @@ def compare(world: World) -> None:
     assert len(found) == len(expected) > 9 and all(torch.equal(one, other) for one, other in others)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False)
-    dist.init_process_group("gloo", store=store, rank=int(sys.argv[1]), world_size=2)
+def compare_here() -> None:
+    """`compare` in one of several data-parallel processes."""
     compare(make_world(torch.device("cpu"), 1))
-    dist.barrier()
-    dist.destroy_process_group()

@@ -7,7 +7,9 @@ and the steps of a pipeline.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
+import json
 import multiprocessing
 import os
 import runpy
@@ -16,7 +18,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -106,6 +108,41 @@ def run_together(commands: Iterable[Sequence[object]]) -> list[subprocess.Comple
     ]
 
 
+def in_group(
+    size: int, work: Callable[..., Any], *arguments: Any, fails: bool = False
+) -> list[subprocess.CompletedProcess[str]]:
+    """Call `work`, a function of a module, in each of `size` processes; several of them are a group over gloo.
+
+    `arguments` are what JSON can hold, paths as text; what it returns is printed as JSON. All of them have to end well,
+    unless one `fails`.
+    """
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    words = [sys.executable, "-m", __name__, work.__module__, work.__name__, json.dumps(arguments, default=str)]
+    done = run_together([*words, store.port, size, rank] for rank in range(size))
+    assert fails or not any(process.returncode for process in done), "\n".join(one.stderr[-3000:] for one in done)
+    return done
+
+
+def _work_in_group(module: str, name: str, arguments: str, *numbers: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    port, size, rank = map(int, numbers)
+    # Makes the thread pool anew, which a fork has lost: two threads that need it at once would both try, and abort.
+    torch.set_num_threads(1)
+    if size > 1:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    found = getattr(importlib.import_module(module), name)(*json.loads(arguments))
+    if found is not None:
+        print(json.dumps(found))
+    if size > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str], folder: Path) -> NoReturn:
     for number, pipe in enumerate(pipes, 1):
         os.dup2(pipe.fileno(), number)
@@ -174,3 +211,7 @@ def _run_program(first: str, *rest: str) -> None:
     else:
         sys.argv = [first, *rest]
         runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _work_in_group(*sys.argv[1:])

@@ -1,23 +1,14 @@
-"""Training runs one after the other, each in so many processes.
-
-Each process of a run is a fork, as importing torch takes seconds and a tiny run a fraction of one.
-`runs.json` in the folder says which runs; each process writes what it saw of its run to `ID.RANK.json`.
-"""
+"""A process of a training run, which writes what it saw of its run to `ID.RANK.json`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
-import sys
-import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -103,56 +94,14 @@ def watched_read(self: BatchReader, places: list[tuple[int, int]]) -> Any:
 
 
 plain_step, plain_read = train_module.Trainer.forward_backward, BatchReader._read
-train_module.build_model = watched_build
-train_module.Trainer.forward_backward = watched_step  # type: ignore[method-assign]
-BatchReader._read = watched_read  # type: ignore[method-assign]
 
 
-def work(folder: Path, run: dict[str, Any], rank: int, port: int) -> None:
+def work(folder: str, run: dict[str, Any]) -> None:
     """One process of a run."""
-    # Makes the thread pool anew, which a fork has lost: two threads that need it at once would both try, and abort.
-    torch.set_num_threads(1)
-    if run["size"] > 1:
-        store = dist.TCPStore("127.0.0.1", port, is_master=False)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=run["size"])
     settings = TrainSettings(**{key: tuple(v) if isinstance(v, list) else v for key, v in run["settings"].items()})
     world = make_world(torch.device("cpu"), settings.tensor_parallel, settings.data_parallel_replicate)
+    train_module.build_model = watched_build
+    train_module.Trainer.forward_backward = watched_step  # type: ignore[method-assign]
+    BatchReader._read = watched_read  # type: ignore[method-assign]
     train(settings, world, StopRequest())
-    (folder / f"{run['id']}.{rank}.json").write_text(json.dumps(seen))
-    if run["size"] > 1:
-        dist.barrier()
-
-
-def main() -> None:
-    folder = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    for run in json.loads((folder / "runs.json").read_text()):
-        # A store of its own for each run; it has a thread, which a fork would not have.
-        reading, writing = os.pipe()
-        if (keeper := os.fork()) == 0:
-            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            os.write(writing, str(store.port).encode())
-            os.read(os.pipe()[0], 1)
-        port = int(os.read(reading, 100))
-        children = []
-        for rank in range(run["size"]):
-            if (child := os.fork()) == 0:
-                status = 1
-                try:
-                    work(folder, run, rank, port)
-                    status = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stderr.flush()
-                    os._exit(status)
-            children.append(child)
-        failed = [os.waitpid(child, 0)[1] for child in children]
-        os.kill(keeper, signal.SIGKILL)
-        os.waitpid(keeper, 0)
-        if any(failed):
-            sys.exit(f"{run['id']}: {failed}")
-
-
-if __name__ == "__main__":
-    main()
+    Path(folder, f"{run['id']}.{world.rank}.json").write_text(json.dumps(seen))

@@ -1,15 +1,12 @@
-"""What `test_tensor_parallel.py` runs in each of several processes over gloo; writes what it found as JSON."""
+"""What `test_tensor_parallel.py` runs in each of several processes over gloo."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
@@ -178,25 +175,17 @@ def collectives(world: World) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Arguments: rank, size, port of the store, what to do as `layouts:2`, with the tensor-parallel size."""
-    rank, size, port = map(int, sys.argv[1:4])
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    for task in sys.argv[4:]:
+def run_tasks(*tasks: str) -> dict[str, Any] | None:
+    """What to do as `layouts:2`, with the tensor-parallel size; returns what was exchanged, if that was asked."""
+    found = None
+    for task in tasks:
         name, _, tensor_parallel = task.partition(":")
         world = make_world(CPU, int(tensor_parallel))
         if name == "collectives":
-            print(json.dumps(collectives(world)))
+            found = collectives(world)
         elif name == "graphs":
             with without_code_generation():
                 graphs(world)
         else:
             {"layouts": layouts, "sequences": sequences}[name](world)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +21,13 @@ from gpt2_train.checkpoint import save
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, load_tensors
+from gpt2_train.checkpoint.storage import TensorWriter
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import open_weights
+from gpt2_train.distributed.collectives import group_for_a_thread
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.training import trainer as train_module
@@ -288,62 +291,38 @@ def test_no_memory_is_taken_where_nothing_is_saved_before_the_end(
 
 # --- two processes ---------------------------------------------------------------------------------------------------
 
-TWO_PROCESSES = """
-import os, signal, sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Saver
-from gpt2_train.checkpoint.save import Checkpointer, load_tensors
-from gpt2_train.checkpoint.storage import TensorWriter
-from gpt2_train.distributed.collectives import group_for_a_thread
-from gpt2_train.config.settings import TrainSettings
-from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.optim.adamw import make_optimizer
-from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.mesh import make_world
 
-rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-store = dist.TCPStore("127.0.0.1", port, is_master=False)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-group = group_for_a_thread()
+def save_in_layouts(folder: str) -> None:
+    """Load what one process saved, save it in two layouts, and die in a third save if this is the second process."""
+    group, place, before = group_for_a_thread(), Path(folder), "one"
+    info = read_info(place / "one")
+    for name, tensor_parallel in (("tensor", 2), ("data", 1)):
+        model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
+        parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
+        tensors = model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
+        load_tensors(place / before, tensors)
+        saver = Saver(Checkpointer(place / name, config=info.config, group=group), tensors, lambda saved: None)
+        saver.start(step=info.step, samples=info.samples, state={})
+        # The copies are what is saved, whatever training does meanwhile.
+        with torch.no_grad():
+            for tensor in tensors.values():
+                tensor.add_(1)
+        saver.finish()
+        before = name
+    plain = TensorWriter.write_data
 
-def tensors_of(tensor_parallel, info):
-    model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
-    parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
-    return model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
+    def deadly(writer: TensorWriter, *rest: Any) -> Any:
+        if dist.get_rank() == 1 and Path(writer.path).name == "optimizer":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(writer, *rest)
 
-from gpt2_train.checkpoint.info import read_info
-info, before = read_info(folder / "one"), "one"
-for name, tensor_parallel in (("tensor", 2), ("data", 1)):
-    tensors = tensors_of(tensor_parallel, info)
-    load_tensors(folder / before, tensors)
-    checkpointer = Checkpointer(folder / name, config=info.config, group=group)
-    saver = Saver(checkpointer, tensors, lambda saved: None)
-    saver.start(step=info.step, samples=info.samples, state={})
-    # The copies are what is saved, whatever training does meanwhile.
-    with torch.no_grad():
-        for tensor in tensors.values():
-            tensor.add_(1)
-    saver.finish()
-    before = name
-
-plain = TensorWriter.write_data
-
-def deadly(writer, *rest):
-    if rank == 1 and writer.path.name == "optimizer":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(writer, *rest)
-
-TensorWriter.write_data = deadly
-saver.start(step=info.step + 1, samples=info.samples, state={})
-try:
-    saver.finish()
-except Exception as error:
-    print(error, flush=True)
-os._exit(0)
-"""
+    TensorWriter.write_data = deadly  # type: ignore[method-assign]
+    saver.start(step=info.step + 1, samples=info.samples, state={})
+    try:
+        saver.finish()
+    except Gpt2Error as error:
+        print(error, flush=True)
+    os._exit(0)
 
 
 @pytest.fixture(scope="module")
@@ -354,9 +333,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     """
     folder = tmp_path_factory.mktemp("layouts")
     Checkpointer(folder / "one", config=SMALL).save(all_tensors(), step=3, samples=24)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    words = [sys.executable, "-c", TWO_PROCESSES]
-    done = forks.run_together([*words, rank, store.port, folder] for rank in range(2))
+    done = forks.in_group(2, save_in_layouts, folder, fails=True)
     return folder, [process.returncode for process in done], done[0].stdout
 
 

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import pickle
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.gpt2_train import forks
 
 from gpt2_train.checkpoint import load
@@ -246,36 +246,20 @@ def test_a_save_that_is_under_way_is_not_removed_as_a_leftover(tmp_path: Path, m
     assert under_way.is_dir()
 
 
-WITH_TWO_PROCESSES = """
-import json, sys, torch
-import torch.distributed as dist
-from pathlib import Path
-from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.save import Checkpointer, load_tensors
-from gpt2_train.config.settings import ModelConfig
-from gpt2_train.config.errors import Gpt2Error
-
-rank, store, what, folder = int(sys.argv[1]), *sys.argv[2:]
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-tensors = {"model.a": torch.zeros(4)}
-try:
-    if what == "save":
-        said = Checkpointer(Path(folder), config=ModelConfig(1, 8, 1, 4, 10)).save(tensors, step=2, samples=1).name
-    else:
-        said = [load_tensors(folder, tensors).step, tensors["model.a"].tolist()]
-except Gpt2Error as error:
-    said = str(error)
-print(json.dumps(said))
-dist.barrier()
-dist.destroy_process_group()
-"""
+def save_or_load(what: str, *folders: str) -> str | list[Any]:
+    """What this process says of saving to, or loading from, its own folder."""
+    folder, tensors = folders[dist.get_rank()], {"model.a": torch.zeros(4)}
+    try:
+        if what == "load":
+            return [load_tensors(folder, tensors).step, tensors["model.a"].tolist()]
+        return Checkpointer(Path(folder), config=ModelConfig(1, 8, 1, 4, 10)).save(tensors, step=2, samples=1).name
+    except Gpt2Error as error:
+        return str(error)
 
 
-def by_two_processes(store: Path, what: str, folders: list[Path]) -> list[Any]:
-    """What each of two processes says of saving to, or loading from, its own folder."""
-    words = [sys.executable, "-c", WITH_TWO_PROCESSES]
-    done = forks.run_together([*words, rank, store, what, folder] for rank, folder in enumerate(folders))
-    return [json.loads(process.stdout) for process in done]
+def by_two_processes(what: str, *folders: Path) -> list[Any]:
+    """What each of two processes says."""
+    return [json.loads(process.stdout) for process in forks.in_group(2, save_or_load, what, *folders)]
 
 
 def test_processes_that_list_different_checkpoints_load_the_same_one(tmp_path: Path) -> None:
@@ -284,13 +268,13 @@ def test_processes_that_list_different_checkpoints_load_the_same_one(tmp_path: P
     for step in (1, 2):
         Checkpointer(tmp_path / "new", config=config).save({"model.a": torch.full((4,), step)}, step=step, samples=1)
     Checkpointer(tmp_path / "stale", config=config).save({"model.a": torch.full((4,), 1.0)}, step=1, samples=1)
-    said = by_two_processes(tmp_path / "store", "load", [tmp_path / "new", tmp_path / "stale"])
+    said = by_two_processes("load", tmp_path / "new", tmp_path / "stale")
     assert said == [[2, [2.0] * 4]] * 2
 
 
 def test_saving_to_a_disk_of_each_machines_own_says_so(tmp_path: Path) -> None:
     """Such a checkpoint was published without the files of other machines, and found damaged only when needed."""
-    said = by_two_processes(tmp_path / "store", "save", [tmp_path / "one", tmp_path / "two"])
+    said = by_two_processes("save", tmp_path / "one", tmp_path / "two")
     assert "can't save the checkpoint" in said[0] and "process 1 on " in said[0]
     assert all("must be on storage that all machines of the run share; earlier" in sentence for sentence in said)
     assert not any(tmp_path.glob("*/step-*"))

@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.gpt2_train import forks
@@ -20,6 +22,7 @@ from gpt2_train.data.batches import BatchReader, check_vocabulary
 from gpt2_train.data.corpus import PIECE_TOKENS, SPLITS, Corpus, split_ranges
 from gpt2_train.data.index import IndexCache, build_sample_index, stream_seed
 from gpt2_train.data.streams import BLEND_BLOCK, Blend, Stream, blend_picks, blend_split
+from gpt2_train.training.setup import SharedIndexCache
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter
 from indexed_tokens.checksums import checksum_of_file
 
@@ -273,39 +276,25 @@ def test_a_damaged_state_of_a_blend_is_worked_out_again(tmp_path: Path, content:
     assert Blend([stream, stream], [0.7, 0.3], IndexCache(tmp_path / "one")).locate(BLEND_BLOCK, 3) == expected
 
 
-READ_WITH_OTHERS = """
-import json, sys
-import torch.distributed as dist
-from pathlib import Path
-from gpt2_train.data.corpus import Corpus
-from gpt2_train.data.streams import Stream
-from gpt2_train.training.setup import SharedIndexCache
-from gpt2_train.config.errors import Gpt2UsageError
-
-rank, store, prefix, caches = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-said = []
-for cache in caches:
-    try:
-        stream = Stream(Corpus(prefix, [1, 0, 0]), "train", 8, 5, SharedIndexCache(Path(cache)))
-        stream.prepare(0, 0)
-        said.append(stream[0].tolist())
-    except Gpt2UsageError as error:
-        said.append(str(error))
-    dist.barrier()
-print(json.dumps(said))
-dist.destroy_process_group()
-"""
+def first_samples(prefix: str, *caches: str) -> list[Any]:
+    """The first sample by an index in each of some caches that processes share, or why there is none."""
+    said: list[Any] = []
+    for cache in caches:
+        try:
+            shared = SharedIndexCache(Path(cache.format(rank=dist.get_rank())))
+            stream = Stream(Corpus(prefix, [1, 0, 0]), "train", 8, 5, shared)
+            stream.prepare(0, 0)
+            said.append(stream[0].tolist())
+        except Gpt2UsageError as error:
+            said.append(str(error))
+        dist.barrier()
+    return said
 
 
 def test_processes_share_an_index_or_say_that_storage_is_not_shared(tmp_path: Path) -> None:
     """With --output on a disk of each machine's own, the advice was to delete the index, which helped nobody."""
     stream = make_stream(tmp_path)
-    words = [sys.executable, "-c", READ_WITH_OTHERS]
-    done = forks.run_together(
-        [*words, rank, tmp_path / "store", stream.corpus.prefix, tmp_path / "cache", tmp_path / f"own-{rank}"]
-        for rank in range(2)
-    )
+    done = forks.in_group(2, first_samples, stream.corpus.prefix, tmp_path / "cache", tmp_path / "own-{rank}")
     said = [json.loads(process.stdout) for process in done]
     stream.prepare(0, 0)
     assert said[0] == said[1]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import rows
-from tests.gpt2_train.counted_casts import CONFIG, TOKENS, Casts, compare
+from tests.gpt2_train.counted_casts import CONFIG, TOKENS, Casts, compare, compare_here
 from torch._dynamo.utils import counters
 
 from gpt2_train.distributed.mesh import World
@@ -33,10 +31,7 @@ def test_gradients_are_those_of_autocast() -> None:
 
 
 def test_two_processes_cast_what_they_have_gathered() -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    words = [sys.executable, "-m", "tests.gpt2_train.counted_casts"]
-    done = forks.run_together([*words, rank, store.port] for rank in range(2))
-    assert [process.returncode for process in done] == [0, 0], done[0].stderr[-3000:]
+    forks.in_group(2, compare_here)
 
 
 def test_compiled_graphs_take_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:

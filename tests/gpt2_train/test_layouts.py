@@ -7,13 +7,12 @@ import hashlib
 import itertools
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.gpt2_train import forks
+from tests.gpt2_train import forks, layout_runs
 from tests.gpt2_train.conftest import command, losses, rows
 
 from command_kit import settings_from
@@ -73,18 +72,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str, request: pytest.
     folder = tmp_path_factory.mktemp("layouts")
     asking = [item for item in request.session.items if item.path == request.path]
     takes_all = any(item.get_closest_marker("exhaustive") for item in asking)
-    table = []
     for name, size, flags in RUNS:
         if not takes_all and name not in ORDINARY:
             continue
         flags = tuple(folder / "one" if flag == "one" else flag for flag in flags)
         arguments = make_parser("train").parse_args(command(folder / folder_of(name), *flags, data=corpus)[3:])
         settings = as_table(settings_from(TrainSettings, arguments, command="train"))
-        run = {"id": name, "name": folder_of(name), "size": size, "settings": settings}
-        table.append(run)
-    (folder / "runs.json").write_text(json.dumps(table))
-    done = forks.run([sys.executable, Path(__file__).with_name("layout_runs.py"), folder])
-    assert done.returncode == 0, done.stderr[-60000:]
+        forks.in_group(size, layout_runs.work, folder, {"id": name, "settings": settings})
     return folder
 
 

@@ -8,13 +8,11 @@ import math
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, rows
 from tests.gpt2_train.small_models import END, byte_tokenizer
@@ -25,8 +23,9 @@ from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main, make_parser
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.evaluation.tasks import parse_task
 from gpt2_train.evaluation.tasks.held_out_loss import HeldOutLoss
 from gpt2_train.evaluation.tasks.lambada import Lambada
@@ -34,6 +33,7 @@ from gpt2_train.evaluation.tasks.wikitext import Wikitext
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.metrics.log import line_of
 from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training.launch import train
 from gpt2_train.training.samples_and_tasks import inference_view
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
@@ -183,25 +183,12 @@ def test_a_new_run_keeps_no_samples_of_one_that_was_killed_before_its_first_chec
 
 SHORT, SHORT_OBSERVED = ("--steps", 4, "--save-every", 2), ("--sample-every", 2, "--eval-task-every", 2)
 
-TWO_PROCESSES = """
-import json, sys
-import torch
-import torch.distributed as dist
-from gpt2_train.config.settings import TrainSettings
-from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.processes import StopRequest
-from gpt2_train.training.launch import train
 
-rank, port, runs = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-torch.set_num_threads(1)
-store = dist.TCPStore("127.0.0.1", port, is_master=False)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-for settings in runs:
-    settings = TrainSettings(**{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
-    train(settings, make_world(torch.device("cpu"), settings.tensor_parallel), StopRequest())
-dist.barrier()
-dist.destroy_process_group()
-"""
+def train_all(*runs: dict[str, Any]) -> None:
+    """Train as the settings of each of `runs` say, as one of two processes."""
+    for table in runs:
+        settings = TrainSettings(**{name: tuple(v) if isinstance(v, list) else v for name, v in table.items()})
+        train(settings, make_world(torch.device("cpu"), settings.tensor_parallel), StopRequest())
 
 
 @pytest.fixture(scope="module")
@@ -216,11 +203,7 @@ def of_two_processes(tmp_path_factory: pytest.TempPathFactory, corpus: str, inpu
             arguments = make_parser("train").parse_args(words)
             settings = settings_from(TrainSettings, arguments, command="train")
             runs.append(as_table(dataclasses.replace(settings, **{layout: 2})))
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    words = [sys.executable, "-c", TWO_PROCESSES]
-    done = forks.run_together([*words, rank, store.port, json.dumps(runs)] for rank in range(2))
-    errors = [process.stderr for process in done]
-    assert [process.returncode for process in done] == [0, 0], errors[0][-3000:]
+    errors = [process.stderr for process in forks.in_group(2, train_all, *runs)]
     assert errors[0].count("step 4/4  lambada") == 2
     assert "lambada" not in errors[1], "the others show nothing"
     return folder

@@ -13,13 +13,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, run_command_line
+from tests.gpt2_train.tensor_parallel_runs import without_code_generation
+from torch._dynamo.utils import counters
+from torch.distributed.tensor import DTensor
 
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
@@ -27,7 +29,8 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import open_weights
-from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.mesh import World, make_world
+from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
 from gpt2_train.model.attention import PACKED
 from gpt2_train.model.gpt2 import GPT2
@@ -364,55 +367,36 @@ def test_the_bits_of_shared_dropout_are_even() -> None:
         assert float((share[1:] * share[:-1]).mean()) == pytest.approx(0.25, abs=0.01)
 
 
-COMPILED_BLOCKS = """
-import sys
-import torch
-import torch.distributed as dist
-from torch._dynamo.utils import counters
-from torch.distributed.tensor import DTensor
-from gpt2_train.config.settings import ModelConfig
-from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.randomness import seed_micro_step
-
-# All of inductor's steps but the generation of code.
-plain = torch.compile
-torch.compile = lambda function, **options: plain(function, backend="aot_eager_decomp_partition", **options)
-store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False)
-dist.init_process_group("gloo", store=store, rank=int(sys.argv[1]), world_size=2)
-tokens = torch.arange(32).view(2, 16)
-
-def gradient(world, mode, compiled):
+def gradient_of_sharded(mode: Literal["none", "full", "selective"], *, compiled: bool) -> torch.Tensor:
+    """The gradient of a matrix of a model with sharded parameters; `compiled`, each kind of block is one graph."""
     torch._dynamo.reset()
     counters.clear()
+    tokens = torch.arange(32).view(2, 16)
     model = GPT2(ModelConfig(3, 32, 4, 16, 100, dropout=0.0)).initialise(torch.Generator().manual_seed(1))
+    world = make_world(torch.device("cpu"), 1)
     parallelize(model.train(), world, activation_checkpointing=mode, compiled=compiled)
     seed_micro_step(model, 1, 2, 3, world)
     model(tokens).square().sum().backward()
     assert counters["stats"]["unique_graphs"] == 3 * compiled, (mode, dict(counters["stats"]))
-    grad = model.blocks[1].feed_forward.up.weight.grad
-    grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
+    gradient = dict(model.named_parameters())["blocks.1.feed_forward.up.weight"].grad
+    assert isinstance(gradient, DTensor)
+    gradient = gradient.full_tensor()
     with torch.no_grad():
         model.eval()(tokens)
     # Neither a change of mode nor what FSDP2 does between two passes is a reason to compile again.
     model.train()(tokens).square().sum().backward()
     assert counters["stats"]["unique_graphs"] == 6 * compiled, (mode, dict(counters["stats"]))
-    return grad
+    return gradient
 
-world = make_world(torch.device("cpu"), 1)
-expected = gradient(world, "none", False)
-for mode in ("none", "full", "selective"):
-    torch.testing.assert_close(gradient(world, mode, True), expected)
-dist.barrier()
-dist.destroy_process_group()
-"""
+
+def compile_sharded() -> None:
+    with without_code_generation():
+        expected = gradient_of_sharded("none", compiled=False)
+        for mode in ("none", "full", "selective"):
+            torch.testing.assert_close(gradient_of_sharded(mode, compiled=True), expected)
 
 
 @pytest.mark.exhaustive
 def test_each_block_compiles_to_one_graph_where_parameters_are_sharded() -> None:
     """With activation checkpointing none was compiled. Of tensor parallelism: test_tensor_parallel.py."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    words = [sys.executable, "-c", COMPILED_BLOCKS]
-    done = forks.run_together([*words, rank, store.port] for rank in range(2))
-    assert [process.returncode for process in done] == [0, 0], done[0].stderr[-3000:]
+    forks.in_group(2, compile_sharded)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.gpt2_train import forks
+from tests.gpt2_train.tensor_parallel_runs import run_tasks
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
@@ -22,19 +20,10 @@ TOKENS, HIDDEN, LAYERS = 64, 32, 2
 """Of the model and the micro-batch whose exchanges are recorded."""
 
 
-def run_together(size: int, *tasks: str) -> str:
-    """Run `tensor_parallel_runs.py` in `size` processes; returns what the first one printed."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    script = str(Path(__file__).parent / "tensor_parallel_runs.py")
-    done = forks.run_together([sys.executable, script, rank, size, store.port, *tasks] for rank in range(size))
-    assert [process.returncode for process in done] == [0] * size, done[0].stderr[-3000:]
-    return done[0].stdout
-
-
 @pytest.fixture(scope="module")
 def exchanged() -> dict[str, dict[str, list[tuple[str, str, int]]]]:
     """What is exchanged in a micro-batch, by layout and precision; their numbers are checked on the way."""
-    found: dict[str, Any] = json.loads(run_together(2, "collectives:2", "sequences:2"))
+    found: dict[str, Any] = json.loads(forks.in_group(2, run_tasks, "collectives:2", "sequences:2")[0].stdout)
     return {key: {when: [tuple(call) for call in calls] for when, calls in of.items()} for key, of in found.items()}
 
 
@@ -68,13 +57,13 @@ def test_sequence_parallelism_reduces_and_gathers_instead(exchanged: dict[str, A
 @pytest.mark.exhaustive
 def test_every_way_to_compute_gives_the_same_numbers() -> None:
     """Separate documents, dropout and activation checkpointing, compiled or not."""
-    run_together(2, "layouts:2", "graphs:2")
+    forks.in_group(2, run_tasks, "layouts:2", "graphs:2")
 
 
 @pytest.mark.exhaustive
 def test_four_processes_compute_what_one_does() -> None:
     """All of them dividing one model, and two by two with data parallelism."""
-    run_together(4, "sequences:4", "sequences:2")
+    forks.in_group(4, run_tasks, "sequences:4", "sequences:2")
 
 
 def test_sequences_that_cannot_be_divided_are_refused() -> None:
