@@ -108,28 +108,34 @@ def run_together(commands: Iterable[Sequence[object]]) -> list[subprocess.Comple
     ]
 
 
+def program(work: Callable[..., Any], *arguments: Any) -> list[str]:
+    """The command line of a process that calls `work`, a function of a module, and prints what it returns as JSON.
+
+    `arguments` are what JSON can hold, paths as text.
+    """
+    return [sys.executable, "-m", __name__, work.__module__, work.__name__, json.dumps(arguments, default=str)]
+
+
 def in_group(
     size: int, work: Callable[..., Any], *arguments: Any, fails: bool = False
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Call `work`, a function of a module, in each of `size` processes; several of them are a group over gloo.
+    """Run a `program` in each of `size` processes; several of them are a group over gloo.
 
-    `arguments` are what JSON can hold, paths as text; what it returns is printed as JSON. All of them have to end well,
-    unless one `fails`.
+    All of them have to end well, unless one `fails`.
     """
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    words = [sys.executable, "-m", __name__, work.__module__, work.__name__, json.dumps(arguments, default=str)]
-    done = run_together([*words, store.port, size, rank] for rank in range(size))
+    done = run_together([*program(work, *arguments), store.port, size, rank] for rank in range(size))
     assert fails or not any(process.returncode for process in done), "\n".join(one.stderr[-3000:] for one in done)
     return done
 
 
-def _work_in_group(module: str, name: str, arguments: str, *numbers: str) -> None:
+def _work(module: str, name: str, arguments: str, *numbers: str) -> None:
     import torch
     import torch.distributed as dist
 
-    port, size, rank = map(int, numbers)
+    port, size, rank = map(int, numbers or (0, 1, 0))
     # Makes the thread pool anew, which a fork has lost: two threads that need it at once would both try, and abort.
     torch.set_num_threads(1)
     if size > 1:
@@ -214,4 +220,4 @@ def _run_program(first: str, *rest: str) -> None:
 
 
 if __name__ == "__main__":
-    _work_in_group(*sys.argv[1:])
+    _work(*sys.argv[1:])

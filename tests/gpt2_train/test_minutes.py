@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -249,42 +251,41 @@ def test_a_run_by_time_without_memory_for_that_copy_saves_while_it_waits(
     assert (tmp_path / "checkpoints" / "step-0000003").is_dir()
 
 
-RANKS = """
-import os, sys
-from gpt2_train.cli import main
-from gpt2_train.training import plan, trainer
+class OwnClock:
+    """The second process would have ended at once by its own."""
 
-class Clock:
     seconds = 0.0
-    def __call__(self):
-        # The second process would have ended at once by its own.
+
+    def __call__(self) -> float:
         return self.seconds * (1 if os.environ.get("RANK", "0") == "0" else 100)
 
-def forward_backward(self, batches):
-    plan.clock.seconds += 10 if plan.clock.seconds < 60 else 20
-    return plain(self, batches)
 
-late = sys.argv[1] == "late"
-plan.clock, plain = Clock(), trainer.Trainer.forward_backward
-trainer.Trainer.forward_backward = forward_backward
-trainer.works_by_itself = lambda device: late
-sys.exit(main(sys.argv[2:]))
-"""
+def train_by_own_clocks(late: bool, *words: str) -> None:
+    """`gpt2 train` on a machine that soon takes twice the time for a step."""
+    clock, plain = OwnClock(), trainer_module.Trainer.forward_backward
+
+    def forward_backward(self: Any, batches: Any) -> Any:
+        clock.seconds += 10 if clock.seconds < 60 else 20
+        return plain(self, batches)
+
+    plan.clock = clock
+    trainer_module.Trainer.forward_backward = forward_backward  # type: ignore[method-assign]
+    trainer_module.works_by_itself = lambda device: late
+    sys.exit(main(list(words)))
 
 
 @pytest.mark.parametrize(
     ("flag", "late"),
-    [("--data-parallel", "late"), pytest.param("--tensor-parallel", "now", marks=pytest.mark.exhaustive)],
+    [("--data-parallel", True), pytest.param("--tensor-parallel", False, marks=pytest.mark.exhaustive)],
 )
 def test_several_processes_keep_to_the_clock_of_the_first(
-    tmp_path: Path, corpus: str, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flag: str, late: str
+    tmp_path: Path, corpus: str, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flag: str, late: bool
 ) -> None:
     """Each by its own clock would take other rates and another number of steps, and wait for the others forever."""
-    flags = ("--minutes", 2, "--dropout", 0, "--save-every", 3, "--log-every", 100 if late == "late" else 1)
+    flags = ("--minutes", 2, "--dropout", 0, "--save-every", 3, "--log-every", 100 if late else 1)
     words = command(tmp_path / "two", *flags, flag, 2, data=corpus)
-    done = forks.run([words[0], "-c", RANKS, late, *words[3:]])
-    assert done.returncode == 0, done.stderr
-    monkeypatch.setattr(trainer_module, "works_by_itself", lambda device: late == "late")
+    forks.in_group(1, train_by_own_clocks, late, *words[3:])
+    monkeypatch.setattr(trainer_module, "works_by_itself", lambda device: late)
     Machine(lambda seconds: 10.0 if seconds < 60 else 20.0, validation=0.0).begin(monkeypatch)
     assert gpt2(tmp_path / "one", *flags) == 0
     # The time that saves really take is set aside at the end.

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,9 @@ from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
 from gpt2_train.model.attention import PACKED
 from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training import launch
 from gpt2_train.training.launch import LocalProcesses
+from gpt2_train.training.trainer import Trainer
 
 STEPS = 10
 EXACT = ("--steps", STEPS, "--dropout", 0, "--save-every", 5)
@@ -139,22 +142,19 @@ def children_of(parent: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
-HELD_IN_STEP_8 = """
-import sys, time
-from gpt2_train.cli import main
-from gpt2_train.training.trainer import Trainer
+def train_held_in_step_8(*words: str) -> None:
+    """`gpt2 train`, all processes of which wait in step 8 until a signal stops them."""
+    take = Trainer.train_step
 
-def held(trainer, take=Trainer.train_step):
-    if trainer.state.step == 7:
-        print("held in step 8", file=sys.stderr, flush=True)
-        while not trainer.results.stop.signal:
-            time.sleep(0.01)
-    return take(trainer)
+    def held(self: Trainer) -> bool:
+        if self.state.step == 7:
+            print("held in step 8", file=sys.stderr, flush=True)
+            while not self.results.stop.signal:
+                time.sleep(0.01)
+        return take(self)
 
-Trainer.train_step = held
-sys.exit(main(sys.argv[1:]))
-"""
-"""All processes of the run wait there until a signal stops them."""
+    Trainer.train_step = held  # type: ignore[method-assign]
+    sys.exit(main(list(words)))
 
 
 def test_a_killed_parent_takes_its_children_along_and_the_run_resumes_to_the_same_bits(
@@ -163,7 +163,7 @@ def test_a_killed_parent_takes_its_children_along_and_the_run_resumes_to_the_sam
     """Pitfalls 26 and 32: kill -9 of the parent leaves no process hanging; then SIGTERM; then to the end."""
     flags = (*EXACT, "--data-parallel", 2)
     held = command(tmp_path, *flags, "--no-async-checkpoint", data=corpus)
-    words = [sys.executable, "-c", HELD_IN_STEP_8, *held[3:]]
+    words = forks.program(train_held_in_step_8, *held[3:])
     process = forks.Started(words)
     read_until(process, "held in step 8")
     children = children_of(process.pid)
@@ -201,21 +201,16 @@ def test_a_process_that_was_killed_is_named_with_the_likely_cause(tmp_path: Path
     assert rest.count("error:") == 1
 
 
-PATIENT_PARENT = """
-import sys
-from gpt2_train.training import launch
-from gpt2_train.cli import main
-
-launch.GRACE_SECONDS = 3600
-sys.exit(main(sys.argv[1:]))
-"""
+def train_with_patience(*words: str) -> None:
+    launch.GRACE_SECONDS = 3600
+    sys.exit(main(list(words)))
 
 
 @pytest.mark.exhaustive
 def test_the_others_end_at_once_when_a_process_was_killed(tmp_path: Path, corpus: str) -> None:
     """They were given time to report errors of their own, which are no more than lost connections."""
     words = command(tmp_path, "--steps", 100_000, "--data-parallel", 2, data=corpus)
-    process = forks.Started([sys.executable, "-c", PATIENT_PARENT, *words[3:]])
+    process = forks.Started(forks.program(train_with_patience, *words[3:]))
     read_until(process, "step 3/")
     first, second = children_of(process.pid)
     os.kill(first, signal.SIGSTOP)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -27,8 +28,10 @@ from gpt2_train.conversion.weights import EMBEDDING
 from gpt2_train.distributed.processes import Child, failure, send_report
 from gpt2_train.evaluation.tasks import tasks
 from gpt2_train.inference.driver import WorkerGroup, interrupts_deferred
+from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model, open_shared_model
+from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.inference.worker import is_lost_connection, load_part
 from indexed_tokens import IndexedTokensWriter
@@ -84,41 +87,30 @@ class Report:
     parameters: int
 
 
-DRIVER = """
-import json, os, signal, sys
-from pathlib import Path
-from tests.gpt2_train.test_shared_model import FED, PROMPTS, measured
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.sampling import Sampling
-from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.model import open_shared_model
+def drive(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) -> dict[str, Any]:
+    """What a driver of so many processes finds: the fields of `Report`."""
+    layout = {"tensor_parallel": tensor_parallel, "data_parallel": data_parallel}
+    with open_shared_model(folder, device="cpu", **layout, threads=1) as source:
+        found: dict[str, Any] = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
+        runner: Any = source.runner
+        found["parameters"] = sum(parameter.numel() for parameter in runner.process.model.parameters())
+        cached = runner.cached_model(3)
+        found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
+        cached.copy(0, 2)
+        found["logits"].append(cached.feed([2], [[12]]).tolist())
+        greedy = Sampling(temperature=0)
+        requests = [GenerationRequest(prompt, tokens=30, sampling=greedy, ignore_end=True) for prompt in PROMPTS]
+        feed = CachedModel.feed
 
-folder, inputs, tensor, data = sys.argv[1:]
-with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_parallel=int(data), threads=1) as source:
-    found = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
-    found["parameters"] = sum(parameter.numel() for parameter in source.runner.process.model.parameters())
-    cached = source.runner.cached_model(3)
-    found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
-    cached.copy(0, 2)
-    found["logits"].append(cached.feed([2], [[12]]).tolist())
-    greedy = {"tokens": 30, "sampling": Sampling(temperature=0), "ignore_end": True}
-    requests = [GenerationRequest(prompt, **greedy) for prompt in PROMPTS]
+        def interrupted(self: CachedModel, *fed: Any) -> torch.Tensor:
+            os.kill(os.getpid(), signal.SIGINT)
+            return feed(self, *fed)
 
-    # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
-    feed = CachedModel.feed
-    def interrupted(self, *fed):
-        os.kill(os.getpid(), signal.SIGINT)
-        return feed(self, *fed)
-    CachedModel.feed = interrupted
-    try:
-        TextGenerator(source).generate(requests)
-        raise AssertionError("not interrupted")
-    except KeyboardInterrupt:
-        CachedModel.feed = feed
-    found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
-print(json.dumps(found))
-"""
+        # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
+        with mock.patch.object(CachedModel, "feed", interrupted), pytest.raises(KeyboardInterrupt):
+            TextGenerator(source).generate(requests)
+        found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
+    return found
 
 
 @pytest.fixture(scope="module", params=[(1, 2), pytest.param((2, 2), marks=pytest.mark.exhaustive)], ids=str)
@@ -129,9 +121,7 @@ def layout(request: pytest.FixtureRequest) -> tuple[int, int]:
 @pytest.fixture(scope="module")
 def shared(layout: tuple[int, int], run_folder: Path, inputs: Path) -> Report:
     """What a driver of (tensor parallel, data parallel) processes found."""
-    done = forks.run([sys.executable, "-c", DRIVER, run_folder, inputs, *layout])
-    assert done.returncode == 0, done.stderr
-    return Report(**json.loads(done.stdout))
+    return Report(**json.loads(forks.in_group(1, drive, run_folder, inputs, *layout)[0].stdout))
 
 
 def test_tasks_measure_the_same_in_all_layouts(

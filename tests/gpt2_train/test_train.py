@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import shutil
 import signal
-import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
+from gpt2_train.checkpoint import save as save_module
 from gpt2_train.checkpoint.info import load_tokenizer, read_info
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
@@ -423,21 +424,17 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_bits(
     assert_same_bits(unbroken, tmp_path)
 
 
-KILLED_WHILE_SAVING = """
-import os, signal, sys
-from gpt2_train.checkpoint import save
-from gpt2_train.cli import main
+def die_while_saving(function: str, *words: str) -> None:
+    """`gpt2 train`, killed when it first calls a function of `checkpoint.save` for step 10."""
+    plain = getattr(save_module, function)
 
-plain = save.{function}
+    def deadly(path: Path, *rest: Any) -> Any:
+        if "step-0000010" in str(path) + str(rest):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(path, *rest)
 
-def deadly(path, *rest):
-    if "step-0000010" in str(path) + str(rest):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(path, *rest)
-
-save.{function} = deadly
-main(sys.argv[1:])
-"""
+    setattr(save_module, function, deadly)
+    main(list(words))
 
 
 @pytest.mark.parametrize("function", ["write_json", pytest.param("write_text", marks=pytest.mark.exhaustive)])
@@ -446,9 +443,8 @@ def test_a_run_killed_while_saving_resumes_to_the_same_bits(
 ) -> None:
     """Pitfall 27: killed before the checkpoint gets its name, and between that and `latest`."""
     flags = ("--steps", 20, "--save-every", 5)
-    script = KILLED_WHILE_SAVING.format(function=function)
-    words = [sys.executable, "-c", script, *command(tmp_path, *flags, data=corpus)[3:]]
-    assert forks.run(words).returncode == -signal.SIGKILL
+    words = command(tmp_path, *flags, data=corpus)[3:]
+    assert forks.run(forks.program(die_while_saving, function, *words)).returncode == -signal.SIGKILL
     assert read_info(tmp_path).step == 5
     assert gpt2(tmp_path, *flags) == 0
     assert_same_bits(unbroken, tmp_path)
