@@ -35,7 +35,7 @@ from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
 from gpt2_train.model.attention import PACKED
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training import launch
+from gpt2_train.training import launch, run_folder
 from gpt2_train.training.launch import LocalProcesses
 from gpt2_train.training.trainer import Trainer
 
@@ -201,8 +201,9 @@ def test_a_process_that_was_killed_is_named_with_the_likely_cause(tmp_path: Path
     assert rest.count("error:") == 1
 
 
-def train_with_patience(*words: str) -> None:
-    launch.GRACE_SECONDS = 3600
+def train_with_patience(of_parent: float, for_storage: float, *words: str) -> None:
+    """`gpt2 train` that waits so many seconds for other processes to end, and for files of other machines."""
+    launch.GRACE_SECONDS, run_folder.SHARED_STORAGE_PATIENCE = of_parent, for_storage
     sys.exit(main(list(words)))
 
 
@@ -210,7 +211,7 @@ def train_with_patience(*words: str) -> None:
 def test_the_others_end_at_once_when_a_process_was_killed(tmp_path: Path, corpus: str) -> None:
     """They were given time to report errors of their own, which are no more than lost connections."""
     words = command(tmp_path, "--steps", 100_000, "--data-parallel", 2, data=corpus)
-    process = forks.Started(forks.program(train_with_patience, *words[3:]))
+    process = forks.Started(forks.program(train_with_patience, 3600, 10, *words[3:]))
     read_until(process, "step 3/")
     first, second = children_of(process.pid)
     os.kill(first, signal.SIGSTOP)
@@ -251,7 +252,8 @@ def torchrun(size: int, flags: Sequence[object], data: str, outputs: Sequence[Pa
         for rank in range(size):
             environment.setenv("RANK", str(rank))
             environment.setenv("LOCAL_RANK", str(rank))
-            started.append(forks.Started(command(outputs[rank], *flags, data=data)))
+            words = command(outputs[rank], *flags, data=data)
+            started.append(forks.Started(forks.program(train_with_patience, 3600, 0.5, *words[3:])))
     return started
 
 

@@ -110,7 +110,7 @@ def _remove_if_unused(folder: Path, is_new: bool) -> None:
             folder.rmdir()
 
 
-def check_shared(folder: Path, patience: float = SHARED_STORAGE_PATIENCE) -> None:
+def check_shared(folder: Path) -> None:
     """Make sure that all processes see the same folder; they call this together, the first one holding its lock.
 
     Raises Gpt2UsageError if one of them, on another machine, sees another folder of this name, or none.
@@ -127,7 +127,7 @@ def check_shared(folder: Path, patience: float = SHARED_STORAGE_PATIENCE) -> Non
     token = from_first_rank(write)
 
     def read() -> None:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + SHARED_STORAGE_PATIENCE
         while not _holds(lock, token):
             if time.monotonic() > deadline:
                 raise Gpt2UsageError(
