@@ -25,19 +25,26 @@ from gpt2_train.optim.gradients import FIRST_LOSS_SCALE, LossScale, gradient_nor
 from gpt2_train.optim.schedule import learning_rate
 
 
-@pytest.mark.parametrize("overwrites", [False, True])
-def test_losses_and_gradients_are_those_of_cross_entropy(monkeypatch: pytest.MonkeyPatch, overwrites: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("overwrites", "is_known"), [(False, False), (True, False), (True, True)])
+def test_losses_and_gradients_are_those_of_cross_entropy(
+    monkeypatch: pytest.MonkeyPatch, overwrites: bool, is_known: bool, dtype: torch.dtype
+) -> None:
+    """Also where the gradient is known before, with columns of padding."""
     monkeypatch.setattr(layout, "PIECE_ELEMENTS", {"cpu": 100})  # several pieces
-    logits = torch.randn(3, 7, 33, generator=torch.Generator().manual_seed(1)) * 5
-    targets = torch.randint(0, 33, (3, 7), generator=torch.Generator().manual_seed(2))
-    mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    logits = (torch.randn(3, 7, 33, generator=torch.Generator().manual_seed(1)) * 5).to(dtype)
+    targets = torch.randint(0, 30, (3, 7), generator=torch.Generator().manual_seed(2))
+    mine, theirs = logits.clone().requires_grad_(), logits[..., :30].clone().requires_grad_()
     weights = torch.rand(3, 7, generator=torch.Generator().manual_seed(3))
-    losses = token_losses(mine * 1, targets, overwrite_logits=overwrites)
-    expected = F.cross_entropy(theirs.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
+    gradient = weights if is_known else None
+    losses = token_losses(mine * 1, targets, vocabulary=30, overwrite_logits=overwrites, gradient=gradient)
+    wide = theirs.flatten(0, 1).to(losses.dtype)
+    expected = F.cross_entropy(wide, targets.flatten(), reduction="none").view(3, 7)
     torch.testing.assert_close(losses, expected)
     (losses * weights).sum().backward()
     (expected * weights).sum().backward()
-    torch.testing.assert_close(mine.grad, theirs.grad)
+    torch.testing.assert_close(mine.grad[..., :30], theirs.grad)
+    assert not mine.grad[..., 30:].any()
 
 
 def test_half_precision_logits_lose_nothing_in_the_sum() -> None:

@@ -8,9 +8,10 @@ forward and one backward, or one for both; else rows are taken in pieces, 256 MB
 
 Compiled, each piece of the local work is one kernel that reads the logits once, in their own precision, and computes in
 registers: on CUDA the maximum and the sum of exponentials in one pass (torch calls it online softmax). Where the
-gradients of the losses are known beforehand, one kernel takes losses and gradient: it comes back to a row that is still
-in the cache. Columns of padding are masked instead of cut off, since rows of a width that powers of two divide are read
-in wide loads. Not compiled, rows are taken in pieces, in float32: on a CPU what its cache holds.
+gradients of the losses are known beforehand, losses and gradient are taken together: one kernel comes back to a row
+that is still in the cache, and not compiled each exponential is taken once. Columns of padding are masked instead of
+cut off, since rows of a width that powers of two divide are read in wide loads. Not compiled, rows are taken in pieces,
+in float32: on a CPU what its cache holds.
 """
 
 from __future__ import annotations
@@ -70,16 +71,17 @@ class _InOnePass(torch.autograd.Function):
     """Losses, and in the place of the logits their gradient, which follows from the known one of the losses."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, of_losses: Tensor, known: int, compiled: bool) -> Tensor:
         place = logits.detach()
-        losses: Tensor = _compiled(_losses_and_gradient)(place, targets, of_losses, known)
+        write = _compiled(_losses_and_gradient) if compiled else _losses_and_gradient_in_pieces
+        losses: Tensor = write(place, targets, of_losses, known)
         ctx.save_for_backward(place)
         return losses
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
         """What the forward pass has written."""
-        return ctx.saved_tensors[0], None, None, None
+        return ctx.saved_tensors[0], None, None, None, None
 
 
 def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
@@ -114,14 +116,16 @@ def token_losses(
         compiled: whether to use kernels made by torch.compile, one set for each shape: for shapes that come often.
         overwrite_logits: whether the backward pass may write the gradient into the memory of `logits`, so that both
             together take the room of one. Nothing else may need them after it, and it can't be repeated.
-        gradient: what the backward pass will give to each loss, of the shape of `targets`, if that is known: compiled,
-            with the whole vocabulary here and `overwrite_logits`, it is all that counts, and the logits are gone now.
+        gradient: what the backward pass will give to each loss, of the shape of `targets`, if that is known: with the
+            whole vocabulary here and `overwrite_logits` it is all that counts, and the logits are gone now.
     """
     width = logits.size(-1)
     first = width * group.rank() if group is not None else 0
     known = width if vocabulary is None else min(width, max(0, vocabulary - first))
-    if gradient is not None and compiled and overwrite_logits and group is None:
-        rows: Tensor = _InOnePass.apply(logits.reshape(-1, width), targets.reshape(-1), gradient.reshape(-1), known)
+    if gradient is not None and overwrite_logits and group is None:
+        rows: Tensor = _InOnePass.apply(
+            logits.reshape(-1, width), targets.reshape(-1), gradient.reshape(-1), known, compiled
+        )
         return rows.view(targets.shape)
     losses: Tensor = _CrossEntropy.apply(
         logits.reshape(-1, width), targets.reshape(-1), group, known, compiled, overwrite_logits
@@ -173,6 +177,24 @@ def _gradient_in_pieces(
 
 def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
     return _gradient_in_pieces(logits, local, total, of_losses, known, logits)
+
+
+def _losses_and_gradient_in_pieces(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    """As `_losses_and_gradient`, a few rows at a time: one exponential of each logit for both."""
+    rows, width = logits.shape
+    losses = torch.empty(rows, dtype=_wide(logits), device=logits.device)
+    logits[:, known:] = -torch.inf
+    for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
+        piece = slice(begin, begin + step)
+        column, scale = targets[piece, None], of_losses[piece, None].to(losses.dtype)
+        values = logits[piece].to(losses.dtype)  # itself, if it is as wide
+        found, largest = values.gather(1, column), values.amax(1, keepdim=True)
+        sums = values.sub_(largest).exp_().sum(1, keepdim=True)
+        losses[piece] = (largest + sums.log() - found).squeeze(1)
+        values.mul_(scale / sums).scatter_add_(1, column, -scale)
+        if values.dtype != logits.dtype:
+            logits[piece] = values
+    return losses
 
 
 def _compiled(function: Any) -> Any:
