@@ -1,21 +1,17 @@
 """A download by several tasks: limits for a host hold for all of them together, and nothing depends on who fetched."""
 
 import collections
-import contextlib
-import http.server
 import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from added_engines.nodes import Nodes
 from jobs import job_of
-from pages_on_loopback import servers_of
+from pages_on_loopback import PATIENCE, Site, html
 from processes import until
 
 from webtext_prep.crawl.frontier import rounds
@@ -34,71 +30,43 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and f
 LISTS = 3
 HOSTS = [f"127.0.0.{number}" for number in range(1, 10)]
 TEXT = "This is a sentence of the page, long enough for anybody to see that it is text. " * 5
-PATIENCE = 60
 
 
-class Web:
-    """Servers of several hosts on loopback, with one port. `answers`: (host, path) to a status, headers and body."""
+class Web(Site):
+    """Several hosts with one port. `own`: (host, path) to a status, a body, and more of its answer."""
 
     def __init__(self):
-        self.asked = []  # (host, path, when it began, when it ended)
-        self.answers = {}
-        self.condition = threading.Condition()
+        super().__init__(HOSTS)
+        self.routes.clear()
+        self.own, self.waits = {}, {}
         self.at_once, self.most_at_once = collections.Counter(), collections.Counter()
-        self.waits = {}
-        self.pages = None  # after this many pages it says nothing more
-        web = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                host, begin = self.headers["Host"].partition(":")[0], time.monotonic()
-                with web.condition:
-                    web.at_once[host] += 1
-                    web.most_at_once[host] = max(web.most_at_once[host], web.at_once[host])
-                    web.asked.append((host, self.path, begin))
-                    web.condition.notify_all()
-                if web.pages is not None and len(web.asked) > web.pages:
-                    self.connection.recv(1)
-                    return
-                if wait := web.waits.get((host, self.path)):
-                    wait()
-                status, headers, body = web.answers.get((host, self.path), web.usual(host, self.path))
-                with web.condition:
-                    web.at_once[host] -= 1
-                with contextlib.suppress(ConnectionError):
-                    self.send_response(status)
-                    for name, value in {"Content-Length": len(body), **headers}.items():
-                        self.send_header(name, str(value))
-                    self.end_headers()
-                    self.wfile.write(body)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.servers = servers_of(HOSTS, Handler)
-        self.port = self.servers[0].server_port
-
-    def stop(self):
-        for server in self.servers:
-            server.shutdown()
-            server.server_close()
-
-    def usual(self, host, path):
-        if path == "/robots.txt":
-            return 404, {}, b""
-        page = f"<html><head><title>{host}{path}</title></head><body><p>{TEXT}</p></body></html>"
-        return 200, {"Content-Type": "text/html; charset=utf-8"}, page.encode()
+    def page(self, request):
+        host = host_of(request.headers)
+        with self.condition:
+            self.at_once[host] += 1
+            self.most_at_once[host] = max(self.most_at_once[host], self.at_once[host])
+        if wait := self.waits.get((host, request.path)):
+            wait()
+        usual = (404, b"", {}) if request.path == "/robots.txt" else (200, html(host + request.path, TEXT), {})
+        status, body, more = self.own.get((host, request.path), usual)
+        with self.condition:
+            self.at_once[host] -= 1
+        request.answer(status, body, **more)
 
     def url(self, host, path):
-        return f"http://{host}:{self.port}{path}"
+        return super().url(path, host)
 
     def redirect(self, host, path, to_host, to_path):
-        self.answers[host, path] = 302, {"Location": self.url(to_host, to_path)}, b""
+        self.own[host, path] = 302, b"", {"Location": self.url(to_host, to_path)}
 
     def counts(self):
-        return collections.Counter((host, path) for host, path, _ in self.asked)
+        return collections.Counter((host_of(headers), path) for path, headers, _ in self.asked)
+
+
+def host_of(headers):
+    """The host that was asked."""
+    return headers["Host"].partition(":")[0]
 
 
 @pytest.fixture
@@ -152,8 +120,8 @@ def busy_web(web):
     paths += [(HOSTS[0], "/chain"), (HOSTS[0], "/round"), (HOSTS[3], "/private"), (HOSTS[4], "/private")]
     web.redirect(HOSTS[3], "/robots.txt", HOSTS[5], "/rules")
     rules = b"User-agent: *\nDisallow: /private\n"
-    web.answers[HOSTS[5], "/rules"] = 200, {"Content-Type": "text/plain"}, rules
-    web.answers[HOSTS[4], "/robots.txt"] = 200, {"Content-Type": "text/plain"}, rules + b"Crawl-delay: 0.05\n"
+    web.own[HOSTS[5], "/rules"] = 200, rules, {"kind": "text/plain"}
+    web.own[HOSTS[4], "/robots.txt"] = 200, rules + b"Crawl-delay: 0.05\n", {"kind": "text/plain"}
     return [web.url(*path) for path in paths]
 
 
@@ -192,7 +160,7 @@ def test_the_same_bytes_whoever_fetches_and_however_much_is_handed_on(web, tmp_p
 def test_what_was_handed_on_and_failed_is_tried_again_by_the_next_run_and_nothing_else(web, tmp_path):
     trouble, reached = (HOSTS[1], "/trouble"), [(host, "/a") for host in HOSTS]
     web.redirect(HOSTS[0], "/to", *trouble)
-    web.answers[trouble] = 503, {}, b""
+    web.own[trouble] = 503, b"", {}
     lists = write_lists(tmp_path / "lists", [web.url(*place) for place in [(HOSTS[0], "/to"), *reached]])
 
     def run():
@@ -204,7 +172,7 @@ def test_what_was_handed_on_and_failed_is_tried_again_by_the_next_run_and_nothin
     assert run() == ("http_503", 1, 2, web.url(*trouble))
     assert run() == ("http_503", 2, 4, web.url(*trouble))
     assert web.counts() == {(HOSTS[0], "/to"): 1, trouble: 1}
-    del web.answers[trouble]
+    del web.own[trouble]
     assert run() == ("ok", 3, 6, web.url(*trouble))
     assert len(web.asked) == 2
     assert run() and not web.asked
@@ -217,7 +185,7 @@ def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_pa
     slow, strict = HOSTS[0], HOSTS[4]
     other = next(host for host in HOSTS if owner[host] != owner[slow])
     web.redirect(other, "/a", slow, "/from-elsewhere")
-    web.answers[strict, "/robots.txt"] = 200, {"Content-Type": "text/plain"}, b"User-agent: *\nCrawl-delay: 0.4\n"
+    web.own[strict, "/robots.txt"] = 200, b"User-agent: *\nCrawl-delay: 0.4\n", {"kind": "text/plain"}
     seen_early = []
 
     def wait():
@@ -231,7 +199,7 @@ def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_pa
     assert seen_early == [False]
     assert web.counts()[slow, "/from-elsewhere"] == 1
     assert set(web.most_at_once.values()) == {1}
-    times = [when for host, path, when in web.asked if host == strict and path != "/robots.txt"]
+    times = [when for path, headers, when in web.asked if host_of(headers) == strict and path != "/robots.txt"]
     assert len(times) >= 6
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.2
 
@@ -261,7 +229,7 @@ def test_a_node_that_is_killed_leaves_what_it_had_fetched_to_another_one(web, tm
         (tmp_path / name).mkdir()
         return {"args": list(map(str, command)), "env": {**os.environ, "TMPDIR": str(tmp_path / name)}}
 
-    web.pages = 20
+    web.answers = 20
     with subprocess.Popen(**on_node("node1"), stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             until(lambda: len(kept()) >= 10 or process.poll() is not None, "pages that are kept")
@@ -270,7 +238,7 @@ def test_a_node_that_is_killed_leaves_what_it_had_fetched_to_another_one(web, tm
         assert process.wait() == -signal.SIGKILL, process.stderr.read()
     saved = kept()
     assert 10 <= len(saved) <= 20 and not list((tmp_path / "out").rglob("*.sqlite"))
-    web.pages = None
+    web.answers = None
     web.asked.clear()
     if shared:  # the list may have changed, too
         urls.reverse()

@@ -86,7 +86,7 @@ def html(title, text=SENTENCE * 5):
 class Site:
     """A web server on loopback. `routes` maps a path to a function of the request; other paths are pages."""
 
-    def __init__(self):
+    def __init__(self, hosts=("127.0.0.1",)):
         self.routes = {}
         self.asked = []  # (path, headers, time)
         self.answers = None  # after this many requests it says nothing more
@@ -120,14 +120,14 @@ class Site:
             def log_message(self, *arguments):
                 pass
 
-        self.server = QuietServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_port
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.servers = servers_of(hosts, Handler)
+        self.port = self.servers[0].server_port
         self.routes["/robots.txt"] = lambda request: request.answer(404)
 
     def stop(self):
-        self.server.shutdown()
-        self.server.server_close()
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
 
     def page(self, request):
         request.answer(body=html(f"Page {request.path}"))
