@@ -21,6 +21,24 @@ class QuietServer(http.server.ThreadingHTTPServer):
         pass
 
 
+class Request(http.server.BaseHTTPRequestHandler):
+    """One request, and how to answer it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, status=200, body=b"", kind="text/html; charset=utf-8", **headers):
+        self.send_response(status)
+        if kind is not None:
+            self.send_header("Content-Type", kind)
+        for name, value in {"Content_Length": len(body), **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
 def servers_of(hosts, handler):
     """Running servers, one for each address, all at one port."""
     while True:  # until there is a port that is free at all addresses
@@ -50,18 +68,10 @@ def write_list(path, urls):
 def serve_pages(page: Callable[[str], str | None]) -> Iterator[str]:
     """Serve the HTML that `page` gives for a path, 404 where it gives None; yields the address."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Request):
         def do_GET(self) -> None:
             html = page(self.path)
-            body = (html or "").encode()
-            self.send_response(200 if html is not None else 404)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: object) -> None:
-            pass
+            self.answer(200 if html is not None else 404, (html or "").encode())
 
     server = QuietServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -93,9 +103,7 @@ class Site:
         self.condition = threading.Condition()
         site = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(Request):
             def do_GET(self):
                 asked = (self.path, dict(self.headers), time.monotonic())
                 with site.condition:
@@ -107,18 +115,6 @@ class Site:
                         self.connection.recv(1)
                         return
                     site.routes.get(self.path, site.page)(self)
-
-            def answer(self, status=200, body=b"", kind="text/html; charset=utf-8", **headers):
-                self.send_response(status)
-                if kind is not None:
-                    self.send_header("Content-Type", kind)
-                for name, value in {"Content_Length": len(body), **headers}.items():
-                    self.send_header(name.replace("_", "-"), str(value))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments):
-                pass
 
         self.servers = servers_of(hosts, Handler)
         self.port = self.servers[0].server_port

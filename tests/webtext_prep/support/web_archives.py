@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import email.utils
 import gzip
-import http.server
 import json
 import re
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from archives import Archive
-from pages_on_loopback import servers_of
+from pages_on_loopback import Request, servers_of
 
 from webtext_prep.urls.surt import surt
 
@@ -68,9 +67,7 @@ class WebArchives:
         self.condition = threading.Condition()
         archives = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(Request):
             def do_GET(self) -> None:
                 self.host = self.headers["Host"].partition(":")[0]
                 if self.host == LIVE:
@@ -93,16 +90,6 @@ class WebArchives:
                 finally:
                     with archives.condition:
                         archives.at_once[group] -= 1
-
-            def answer(self, status: int, body: bytes = b"", kind: str = "text/plain", **headers: object) -> None:
-                self.send_response(status)
-                for name, value in {"Content_Type": kind, "Content_Length": len(body), **headers}.items():
-                    self.send_header(name.replace("_", "-"), str(value))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments: object) -> None:
-                pass
 
         self.servers = servers_of((WAYBACK, FILES, INDEX, LIVE), Handler)
         self.port = self.servers[0].server_port
