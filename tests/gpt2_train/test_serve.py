@@ -376,6 +376,7 @@ def test_names_and_addresses(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "first"
     places = (run, run / "checkpoints", run / "checkpoints" / "step-0000007")
     assert {model_name(str(place)) for place in places} == {"first"}
+    assert model_name(str(tmp_path / "quickstart" / "model" / "checkpoints" / "step-0000010")) == "quickstart"
     with bound_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert address(ServeSettings(), listener, None) == f"http://127.0.0.1:{port}/"

@@ -80,7 +80,9 @@ def test_help_lists_the_stages_in_the_order_in_which_a_document_passes_them(webt
     names = list(find_stages())
     assert names.index("blacklist") < names.index("merge") < names.index("clean") < names.index("tokenize")
     places = [shown.index(f"\n    {name}") for name in names]
+    places += [shown.index(f"\n\n  {heading}:\n    {first} ") for heading, first in (("look at it", "inspect"),)]
     assert places == sorted(places)
+    assert "\n\n  get documents:\n    urls " in shown and "\n\n  make a corpus:\n    merge " in shown
 
 
 @pytest.mark.parametrize("stage", find_stages())

@@ -174,6 +174,40 @@ def test_texts_may_come_from_a_file(corpus, run, page, tmp_path):
     )
 
 
+def test_what_the_pipeline_measured_and_traced_is_shown(corpus, run, page, tmp_path):
+    """Bits per byte next to compressors', passages that stand in the corpus; and damaged figures do no harm."""
+    summaries = json.loads((run.parent / "pipeline.json").read_text())
+    summaries["evaluate"] |= {"bits_per_byte": 1.5, "bytes": 4_000, "tokens": 1_000, "documents": 7}
+    summaries["evaluate"]["compressed"] = {"zstd -19": 2.25, "odd": "x"}
+    (run.parent / "pipeline.json").write_text(json.dumps(summaries))
+    passage = {"begin": 1, "end": 5, "tokens": 4, "sources": [{"url": "http://a.org/1"}]}
+    odd = [7, {"begin": 2, "end": 4}, {"begin": 6, "end": 99}, {"begin": None}]
+    trace = {"verbatim_tokens": 4, "minimum_tokens": 3, "passages": [passage, *odd]}
+    texts = [{"prompt": "Once", "text": " upon a", "trace": trace}, {"text": 7, "trace": []}]
+    (tmp_path / "texts.json").write_text(json.dumps({"samples": texts}))
+    found = page(corpus / "corpus", run=run, samples=tmp_path / "texts.json")
+    assert '<mark class="copied">upon</mark> a' in found
+    assert found.count("<mark") == 1
+    shown = words_in(found)
+    assert "4 tokens stand in the corpus word for word, in passages of 3 or more: http://a.org/1" in shown
+    assert "bits per byte, held out 1.50 zstd -19 2.25" in shown
+    assert [row[:2] for row in rows_of(found, "training")[1:4]] == [
+        ["this model", "1.50"], ["zstd -19", "2.25"], ["unigram model", "2.34"],
+    ]  # fmt: skip
+    assert "over all 1,000 tokens of the 7 documents held out" in shown
+
+
+def test_the_page_is_called_by_its_pipeline_and_begins_with_what_became_of_its_sources(corpus, page):
+    found = page(corpus / "corpus")
+    assert "<h1>corpus</h1>" in found
+    assert "50% of 50 URLs are in the corpus. The largest part of the rest: blocked domain (9)." in words_in(found)
+    try:
+        (corpus / "pipeline.json").write_text("{}")
+        assert f"<h1>{corpus.name}</h1>" in page(corpus / "corpus")
+    finally:
+        (corpus / "pipeline.json").unlink()
+
+
 ABLATION = {
     "sentences": ["strict against plain: better by 0.012 bits per byte [0.008, 0.016] on <b>texts</b>"],
     "baseline": "plain",

@@ -21,6 +21,7 @@ import importlib.metadata
 import inspect
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -123,11 +124,23 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Lists subcommands under headings: the action's `headings`, by the name of the first command below each."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        shown = super()._format_action(action)
+        for first, heading in getattr(action, "headings", {}).items():
+            shown = re.sub(
+                rf"^(?=    {re.escape(first)}\b(?!-))", f"\n  {heading}:\n", shown, count=1, flags=re.MULTILINE
+            )
+        return shown
+
+
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` without abbreviations, whose description keeps its lines; its subcommands' are the same."""
 
     def __init__(self, *, description: str | None = None, **options: Any) -> None:
-        options = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **options}
+        options = {"formatter_class": HelpFormatter, "allow_abbrev": False, **options}
         super().__init__(description=inspect.cleandoc(description or "") or None, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]

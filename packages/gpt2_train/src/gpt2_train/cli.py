@@ -49,6 +49,9 @@ COMMANDS = {
 }
 """Name of a command: its module, and what it does."""
 
+HEADINGS = {"estimate": "train", "evaluate": "measure", "generate": "use a model", "trace": "look at a run"}
+"""The first command below each heading of `--help`."""
+
 EXAMPLE = """\
 example:
   gpt2 train --data corpus_text_document --output runs/first --model 124M --epochs 1
@@ -74,6 +77,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
     )
     add_shell_flags(parser, "webtext-gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.headings = HEADINGS  # type: ignore[attr-defined]
     for name, (module, summary) in COMMANDS.items():
         child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == command or whole:

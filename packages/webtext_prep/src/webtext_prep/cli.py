@@ -50,6 +50,10 @@ example:
   webtext tokenize  --input work/unique --output work/corpus"""
 
 
+HEADINGS = {"get documents": 10, "make a corpus": 40, "make token files, publish": 75}
+"""Of the stages in `--help`: the `Stage.order` from which on they stand below each."""
+
+
 def find_stages() -> dict[str, type[Stage]]:
     """Every stage, in `stages/` or of the entry-point group `webtext.stages`, in the order in which a document passes
     them."""
@@ -74,6 +78,11 @@ def build_parser(
     whole = functools.partial(build_parser, known, others)
     add_shell_flags(parser, "webtext-gpt2-prep", others=["trafilatura"], whole=whole)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="stages and commands")
+    first_of = {
+        next((name for name, stage in known.items() if stage.order >= order), ""): heading
+        for heading, order in reversed(HEADINGS.items())
+    }
+    subparsers.headings = first_of | {next(iter(others), ""): "look at it"}  # type: ignore[attr-defined]
     engines = find_engines()
     both: list[type[Stage] | type[Command]] = [*known.values(), *others.values()]
     for one in both:

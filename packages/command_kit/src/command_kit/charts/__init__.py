@@ -4,29 +4,27 @@
 numbers; `numbers` writes numbers as people read them. Nothing but the standard library is needed.
 """
 
-from command_kit.charts.curves import at_width
 from command_kit.charts.drawing import (
-    Line,
     Spread,
     bar,
+    bars,
+    cell,
     histogram,
     intervals_chart,
     legend,
-    lines_chart,
     plain_table,
     stacked,
     table,
 )
 
 __all__ = [
-    "Line",
     "Spread",
-    "at_width",
     "bar",
+    "bars",
+    "cell",
     "histogram",
     "intervals_chart",
     "legend",
-    "lines_chart",
     "plain_table",
     "stacked",
     "table",

@@ -109,10 +109,16 @@ def legend_line(look: int, x: float = 0, y: float = 6) -> Markup:
 def chart_of_any_width(curves: Sequence[Curve], axes: Axes, *, title: str, height: int) -> Markup:
     """A chart for a page, as wide as there is room."""
     area = tag(
-        "svg", *_area(curves, axes, height, None), class_="area", role="img", width="100%", height=height
-    )  # fmt: skip
+        "svg",
+        *_area(curves, axes, height, None),
+        class_="area",
+        role="img",
+        aria_label=title,
+        width="100%",
+        height=height,
+    )
     values = tag("svg", *_values(axes, height), width=GUTTER, height=height, aria_hidden="true")
-    return tag("div", values, tag("div", tag("span", title, class_="unseen"), area, class_="room"), class_="plot")
+    return tag("div", values, tag("div", area, class_="room"), class_="plot")
 
 
 def chart_of_width(curves: Sequence[Curve], axes: Axes, *, x: float, y: float, width: float, height: int) -> Markup:

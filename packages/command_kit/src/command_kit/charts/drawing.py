@@ -7,7 +7,7 @@ it in a table that can be opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from command_kit.charts.markup import Markup, join, tag
@@ -15,29 +15,25 @@ from command_kit.charts.numbers import Scale, nice_steps, short
 
 TOP, BOTTOM = 14, 26
 """Pixels above the highest line of a chart, and below its lowest."""
-MOST_DOTS = 40
 
 Show = Callable[[float], str]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a chart.
-
-    Attributes:
-        name: in the legend.
-        kind: its class in the style sheet.
-        points: (x, y).
-    """
-
-    name: str
-    kind: str
-    points: Sequence[tuple[float, float]]
 
 
 def bar(value: float, most: float, kind: str = "kept") -> Markup:
     """A bar across a table's cell: `value` of `most`."""
     return stacked([(value, kind, "")], most)
+
+
+def cell(value: str, part: str, number: float, most: float, kind: str = "kept") -> Markup:
+    """A number in a table, with its share of the whole, over a bar."""
+    return join([tag("span", tag("b", value), " ", tag("i", part), class_="number"), bar(number, most, kind)])
+
+
+def bars(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "bars") -> Markup:
+    """A table whose numbers have bars next to them."""
+    body = (tag("tr", tag("td", first, class_="name"), *(tag("td", cell) for cell in rest)) for first, *rest in rows)
+    top = tag("tr", *(tag("th", name, scope="col", class_="name" if not at else None) for at, name in enumerate(head)))
+    return tag("table", tag("thead", top), tag("tbody", *body), class_=kind)
 
 
 def stacked(parts: Iterable[tuple[float, str, str]], most: float) -> Markup:
@@ -190,39 +186,6 @@ def _pointer(plot: _Plot, value: float, name: str) -> list[Markup]:
     ]
 
 
-def lines_chart(
-    lines: Sequence[Line], *, title: str, height: int = 240, from_zero: bool = False, show: Show = short
-) -> Markup:
-    """A chart of lines over a common axis. The points of a short line are dots, too.
-
-    Args:
-        lines: at least one point in all.
-        title: what the chart shows.
-        height: in pixels.
-        from_zero: whether the axis at the side begins at 0.
-        show: writes a value of the axis at the side.
-    """
-    points = [point for line in lines for point in line.points]
-    steps = Scale.of(x for x, _ in points)
-    room = 0.0 if from_zero else 0.06
-    plot = _Plot(steps, Scale.of((y for _, y in points), from_zero=from_zero, room=room), height)
-    edge = 0.06 * (steps.high - steps.low)
-    between = (x for x in steps.ticks(5) if steps.low + edge < x < steps.high - edge)
-    grid, written = plot.grid(plot.vertical.ticks(3), show, at_end=False)
-    stretched = tag(
-        "svg",
-        *(_stretched(plot, line) for line in lines if len(line.points) > 1),
-        width="100%",
-        height=height,
-        viewBox=f"0 0 100 {height}",
-        preserveAspectRatio="none",
-    )
-    dots = [dot for line in lines if len(line.points) <= MOST_DOTS for dot in _dots(plot, line, show)]
-    return _chart(
-        title, height, *grid, *plot.axis([steps.low, *between, steps.high], short), stretched, *dots, *written
-    )
-
-
 @dataclass(frozen=True)
 class Spread:
     """A row of a chart of intervals.
@@ -283,17 +246,6 @@ def intervals_chart(rows: Sequence[Spread], *, title: str, show: Show = short) -
 def _spread_dot(plot: _Plot, row: Spread, value: float, middle: float, show: Show) -> Markup:
     title = tag("title", show(value))
     return tag("circle", title, class_=f"dot dot-{row.kind}", r=3, cx=f"{plot.across(value):.2f}%", cy=middle)
-
-
-def _stretched(plot: _Plot, line: Line) -> Markup:
-    path = " ".join(f"{plot.across(x):.3f},{plot.down(y):.1f}" for x, y in line.points)
-    return tag("polyline", class_=f"line line-{line.kind}", points=path)
-
-
-def _dots(plot: _Plot, line: Line, show: Show) -> Iterator[Markup]:
-    for x, y in line.points:
-        title = tag("title", f"{show(y)} at {x:,.0f}")
-        yield tag("circle", title, class_=f"dot dot-{line.kind}", r=3, cx=f"{plot.across(x):.2f}%", cy=plot.down(y))
 
 
 def _text(text: object, x: object, y: float, kind: str, anchor: str, dx: int = 0) -> Markup:

@@ -167,11 +167,16 @@ def given_token(settings: ServeSettings) -> str | None:
 
 
 def model_name(checkpoint: str) -> str:
-    """The name of a model's folder; of the run's if it is one of a run's checkpoints."""
+    """The name of a model's folder; of the run's if it is one of a run's checkpoints.
+
+    A folder called `model`, as pipelines call it, says nothing: then that of the folder which it is in.
+    """
     place = Path(checkpoint).resolve()
     if place.name.startswith("step-"):
         place = place.parent
-    return place.parent.name if place.name == CHECKPOINTS_FOLDER else place.name
+    if place.name == CHECKPOINTS_FOLDER:
+        place = place.parent
+    return place.parent.name or place.name if place.name == "model" else place.name
 
 
 def address(settings: ServeSettings, listener: socket.socket, token: str | None) -> str:

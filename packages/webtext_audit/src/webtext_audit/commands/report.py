@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from command_kit import available_cores, setting, write_text
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 from webtext_prep.storage import location
@@ -40,7 +39,7 @@ class Report(Command):
         "a plan of `webtext plan`, to compare; without it one that lies next to the folders, or in `plan` there",
         metavar="PLAN",
     )
-    title: str = setting("", "the heading of the page; the name of the folder without it")
+    title: str = setting("", "the heading of the page; the name of the pipeline's or the corpus' folder without it")
     funnel: str = setting("", "also write the funnel, as a picture that stands alone", metavar="FILE.svg")
     sample: int = setting(1_000_000, "rows to read of a folder that has more", ge=1)
     all: bool = setting(False, "read all rows, however many there are")
@@ -59,6 +58,7 @@ class Report(Command):
         # All of this is for this command alone.
         from webtext_audit.report.ablation import read_ablation
         from webtext_audit.report.collect import gather
+        from webtext_audit.report.origin import title_of
         from webtext_audit.report.page import picture, render
         from webtext_audit.report.training import read_run
         from webtext_prep.documents.folders.stage_record import trace
@@ -75,8 +75,7 @@ class Report(Command):
         sample, workers = 0 if self.all else self.sample, self.workers or available_cores()
         found = gather(ends, sample=sample, workers=workers, run=run, plan=plan)
         found.ablation = ablation
-        title = self.title or ", ".join(Path(end.name).name.removesuffix(TOKENS_SUFFIX) for end in ends)
-        page = render(found, title)
+        page = render(found, self.title or title_of(ends))
         write_text(output, page)
         if self.funnel:
             write_text(self.funnel, picture(found))

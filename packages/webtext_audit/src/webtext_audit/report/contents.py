@@ -3,11 +3,13 @@ examples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from command_kit import charts
+from command_kit.charts import bars, cell
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, share, short, size
 from webtext_audit.report.collect import Corpus, Examples
@@ -16,18 +18,6 @@ from webtext_prep.documents.folders.stage_record import Step, all_steps
 
 MOST_ROWS = 15
 """Of a table; the rest is put together."""
-
-
-def cell(value: str, part: str, number: float, most: float, kind: str = "kept") -> Markup:
-    """A number in a table, with its share of the whole, over a bar."""
-    return join([tag("span", tag("b", value), " ", tag("i", part), class_="number"), charts.bar(number, most, kind)])
-
-
-def bars(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "bars") -> Markup:
-    """A table whose numbers have bars next to them."""
-    body = (tag("tr", tag("td", first, class_="name"), *(tag("td", cell) for cell in rest)) for first, *rest in rows)
-    top = tag("tr", *(tag("th", name, scope="col", class_="name" if not at else None) for at, name in enumerate(head)))
-    return tag("table", tag("thead", top), tag("tbody", *body), class_=kind)
 
 
 class Measured(NamedTuple):
@@ -177,7 +167,7 @@ def outcomes(found: OutcomeFigures, taken: float) -> Markup:
     return join(
         [
             tag("p", f"{count(good)} of {count(total)} URLs ({share(good, total)}) gave a page with text{captures}."),
-            charts.legend((KINDS[group], NAMES[group]) for group in GROUPS),
+            charts.legend((KINDS[group], NAMES[group]) for group in _ended(found)),
             _reasons(found, taken, total),
             tag("h3", "By host"),
             _hosts(found, taken),
@@ -187,6 +177,12 @@ def outcomes(found: OutcomeFigures, taken: float) -> Markup:
             else None,
         ]
     )
+
+
+def _ended(found: OutcomeFigures) -> list[str]:
+    """The groups of outcomes that there are."""
+    there = {group_of(name) for name in found.outcomes.names}
+    return [group for group in GROUPS if group in there]
 
 
 def _reasons(found: OutcomeFigures, taken: float, total: float) -> Markup | None:
@@ -243,7 +239,9 @@ def _score(value: float) -> str:
     return f"{value:.2f}"
 
 
-MOST_GROUPS = 10
+MOST_GROUPS, SHOWN_GROUPS = 10, 3
+PASSAGE = 160
+"""Characters of a passage that two documents have."""
 
 
 def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
@@ -287,13 +285,19 @@ def _similarities(found: DuplicateFigures) -> Markup:
 
 
 def _groups(found: DuplicateFigures) -> Markup:
+    """The largest groups: some to be seen, the others to be opened; without bars that would all be the same."""
     top = found.groups.top(MOST_GROUPS)
+    is_varied = len({number for _, (number,) in top}) > 1
     rows = []
     for name, (number,) in top:
-        match = found.matches.get(name)
+        match = textwrap.shorten(found.matches.get(name) or "", PASSAGE, placeholder=" …")
         quoted = tag("div", f"“{match}”", class_="where") if match else None
-        rows.append([join([name, quoted]), cell(count(number), "", number, top[0][1][0], "dropped")])
-    return bars(["what stays, and a passage that both have", "duplicates"], rows, "bars wordy")
+        shown = cell(count(number), "", number, top[0][1][0], "dropped") if is_varied else count(number)
+        rows.append([join([name, quoted]), shown])
+    head = ["what stays, and a passage that both have", "duplicates"]
+    more = tag("summary", f"{len(rows) - SHOWN_GROUPS} more")
+    rest = tag("details", more, bars(head, rows[SHOWN_GROUPS:], "bars wordy")) if len(rows) > SHOWN_GROUPS else None
+    return join([bars(head, rows[:SHOWN_GROUPS], "bars wordy"), rest])
 
 
 def kept_examples(corpora: Sequence[Corpus]) -> list[Markup]:

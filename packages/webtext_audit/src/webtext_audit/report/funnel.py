@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from command_kit.charts.markup import Markup, tag
 from command_kit.charts.numbers import count, share
 
-LINE = 20
+LINE = 22
 """Pixels between two reasons."""
 MOST_REASONS = 6
 """More are put together in the picture; the table has all of them."""
@@ -59,7 +59,7 @@ class _Plan:
     def of(cls, width: int) -> _Plan:
         if width < 560:
             return cls(width, 0, round(0.36 * width), round(0.5 * width), True)
-        return cls(width, 130, round(0.46 * width), round(0.46 * width) + 130 + 64, False)
+        return cls(width, 130, round(0.48 * width), round(0.48 * width) + 130 + 54, False)
 
 
 def draw_funnel(levels: Sequence[Level], *, width: int, end: str = "", style: str = "", kind: str = "funnel") -> Markup:
@@ -148,7 +148,7 @@ def _level(plan: _Plan, level: Level, y: float, scale: float) -> tuple[list[Mark
 
 
 def _reason(plan: _Plan, name: str, number: int, of: int, y: float) -> Markup:
-    letters = 16 if plan.is_narrow else 34
+    letters = 18 if plan.is_narrow else 34
     short_name = name if len(name) <= letters else name[: letters - 1] + "…"
     return tag(
         "text",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
 from webtext_audit.plan.plan_file import Expected, Plan, about, between
 from webtext_audit.report.collect import Corpus, Gathered
-from webtext_audit.report.contents import bars, cell
 from webtext_audit.report.funnel import Level, draw_funnel
-from webtext_prep.documents.folders.stage_record import Step, all_steps
+from webtext_audit.report.training import PIPELINE, bits_per_byte
+from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
 from webtext_prep.running.preflight import readable
 
 WIDE, NARROW = 960, 350
@@ -24,13 +25,48 @@ MOST_REASONS = 100
 """Of each stage in the table."""
 
 
+def title_of(ends: Iterable[Step]) -> str:
+    """What corpora are called: by the folder of the pipeline that made them, or else by their own."""
+    names = []
+    for place in (Path(end.name) for end in ends):
+        of_pipeline = place.absolute().parent if (place.parent / PIPELINE).is_file() else None
+        names.append(of_pipeline.name if of_pipeline else place.name.removesuffix(TOKENS_SUFFIX))
+    return ", ".join(dict.fromkeys(names))
+
+
+def outcome(found: Gathered) -> Iterator[str]:
+    """How much of the sources is in a corpus, and what most others were dropped for, in a sentence."""
+    for corpus in found.corpora[:1]:
+        steps = all_steps(corpus.end)
+        read = sum(step.record.get("in", 0) for step in steps if not step.inputs)
+        kept = corpus.end.record.get("out", 0)
+        gone = Counter[str]()
+        for step in steps:
+            gone.update({in_words(reason, step): n for reason, n in step.record.get("dropped", {}).items()})
+        if kept < read and gone:
+            ((reason, number),) = gone.most_common(1)
+            unit = "URLs" if any(step.stage in ("urls", "blacklist", "download") for step in steps) else "documents"
+            part = (
+                "All others"
+                if number == read - kept
+                else "Most others"
+                if 2 * number > read - kept
+                else "The largest part of the rest"
+            )
+            yield f"{share(kept, read)} of {count(read)} {unit} are in the corpus. {part}: {reason} ({count(number)})."
+
+
 def tiles(found: Gathered) -> Markup:
     """The figures that matter most."""
     entries: list[tuple[str, str, str]] = []
     for corpus in found.corpora:
         of = f" in {Path(corpus.end.name).name}" if len(found.corpora) > 1 else ""
         entries += [(f"{name}{of}", value, more) for name, value, more in _tiles_of(corpus)]
-    if found.run is not None and found.run.valid_loss:
+    bits = bits_per_byte(found.run.evaluation) if found.run is not None else {}
+    if "this model" in bits:
+        others = [f"{name} {value:.2f}" for name, value in bits.items() if name.startswith("zstd")]
+        entries.append(("bits per byte, held out", f"{bits['this model']:.2f}", "".join(others[:1])))
+    elif found.run is not None and found.run.valid_loss:
         loss = f"{found.run.valid_loss[-1][1]:.3f}"
         entries.append(("validation loss", loss, f"after {short(found.run.tokens)} tokens"))
     return tag(
@@ -52,7 +88,7 @@ def _tiles_of(corpus: Corpus) -> Iterator[tuple[str, str, str]]:
     if tokens:
         each = f"{bytes_ / tokens:.2f} bytes each" if bytes_ else ""
         yield "tokens", ("" if is_exact else "≈ ") + short(tokens), each
-    if corpus.figures.documents:
+    if len(corpus.figures.domains.names) > 1:
         names = corpus.figures.domains
         is_all = not names.is_cut and not corpus.is_sample
         yield "domains", ("" if is_all else "≥ ") + brief(len(names.names)), "" if is_all else "in what was counted"
@@ -133,11 +169,37 @@ def levels(chain: Iterable[Step]) -> list[Level]:
             step.stage,
             step.record.get("in", 0),
             step.record.get("out", 0),
-            list(step.record.get("dropped", {}).items()),
+            [(in_words(reason, step), number) for reason, number in step.record.get("dropped", {}).items()],
             step.record.get("added", 0),
         )
         for step in chain
     ]
+
+
+IN_WORDS = {
+    "too_short": "under {min_tokens} tokens",
+    "blocked_domain": "blocked domain",
+    "blocked_extension": "not a page",
+    "malformed": "not a URL",
+    "robots": "robots.txt",
+    "not_html": "not HTML",
+    "empty": "no text found",
+}
+"""Reasons that people meet most. All others are shown as they are recorded, without underscores."""
+
+
+def in_words(reason: str, step: Step) -> str:
+    """A drop reason for people; a setting that it names is that of the step."""
+    if reason.startswith("http_"):
+        return f"HTTP {reason.removeprefix('http_')}"
+    if reason.startswith("language_"):
+        return f"language: {reason.removeprefix('language_')}"
+    if reason == "duplicate" and step.stage == "dedup":
+        return "near-duplicate"
+    fewest = step.record.get("settings", {}).get("min_tokens")
+    if reason == "too_short" and not isinstance(fewest, int):
+        return "too short"
+    return IN_WORDS.get(reason, reason.replace("_", " ")).replace("{min_tokens}", str(fewest))
 
 
 def end_of(step: Step) -> str:
@@ -158,9 +220,10 @@ def runs(found: Gathered) -> Markup:
     timed = [step for step in found.steps if isinstance(step.run.get("seconds"), int | float)]
     most = max((step.run["seconds"] for step in timed), default=0)
     times = [
-        [step.stage, cell(duration(step.run["seconds"]), _rate(step), step.run["seconds"], most)] for step in timed
+        [step.stage, charts.cell(duration(step.run["seconds"]), _rate(step), step.run["seconds"], most)]
+        for step in timed
     ]
-    parts: list[Markup | None] = [bars(["stage", "time"], times) if times else None]
+    parts: list[Markup | None] = [charts.bars(["stage", "time"], times) if times else None]
     for step in found.steps:
         parts.append(tag("details", tag("summary", f"{step.stage}: settings and machine"), _described(step)))
     if found.run is not None:
@@ -252,7 +315,7 @@ def comparison(plan: Plan, steps: list[Step]) -> Markup | None:
     longest = max(float(step.run.get("seconds", 0)) for _, step in pairs)
     largest = max((_bytes(step) or 0 for _, step in pairs), default=0)
     rows = [_row(stage, step, most, longest, largest) for stage, step in pairs]
-    return join([tag("p", note, class_="note"), more, bars(HEAD, rows)])
+    return join([tag("p", note, class_="note"), more, charts.bars(HEAD, rows)])
 
 
 def _only(steps: list[Step], stage: str) -> Step | None:
@@ -267,11 +330,11 @@ def _row(stage: Expected, step: Step, most: int, longest: float, largest: int) -
     return [
         stage.stage,
         f"{about(stage.kept)} ({between(about(stage.kept_low), about(stage.kept_high))})",
-        cell(brief(kept), _of_plan(kept, stage.kept), kept, most),
+        charts.cell(brief(kept), _of_plan(kept, stage.kept), kept, most),
         between(spoken_duration(stage.seconds), spoken_duration(stage.seconds_high)),
-        cell(spoken_duration(seconds), at_once, seconds, longest) if isinstance(seconds, int | float) else "",
+        charts.cell(spoken_duration(seconds), at_once, seconds, longest) if isinstance(seconds, int | float) else "",
         readable(stage.output),
-        cell(readable(size), _of_plan(size, stage.output), size, largest) if size is not None else "",
+        charts.cell(readable(size), _of_plan(size, stage.output), size, largest) if size is not None else "",
     ]
 
 

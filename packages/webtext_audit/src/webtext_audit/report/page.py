@@ -28,7 +28,7 @@ Part = tuple[str, Markup | None]
 
 def render(found: Gathered, title: str) -> str:
     """The page as one HTML text."""
-    style = Markup(style_sheet("colours", "page") + _funnel_style())
+    style = Markup(style_sheet("colours", "page", "curves") + _funnel_style())
     policy = f"default-src 'none'; style-src '{digest_of(style)}'; base-uri 'none'; form-action 'none'"
     sections = {name: parts for name, parts in _sections(found).items() if parts}
     head = tag(
@@ -46,9 +46,10 @@ def render(found: Gathered, title: str) -> str:
             "header",
             tag("h1", title),
             tag("p", _subtitle(found), class_="soft"),
+            *(tag("p", sentence, class_="lead") for sentence in origin.outcome(found)),
             origin.tiles(found),
-            tag("nav", *(tag("a", name, href=f"#{anchor(name)}") for name in sections), aria_label="Sections"),
         ),
+        tag("nav", *(tag("a", name, href=f"#{anchor(name)}") for name in sections), aria_label="Sections"),
         tag("main", *(section(name, parts) for name, parts in sections.items())),
         tag("footer", tag("p", "Written by webtext report. Everything shown is in this file.")),
     )
@@ -65,8 +66,9 @@ def _funnel_style() -> str:
 
 
 def _subtitle(found: Gathered) -> str:
-    stages = " → ".join(dict.fromkeys(step.stage for step in found.steps))
-    return f"{stages} → train" if found.run is not None else stages
+    stages = [*dict.fromkeys(step.stage for step in found.steps), *(["train"] if found.run is not None else [])]
+    finished = max((str(step.run["finished_at"]) for step in found.steps if step.run.get("finished_at")), default="")
+    return " → ".join(stages) + (f" · {finished[:10]}" if finished else "")
 
 
 def _sections(found: Gathered) -> dict[str, list[Markup]]:
@@ -74,7 +76,11 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
     corpora = found.corpora
     kept, dropped = contents.kept_examples(corpora), list(contents.dropped_examples(found.examples))
     return {
+        "What the model writes": training.written(found.run) if found.run is not None else [],
+        "Training": [training.training(found.run)] if found.run is not None else [],
+        "Ablation": [ablation.ablation(found.ablation)] if found.ablation is not None else [],
         "From source to corpus": origin.funnel(found),
+        "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
         "Domains": _headed([(corpus.end.name, contents.domains(corpus)) for corpus in corpora]),
         "Lengths": _headed([(corpus.end.name, contents.lengths(corpus)) for corpus in corpora]),
         "Languages": _headed([(corpus.end.name, contents.languages(corpus)) for corpus in corpora]),
@@ -82,9 +88,6 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
         "Downloads": _headed([(step.name, contents.outcomes(of, taken)) for step, of, taken in found.outcomes]),
         "Scores": _headed([(step.name, contents.scores(step)) for step in found.steps]),
         "Duplicates": _headed([(step.name, contents.duplicates(step, of)) for step, of in found.duplicates]),
-        "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
-        "Training": [training.training(found.run)] if found.run is not None else [],
-        "Ablation": [ablation.ablation(found.ablation)] if found.ablation is not None else [],
         "Plan and what happened": _planned(found),
         "How it was made": [origin.runs(found)],
     }

@@ -31,7 +31,7 @@ from webtext_prep.running.tasks import REPORT_EVERY, Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import host_of
 
-SHOWN_CHARACTERS = 1500
+SHOWN_CHARACTERS = 600
 """The beginning of a text that is shown."""
 TOKEN_DOCUMENTS = 10_000
 """Documents of which tokens are counted, about."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from command_kit import charts, parse_json
-from command_kit.charts import Line
+from command_kit.charts.curves import Axes, Curve, chart_of_any_width, legend_line, scales_of
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, short
 from webtext_prep.errors import InputError
@@ -37,7 +37,7 @@ class TrainingRun:
         tokens: seen in all.
         written: during training, by prompt and number among the texts of that prompt: the text at each step.
         measured: during training, by task with its settings: the figures at each step.
-        samples: texts of the finished model, each with `prompt` and `text`.
+        samples: texts of the finished model, as `gpt2 generate --json` prints them: `prompt`, `text`, `trace`.
         evaluation: what `gpt2 evaluate` measured last.
     """
 
@@ -50,7 +50,7 @@ class TrainingRun:
     tokens: int = 0
     written: dict[tuple[str, int], dict[int, str]] = field(default_factory=dict)
     measured: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
-    samples: list[dict[str, str]] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
     evaluation: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,9 +72,9 @@ def read_run(folder: Path, samples: str = "") -> TrainingRun:
     for row in _rows(folder / METRICS):
         _add_observation(found, row)
         for name, points in names.items():
-            if _is_number(row.get(name)) and _is_number(row.get("step")):
+            if is_number(row.get(name)) and is_number(row.get("step")):
                 points.append((float(row["step"]), float(row[name])))
-        if _is_number(row.get("tokens")):
+        if is_number(row.get("tokens")):
             found.tokens = max(found.tokens, int(row["tokens"]))
     _add_texts(found, samples)
     return found
@@ -92,25 +92,26 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _add_observation(found: TrainingRun, row: dict[str, Any]) -> None:
     """Add what a row says of a text that the model wrote, or of a task that measured it, if it is one of these."""
-    if not _is_number(row.get("step")):
+    if not is_number(row.get("step")):
         return
     step = int(row["step"])
     if row.get("kind") == "sample":
         number: Any = row.get("sample")
-        key = str(row.get("prompt", "")), int(number) if _is_number(number) else 0
+        key = str(row.get("prompt", "")), int(number) if is_number(number) else 0
         found.written.setdefault(key, {})[step] = str(row.get("text", ""))
     result, settings = row.get("result"), row.get("settings")
     if row.get("kind") == "task" and isinstance(result, dict):
         given = settings.items() if isinstance(settings, dict) else ()
         name = ", ".join([str(row.get("task")), *(f"{key} {value}" for key, value in given)])
-        numbers = {str(key): value for key, value in result.items() if _is_number(value)}
+        numbers = {str(key): value for key, value in result.items() if is_number(value)}
         # Whole numbers count the input; they are figures only where there is nothing else.
         fractions = {key: value for key, value in numbers.items() if isinstance(value, float)}
         if numbers:
             found.measured.setdefault(name, {})[step] = fractions or numbers
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a file of others is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -136,11 +137,7 @@ def _add_texts(found: TrainingRun, samples: str) -> None:
                 f"can't read --samples {samples} ({error}): give what `gpt2 generate --json` printed."
             ) from error
     texts = generated.get("samples", []) if isinstance(generated, dict) else []
-    found.samples = [
-        {"prompt": str(entry.get("prompt", "")), "text": str(entry.get("text", ""))}
-        for entry in texts
-        if isinstance(entry, dict)
-    ]
+    found.samples = [entry for entry in texts if isinstance(entry, dict)]
 
 
 MOST_SAMPLES = 12
@@ -151,45 +148,81 @@ SAMPLED_STEPS = 8
 Value = TypeVar("Value")
 
 
+def written(run: TrainingRun) -> list[Markup]:
+    """Texts of the finished model, with the passages that stand in the corpus word for word marked."""
+    return [_sample(sample) for sample in run.samples[:MOST_SAMPLES]]
+
+
 def training(run: TrainingRun) -> Markup:
-    """Losses, learning rate, scores, and texts."""
+    """Bits per byte, losses, learning rate, scores, and texts."""
     rates = [
-        _curve("Learning rate", "c4", run.rate, lambda value: f"{value:.2g}"),
-        _curve("Tokens per second", "c1", run.speed, short),
+        _curve("Learning rate", run.rate, lambda value: f"{value:.2g}"),
+        _curve("Tokens per second", run.speed, short),
     ]
     return join(
         [
+            *_bits_per_byte(run.evaluation),
             _losses(run),
             tag("div", *filter(None, rates), class_="pair") if any(rates) else None,
             _numbers(run),
-            tag("p", _held_out(run.evaluation)) if isinstance(run.evaluation.get("loss"), int | float) else None,
+            tag("p", _held_out(run.evaluation)) if is_number(run.evaluation.get("loss")) else None,
             *(_scores(name, by_step) for name, by_step in run.measured.items()),
             tag("h3", "What the model wrote during training") if run.written else None,
             *_written(run),
-            tag("h3", "What the model writes") if run.samples else None,
-            *(_sample(sample) for sample in run.samples[:MOST_SAMPLES]),
         ]
     )
 
 
-def _losses(run: TrainingRun) -> Markup | None:
-    lines = [
-        Line("training loss", "c1", charts.at_width(run.loss)),
-        Line("validation loss", "c2", charts.at_width(run.valid_loss)),
+def _bits_per_byte(found: Mapping[str, Any]) -> Iterator[Markup]:
+    """Of the model, of compressors, and of a unigram model on the same text; nothing where they were not measured."""
+    rows = bits_per_byte(found)
+    if len(rows) < 2:
+        return
+    yield tag("h3", "Bits per byte of text that it has not seen")
+    most = max(rows.values())
+    cells = [
+        [name, join([tag("span", tag("b", f"{bits:.2f}"), class_="number"), charts.bar(bits, most, kind)])]
+        for name, bits in sorted(rows.items(), key=lambda row: row[1])
+        for kind in ["c1" if name == "this model" else "c5"]
     ]
-    lines = [line for line in lines if line.points]
+    yield charts.bars(["", "fewer is better"], cells)
+
+
+def bits_per_byte(found: Mapping[str, Any]) -> dict[str, float]:
+    """What `gpt2 evaluate` and the pipeline measured, by name; empty where they did not."""
+    if not is_number(found.get("bits_per_byte")):
+        return {}
+    compressed = found.get("compressed")
+    rows = {"this model": found["bits_per_byte"], **(compressed if isinstance(compressed, dict) else {})}
+    if all(is_number(found.get(name)) and found[name] for name in ("unigram_loss", "tokens", "bytes")):
+        rows["unigram model"] = found["unigram_loss"] * found["tokens"] / math.log(2) / found["bytes"]
+    return {str(name): float(bits) for name, bits in rows.items() if is_number(bits)}
+
+
+def _losses(run: TrainingRun) -> Markup | None:
+    named = (("training loss", run.loss), ("validation loss", run.valid_loss))
+    lines = [Curve(name, look, points, dots=True) for look, (name, points) in enumerate(named) if points]
     if not lines:
         return None
-    chart = charts.lines_chart(lines, title="Loss in nats per token by step", show=lambda value: f"{value:.3g}")
-    return join([charts.legend((line.kind, line.name) for line in lines), chart])
+    chart = _lines(lines, "Loss in nats per token by step", 240, lambda value: f"{value:.3g}")
+    keys = (tag("svg", legend_line(line.look), width=26, height=12, aria_hidden="true") for line in lines)
+    legend = (tag("li", key, line.name) for key, line in zip(keys, lines, strict=True))
+    return join([tag("h3", "Loss in nats per token, by step"), tag("ul", *legend, class_="legend lines"), chart])
 
 
-def _curve(title: str, kind: str, points: list[Point], show: Any) -> Markup | None:
+def _curve(title: str, points: list[Point], show: Callable[[float], str]) -> Markup | None:
     if not points:
         return None
-    line = Line(title, kind, charts.at_width(points))
-    chart = charts.lines_chart([line], title=f"{title} by step", height=150, from_zero=True, show=show)
+    chart = _lines([Curve(title, 0, points, dots=True)], f"{title} by step", 150, show, from_zero=True)
     return tag("div", tag("h3", title), chart)
+
+
+def _lines(
+    lines: list[Curve], title: str, height: int, show: Callable[[float], str], *, from_zero: bool = False
+) -> Markup:
+    """A chart over the steps."""
+    across, up = scales_of(lines, from_zero=from_zero)
+    return chart_of_any_width(lines, Axes(across, up, short, show), title=title, height=height)
 
 
 def _numbers(run: TrainingRun) -> Markup:
@@ -215,8 +248,8 @@ def _scores(name: str, by_step: Mapping[int, Mapping[str, float]]) -> Markup:
     chart = None
     if len(points) > 1:
         title = names[0].replace("_", " ")
-        line = Line(title, "c1", charts.at_width(points))
-        chart = charts.lines_chart([line], title=f"{title} by step", height=150, show=lambda value: f"{value:.3g}")
+        line = Curve(title, 0, points, dots=True)
+        chart = _lines([line], f"{title} by step", 150, lambda value: f"{value:.3g}")
     head = ("step", *(figure.replace("_", " ") for figure in names))
     return join([tag("h3", name), chart, charts.plain_table(head, rows)])
 
@@ -241,13 +274,44 @@ def _thinned(by_step: Mapping[int, Value], most: int) -> list[tuple[int, Value]]
     return [(steps[place], by_step[steps[place]]) for place in places]
 
 
-def _sample(sample: dict[str, str]) -> Markup:
-    prompt = tag("span", sample["prompt"], class_="prompt")
-    return tag("div", tag("div", prompt, sample["text"], class_="text", tabindex=0), class_="sample")
+def _sample(sample: Mapping[str, Any]) -> Markup:
+    prompt, text, trace = str(sample.get("prompt", "")), str(sample.get("text", "")), sample.get("trace")
+    passages = _passages(trace if isinstance(trace, dict) else {}, len(text))
+    pieces: list[object] = []
+    at = 0
+    for begin, end, _ in passages:
+        pieces += [text[at:begin], tag("mark", text[begin:end], class_="copied")]
+        at = end
+    note = None
+    if isinstance(trace, dict) and all(is_number(trace.get(key)) for key in ("verbatim_tokens", "minimum_tokens")):
+        sources = dict.fromkeys(source for *_, source in passages if source)
+        note = (
+            f"{count(trace['verbatim_tokens'])} tokens stand in the corpus word for word, in passages of "
+            f"{count(trace['minimum_tokens'])} or more{': ' * bool(sources)}{', '.join(sources)}"
+        )
+    shown = tag("div", tag("span", prompt, class_="prompt"), *pieces, text[at:], class_="text")
+    return tag("div", shown, tag("p", note, class_="where") if note else None, class_="sample")
+
+
+def _passages(trace: Mapping[str, Any], length: int) -> list[tuple[int, int, str]]:
+    """Where passages of a text that stand in the corpus begin and end, in order, and a document that holds each."""
+    found: list[tuple[int, int, str]] = []
+    listed = trace.get("passages")
+    for entry in listed if isinstance(listed, list) else ():
+        if not (isinstance(entry, dict) and is_number(entry.get("begin")) and is_number(entry.get("end"))):
+            continue
+        begin, end = int(entry["begin"]), int(entry["end"])
+        sources = entry.get("sources")
+        first = sources[0] if isinstance(sources, list) and sources and isinstance(sources[0], dict) else {}
+        if (found[-1][1] if found else 0) <= begin < end <= length:
+            found.append((begin, end, str(first.get("url") or "")))
+    return found
 
 
 def _held_out(found: dict[str, Any]) -> str:
     text = f"Held-out loss {found['loss']:.3f} nats per token"
+    if is_number(found.get("documents")) and is_number(found.get("tokens")):
+        text += f" over all {count(found['tokens'])} tokens of the {count(found['documents'])} documents held out"
     if isinstance(found.get("perplexity"), int | float):
         text += f" (perplexity {found['perplexity']:,.1f})"
     if isinstance(found.get("unigram_loss"), int | float):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -11,6 +12,9 @@ from command_kit import duration
 from command_kit.colours import BOLD, DIM, GREEN, PLAIN, YELLOW, Paint, display_width, padded
 from command_kit.command import in_words
 from webtext_prep.running.tasks import Tally
+
+DIGEST = re.compile("[0-9a-f]{64}")
+"""A SHA-256, of which people are shown the beginning; `--json` and the records have all of it."""
 
 
 @dataclass
@@ -68,7 +72,7 @@ class Summary:
         for name, value in self.facts.items():
             shown = ""
             if isinstance(value, str):
-                shown = value
+                shown = value[:8] if DIGEST.fullmatch(value) else value
             elif isinstance(value, int | float):
                 shown = f"{value:,}"
             elif isinstance(value, list) and all(isinstance(entry, str) for entry in value):

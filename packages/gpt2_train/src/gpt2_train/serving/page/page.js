@@ -11,6 +11,7 @@ const find = (id) => document.getElementById(id);
 const prompt = find("prompt"), temperature = find("temperature"), topK = find("top-k"), topP = find("top-p"), length = find("tokens");
 const known = new WeakMap(); // A token's element: what is known of it.
 let server = { id: null, max_tokens: 2000 };
+let isHintNeeded = true; // Until a token was pointed at.
 let running = null; // The AbortController of the text being written.
 
 function element(name, content, ...classes) {
@@ -35,7 +36,7 @@ function recall() {
   for (const [input, value] of [[temperature, values.temperature], [topK, values.topK], [topP, values.topP], [length, values.tokens]]) {
     if (value !== undefined) input.value = value;
   }
-  find("colours").checked = Boolean(values.colours);
+  find("colours").checked = values.colours ?? true;
 }
 
 const chosen = () => ({
@@ -196,7 +197,6 @@ async function write(given) {
   const rate = () => `${text.count.toLocaleString("en")} tokens, ${(text.count / Math.max(0.001, (performance.now() - started) / 1000)).toFixed(text.count < 100 ? 1 : 0)} a second`;
   find("write").hidden = true;
   find("stop").hidden = false;
-  find("hint")?.remove();
   showSettings();
   text.tell("waiting for the model");
   const how = `temperature ${settings.temperature}, top-k ${settings.top_k || "all"}, top-p ${settings.top_p === 1 ? "all" : settings.top_p}`;
@@ -220,6 +220,7 @@ async function write(given) {
     else text.tell(error.message, true);
   }
   text.end();
+  find("hint").hidden = !isHintNeeded || text.count === 0;
   if (running === control) {
     running = null;
     find("write").hidden = false;
@@ -246,6 +247,8 @@ function row(name, probability, isTaken) {
 function showDetails(place) {
   document.querySelector(".token.chosen")?.classList.remove("chosen");
   place.classList.add("chosen");
+  isHintNeeded = false;
+  find("hint").hidden = true;
   const { text, tokens } = known.get(place);
   const token = tokens.at(-1);
   const probability = Math.exp(tokens.reduce((sum, part) => sum + part.logprob, 0));
@@ -319,7 +322,5 @@ if (/Mac|iPhone|iPad/.test(navigator.platform)) document.querySelector(".keys kb
 
 recall();
 showSettings();
-find("texts").append(element("p", "Point at a word, or tap it, to see how likely the model thought it was.", "soft", "hint"));
-find("texts").lastElementChild.id = "hint";
 meet().catch((error) => { find("about").textContent = error.message; });
 prompt.focus({ preventScroll: true });
