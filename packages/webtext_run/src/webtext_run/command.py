@@ -9,7 +9,7 @@ In a checkout `./uvw run pipelines/run.py` is the same command.
 
 Each table of the file is one command, `webtext COMMAND` or `gpt2 COMMAND`, with that command's settings; they run in
 the order of the file, each on what the one before it wrote. Everything that can be known beforehand is checked before
-the first one runs. The same command again resumes where it stopped, `--restart` begins anew, and each step can also be
+the first one runs. The same command again resumes where it stopped, `--restart` starts again, and each step can also be
 given by hand: its command line is printed first.
 """
 
@@ -135,7 +135,7 @@ def make_parser() -> Parser:
         nargs="?",
         const="",
         metavar="STEP",
-        help="discard what earlier runs made, from this step on, or of all steps if none is named, and begin anew",
+        help="discard what earlier runs made, from this step on, or of all steps if none is named, and start again",
     )
     ablation = parser.add_argument_group("to compare values of one setting (docs/guide/ablate.md)")
     ablation.add_argument(

@@ -192,8 +192,8 @@ def closing(
     report = next((step.output for step in steps if step.name == "report"), None)
     if report:
         lines += ["", paint("The report, with everything above, for a browser:", BOLD), f"  {report}"]
-    if any(step.name == "train" for step in steps):
-        lines += ["", paint("Next:", BOLD), *next_commands(steps, is_first_try=is_first_try)]
+    if following := next_commands(steps, folder, is_first_try=is_first_try):
+        lines += ["", paint("Next:", BOLD), *following]
     return "\n".join(lines)
 
 
@@ -224,15 +224,27 @@ def write_more(steps: Sequence[Step]) -> list[str]:
     return [*command, "--prompt", prompts[0]] if prompts else command
 
 
-def next_commands(steps: Sequence[Step], *, is_first_try: bool) -> list[str]:
-    """Three commands to go on with, each with what it is for: other texts, a page to try the model, one's own texts."""
-    more = write_more(steps)
-    model = more[more.index("--checkpoint") + 1]
-    last = ["gpt2", "plot", model], "the losses of the training"
-    if is_first_try:
-        last = [RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"
-    commands = [(more, "more text"), ([*PREFIX, "gpt2", "serve", "--checkpoint", model], "a page to try it")]
-    commands.append(([*PREFIX, *last[0]], last[1]))
+def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool) -> list[str]:
+    """Commands to go on with, each with what it is for.
+
+    With a model: other texts, a page to try the model, one's own texts; without one: what the last stage made.
+    """
+    commands = []
+    if any(step.name == "train" for step in steps):
+        more = write_more(steps)
+        model = more[more.index("--checkpoint") + 1]
+        last = [*PREFIX, "gpt2", "plot", model], "the losses of the training"
+        if is_first_try:
+            last = [*PREFIX, RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"
+        commands = [(more, "more text"), ([*PREFIX, "gpt2", "serve", "--checkpoint", model], "a page to try it"), last]
+    elif made := [
+        step.output for step in steps if step.stage is not None and step.stage.makes in ("documents", "tokens")
+    ]:
+        page = str(folder / "report.html")
+        commands = [
+            ([*PREFIX, "webtext", "report", made[-1], "--output", page], "what was kept and dropped, as a page")
+        ]
+        commands.append(([*PREFIX, "webtext", "inspect", made[-1]], "what it holds, with samples"))
     return [line for words, what in commands for line in (f"  {shlex.join(words)}", f"      {what}")]
 
 

@@ -145,7 +145,7 @@ class Step:
         engine_settings: the settings of a stage's engine, as they are given.
         made: the inputs of a stage that an earlier step makes, or for another command their paths.
         tokenizer: the tokenizer that an earlier step makes and this one uses; empty for none.
-        restart: whether it discards what an earlier run made, and begins anew.
+        restart: whether it discards what an earlier run made, and starts again.
         summary: what it said at its end.
     """
 
@@ -353,7 +353,7 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
 
 
 def restart(steps: Sequence[Step], first: str) -> None:
-    """Have the steps from the one called `first` on begin anew; all of them if it is empty. Raises UsageError."""
+    """Have the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
         raise UsageError(f"--restart {first} is not a step: choose one of {', '.join(names)}, or name none for all.")

@@ -37,7 +37,7 @@ class Arm:
         return self.corpus.tokens.total_tokens
 
     def share_of(self, other: Arm) -> float:
-        """The tokens of the documents that both have, of those of the larger one."""
+        """The share of the larger one's tokens that is in documents that both have."""
         shared = int(self.corpus.tokens.lengths[np.isin(self.hashes, other.hashes)].sum(dtype=np.int64))
         return min(1.0, shared / max(self.tokens, other.tokens))
 

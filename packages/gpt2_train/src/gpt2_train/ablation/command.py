@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_config_flag(parser)
     parser.add_argument(
-        "--restart", action="store_true", help="discard an earlier ablation in --output, and begin anew"
+        "--restart", action="store_true", help="discard an earlier ablation in --output, and start again"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_flags(parser, AblateSettings)

@@ -154,7 +154,7 @@ def read_plan(folder: Path, asked: Mapping[str, Any]) -> Plan | None:
     try:
         plan = Plan(**parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise Gpt2UsageError(f"{path} can't be read ({error}): begin anew with --restart.") from error
+        raise Gpt2UsageError(f"{path} can't be read ({error}): start again with --restart.") from error
     if found := changes(plan.asked, asked):
         raise Gpt2UsageError(
             f"{folder} holds an ablation of something else ({found}): give what it began with, --restart to begin "

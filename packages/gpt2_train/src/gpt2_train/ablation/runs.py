@@ -2,7 +2,7 @@
 
 A run is an ordinary folder of `gpt2 train`; next to its checkpoint lies `held_out.json` with the loss of every held-out
 document, which appears when all is done. So a command that was killed trains only what has none: a run under way goes
-on from its last checkpoint, or begins anew where it had none.
+on from its last checkpoint, or starts again where it had none.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class GPT2(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None, *, residual: str = "scaled") -> GPT2:
-        """Set new weights, those of `initial_weights`; returns itself."""
+        """Set new weights, as `initial_weights` makes them; returns itself."""
         parameters = dict(self.named_parameters())
         for name, values in self.initial_weights(generator, residual=residual):
             parameters[name].copy_(values)

@@ -330,7 +330,7 @@ def choose_micro_batch(
 
     One that began keeps its own, recorded in its `config.toml` (at `recorded_in`), while that fits: results of a run
     that resumes do not change for other roundings. `device` is the kind of device, `layout` what `memory_per_rank` is
-    told beside the settings.
+    told next to the settings.
     """
     data_parallel, layout = layout["data_parallel"], layout | layout_of(settings)
     share = settings.global_batch_size // data_parallel

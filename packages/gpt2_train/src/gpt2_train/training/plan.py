@@ -227,7 +227,7 @@ class TimeSchedule:
 
 
 def _continued(path: Path, step: int, since: Mapping[int, Any]) -> TextIO:
-    """The record of a run that goes on from `step`, open for more rows; of later steps it keeps the rows `since`."""
+    """The record of a run that resumes at `step`, open for more rows; of later steps it keeps the rows `since`."""
     kept = [row for at, row in _rows(path).items() if step and (at <= step or at in since)]
     with atomic_file(path) as file:
         file.writelines(json.dumps(row).encode() + b"\n" for row in kept)

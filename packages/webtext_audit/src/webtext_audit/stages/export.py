@@ -5,7 +5,7 @@
 Three phases. Each shard is measured: documents, bytes and tokens by domain and language, and the types of its metadata.
 From that follow the columns and the number of files; each is written from the documents of its range, wherever shards
 end. Then the card is written. Measuring counts GPT-2 tokens, some 5 MB of text a second and core, which without a card
-is left out; a task that was killed goes on from its last 15 seconds. Memory is a row group, or the table of domains.
+is left out; a killed task loses 15 seconds at most. Memory is a row group, or the table of domains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lease on an output behind a URL: of two commands, on any machines, one writes it.
+"""A lease on an output at a URL: of two commands, on any machines, one writes it.
 
 The lock of a state folder keeps two commands of one machine apart; commands of two machines have two state folders. So
 a command that writes to a URL first makes a small object there, `.webtext-lease.json`, which the storage system makes

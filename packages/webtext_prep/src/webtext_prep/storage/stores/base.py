@@ -21,7 +21,7 @@ from command_kit.atomic import LEFTOVER_SUFFIX, UnfinishedFile, remove_leftovers
 
 @dataclass(frozen=True, order=True)
 class Url:
-    """A file or folder behind a URL, with the names and parents of `pathlib.PurePath`.
+    """A file or folder at a URL, with the names and parents of `pathlib.PurePath`.
 
     Attributes:
         scheme: what stands before `://`: a protocol, or several of fsspec's (`simplecache::sftp`).

@@ -1,4 +1,4 @@
-"""Files behind a URL of any file system of fsspec's: `sftp://`, `hdfs://`, `https://`, `memory://` and the like.
+"""Files at URLs of any file system of fsspec's: `sftp://`, `hdfs://`, `https://`, `memory://` and the like.
 
 A new file is put under a temporary name and then moved to its place, since some of them show half a file. Requests are
 not made again here, but their tasks are.
