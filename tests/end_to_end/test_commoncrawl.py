@@ -42,6 +42,7 @@ def test_archives_become_a_corpus(tmp_path: Path) -> None:
         [sys.executable, program, "commoncrawl", "--folder", tmp_path / "run", "--input", tmp_path / "warcs"]
     )
     assert done.returncode == 0, done.stderr
+    assert f"webtext report {tmp_path}/run/corpus --output {tmp_path}/run/report.html" in done.stdout
     records_of = {
         step: json.loads((tmp_path / "run" / step / "stage.json").read_bytes())
         for step in ("extract", "merge", "clean", "dedup")
