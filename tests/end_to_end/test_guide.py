@@ -112,6 +112,11 @@ def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
         "it moves the drawing out of its frame"
     )
 
+    report = (ROOT / "docs" / "example" / "report.html").read_text(encoding="utf-8")
+    bits = re.search(r"this model +([\d.]+)", outcome)[1]
+    for shown in (f"of {urls} URLs are in the corpus", f"<dd>{documents}<small>", f"<dd>{bits}<small>"):
+        assert shown in report, "make it again: ./uvw run --group dev docs/make_example.py"
+
     guide = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "guide").glob("*.md")}
     assert f"The funnel: {urls} URLs in, {documents} documents with {tokens} tokens kept" in guide["report"]
     assert f"{documents} different documents, and {tokens} tokens" in guide["plan"]

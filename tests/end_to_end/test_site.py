@@ -33,5 +33,7 @@ def test_the_site_builds_strictly(tmp_path):
     home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "From a list of URLs to a GPT-2 that writes" in home
     assert (tmp_path / "site" / "search.json").is_file()
+    assert 'href="../example/report.html"' in (tmp_path / "site" / "example" / "index.html").read_text(encoding="utf-8")
+    assert (tmp_path / "site" / "example" / "report.html").is_file()
     found = len(list((tmp_path / "site").rglob("index.html")))
     assert found == len(list((ROOT / "docs").rglob("*.md")))

@@ -200,7 +200,8 @@ def _value_lines(name: str, value: Any, verdict: str) -> list[str]:
         return [str(value)]
     if isinstance(value, dict):
         return [f"{name.replace('_', ' ')}: {', '.join(f'{key} {figure(entry)}' for key, entry in value.items())}"]
-    return [f"{name.replace('_', ' ')}: {figure(value)}"]
+    shown = " ".join(value.split()) if isinstance(value, str) else figure(value)
+    return [f"{name.replace('_', ' ')}: {shown}"]
 
 
 def _place_line(place: dict[str, Any], name: str) -> str:
