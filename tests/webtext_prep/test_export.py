@@ -330,6 +330,11 @@ def test_the_card_tells_the_whole_funnel(tmp_path, webtext, write_shards):
     assert header_of["language"] == ["en"]
     assert header_of["license"] == "unknown"
     assert header_of["size_categories"] == ["n<1K"]
+    # What two outputs were made from in common counts once.
+    assert webtext("dedup", tmp_path / "clean", "--output", tmp_path / "other", "--stop-share", 1).code == 0
+    assert webtext("export", tmp_path / "unique", tmp_path / "other", "--output", tmp_path / "both").code == 0
+    text = (tmp_path / "both/README.md").read_text()
+    assert text.count("| clean | 6 |") == 1 and "3 e-mail addresses were replaced by placeholders" in text
 
 
 HOSTILE = [

@@ -61,7 +61,7 @@ class Report(Command):
         from webtext_audit.report.origin import title_of
         from webtext_audit.report.page import picture, render
         from webtext_audit.report.training import read_run
-        from webtext_prep.documents.folders.stage_record import trace
+        from webtext_prep.documents.folders.stage_record import trace_all
 
         output = Path(self.output)
         if output.is_dir():
@@ -71,7 +71,7 @@ class Report(Command):
         plan = self._plan()
         run = read_run(Path(self.run), self.samples) if self.run else None
         ablation = read_ablation(Path(self.ablation)) if self.ablation else None
-        ends = [trace(folder) for folder in self.folders]
+        ends = trace_all(self.folders)
         sample, workers = 0 if self.all else self.sample, self.workers or available_cores()
         found = gather(ends, sample=sample, workers=workers, run=run, plan=plan)
         found.ablation = ablation

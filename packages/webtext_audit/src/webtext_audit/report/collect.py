@@ -7,7 +7,6 @@ the step after it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from command_kit import Progress
-from command_kit.plugins import find_plugins
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
 from webtext_audit.lineage.tables import dropped_of, has_dropped, stage_of
 from webtext_audit.plan.plan_file import Plan
@@ -30,13 +28,13 @@ from webtext_audit.report.figures import (
 )
 from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, shown
 from webtext_audit.report.training import TrainingRun
-from webtext_prep import stages, storage
+from webtext_prep import storage
+from webtext_prep.cli import find_stages
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import DUPLICATES, REPEATS, shards_in
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.stage import Stage
 
 EXAMPLES = 3
 """Of each reason."""
@@ -109,13 +107,12 @@ def gather(
     """Read what there is of the steps that led to `ends`; shows progress.
 
     Args:
-        ends: the outputs to report on.
+        ends: the outputs to report on, of one `trace_all`: what they were made from in common is one step.
         sample: from a folder of more rows than this, about this many are read; 0 for all.
         workers: processes.
         run: a training run to show.
         plan: what was expected of the steps.
     """
-    ends = _with_shared_steps(ends)
     steps = all_steps(*ends)
     tables = [(step, name) for step in steps for name in (DUPLICATES, REPEATS) if _has(step, name)]
     duplicates = [(step, _duplicates(step, name, sample, workers)) for step, name in tables]
@@ -131,19 +128,6 @@ def gather(
         run,
         plan,
     )
-
-
-def _with_shared_steps(ends: Sequence[Step]) -> list[Step]:
-    """The same steps, where what several of them were made from is one step."""
-    found: dict[tuple[str, str], Step] = {}
-
-    def shared(step: Step) -> Step:
-        key = (str(step.place), step.sha256)
-        if key not in found:
-            found[key] = dataclasses.replace(step, inputs=tuple(map(shared, step.inputs)))
-        return found[key]
-
-    return [shared(end) for end in ends]
 
 
 def document_steps(step: Step) -> list[Step]:
@@ -242,11 +226,10 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
 
 def _judged_again(step: Step) -> Iterator[Document]:
     """What a step drops of its input, read once more; nothing where input or settings are gone."""
-    known = {stage.name: stage for stage in find_plugins(stages, Stage, group="webtext.stages")}
     # A stage of another version, a list of rules that is gone: then there are no examples.
     with contextlib.suppress(InputError, WebtextError, OSError):
         files = step.input_files()
-        judged = stage_of(step, known).judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
+        judged = stage_of(step, find_stages()).judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
         with Progress(
             f"report: examples of {step.stage}", "documents", min(MOST_JUDGED, step.record["in"])
         ) as progress:

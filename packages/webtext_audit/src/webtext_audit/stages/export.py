@@ -26,7 +26,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
-from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace
+from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace_all
 from webtext_prep.documents.formats.arrow_tables import new_parquet
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.parquet import GROUP_BYTES, GROUP_ROWS
@@ -230,7 +230,7 @@ class Export(Stage):
             "path": f"{FOLDER}/train-*.{job.format}",
             "files": len(files),
             "size": sum(storage.sizes(files)),
-            "steps": [_of_record(step.record) for step in all_steps(*(trace(path.parent) for path in records))],
+            "steps": [_of_record(step.record) for step in all_steps(*trace_all(path.parent for path in records))],
             "plain_files": len(plain),
         }
         outputs = tuple(job.output / name for name in ((README, DOMAINS) if self.card else (README,)))
