@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from command_kit.settings import make_settings
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.batches import BatchReader
 from gpt2_train.distributed.mesh import make_world
@@ -98,7 +99,7 @@ plain_step, plain_read = train_module.Trainer.forward_backward, BatchReader._rea
 
 def work(folder: str, run: dict[str, Any]) -> None:
     """One process of a run."""
-    settings = TrainSettings(**{key: tuple(v) if isinstance(v, list) else v for key, v in run["settings"].items()})
+    settings = make_settings(TrainSettings, run["settings"], run["id"])
     world = make_world(torch.device("cpu"), settings.tensor_parallel, settings.data_parallel_replicate)
     train_module.build_model = watched_build
     train_module.Trainer.forward_backward = watched_step  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from tests.gpt2_train.conftest import command, rows
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
 from command_kit import settings_from
-from command_kit.settings import as_table
+from command_kit.settings import as_table, make_settings
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main, make_parser
 from gpt2_train.config.errors import Gpt2UsageError
@@ -187,7 +187,7 @@ SHORT, SHORT_OBSERVED = ("--steps", 4, "--save-every", 2), ("--sample-every", 2,
 def train_all(*runs: dict[str, Any]) -> None:
     """Train as the settings of each of `runs` say, as one of two processes."""
     for table in runs:
-        settings = TrainSettings(**{name: tuple(v) if isinstance(v, list) else v for name, v in table.items()})
+        settings = make_settings(TrainSettings, table, "the test")
         train(settings, make_world(torch.device("cpu"), settings.tensor_parallel), StopRequest())
 
 

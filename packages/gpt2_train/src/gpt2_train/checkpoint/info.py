@@ -167,9 +167,13 @@ def latest_checkpoint(checkpoints: str | Path) -> Path | None:
 
 def holds_checkpoint(path: Path) -> bool:
     """Whether `path` is a checkpoint, or a folder in which `find_checkpoint` finds one."""
-    return (path / CHECKPOINT_FILE).is_file() or any(
-        latest_checkpoint(folder) for folder in (path, path / CHECKPOINTS_FOLDER)
-    )
+    return _checkpoint_in(path) is not None
+
+
+def _checkpoint_in(path: Path) -> Path | None:
+    if (path / CHECKPOINT_FILE).is_file():
+        return path
+    return latest_checkpoint(path) or latest_checkpoint(path / CHECKPOINTS_FOLDER)
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -186,12 +190,8 @@ def find_checkpoint(path: str | Path) -> Path:
                 "(--keep-checkpoints); run the same command again, or give that one."
             )
         raise Gpt2UsageError(f"no checkpoint {path}: give the --output folder of a `gpt2 train`, or a step in it.")
-    if (path / CHECKPOINT_FILE).is_file():
-        return path
-    for folder in (path, path / CHECKPOINTS_FOLDER):
-        found = latest_checkpoint(folder)
-        if found is not None:
-            return found
+    if (found := _checkpoint_in(path)) is not None:
+        return found
     raise Gpt2UsageError(
         f"{path} holds no checkpoint (no {CHECKPOINT_FILE} in it, nor in {CHECKPOINTS_FOLDER}/step-...): "
         "give the --output folder of a `gpt2 train` that has saved one."

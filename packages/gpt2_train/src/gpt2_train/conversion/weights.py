@@ -26,6 +26,7 @@ from gpt2_train.checkpoint.stored_shapes import (
     warn_if_not_finite,
     whole_numbers,
 )
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
@@ -100,10 +101,13 @@ class ModelWeights:
             return with_rows(tensor, rows, self.config.vocabulary_size)
         return tensor.contiguous()
 
-    def items(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and values of each parameter, the embedding with the rows of the vocabulary alone."""
+    def items(self, rows: int | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Name and values of each parameter, the embedding with `rows`, those of the vocabulary without a number.
+
+        Raises Gpt2UsageError as `read` does.
+        """
         for name in shapes_of(self.config):
-            yield name, self.read(name, rows=self.config.vocabulary_size)
+            yield name, self.read(name, rows=rows or self.config.vocabulary_size)
 
     def digest(self) -> str:
         """SHA-256 of shape and values in float32: the same for any format."""
@@ -112,14 +116,6 @@ class ModelWeights:
             found.update(name.encode())
             found.update(tensor.float().contiguous().numpy().data)
         return found.hexdigest()
-
-    def padded(self) -> Iterator[tuple[str, Tensor]]:
-        """Name and values of each parameter as a model of this shape has it, the embedding with its padding.
-
-        Raises Gpt2UsageError.
-        """
-        for name in shapes_of(self.config):
-            yield name, self.read(name, rows=self.config.padded_vocabulary)
 
     @torch.no_grad()
     def load(
@@ -157,9 +153,13 @@ def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     return types.MappingProxyType(dict(parameter_shapes(config)))
 
 
-def are_equal(first: Tensor, second: Tensor) -> bool:
-    """Whether two stored tensors have one type, one shape and the same values."""
-    return is_usable(first) and is_usable(second) and first.dtype == second.dtype and torch.equal(first, second)
+def check_is_tied(origin: Path, output: Tensor, embedding: Tensor) -> None:
+    """Raise Gpt2UsageError if a stored output matrix is not the token embedding, to the type and the last bit."""
+    are_usable = is_usable(output) and is_usable(embedding)
+    if not (are_usable and output.dtype == embedding.dtype and torch.equal(output, embedding)):
+        raise Gpt2UsageError(
+            f"{origin} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't be converted."
+        )
 
 
 def renamed(name: str, names: Mapping[str, str], blocks: str) -> str:

@@ -86,9 +86,13 @@ class Corpus:
         """The corpus whose files hold a split: this one, or of the validation split what was held out of it."""
         return self.held_out if split == "valid" and self.held_out is not None else self
 
+    def range_of(self, split: str) -> tuple[int, int]:
+        """The sequences [begin, end) of a split, or of `all`."""
+        return self.ranges[split] if split != "all" else (0, len(self.tokens))
+
     def split_tokens(self, split: str) -> int:
-        """Tokens in one split of these files."""
-        begin, end = self.ranges[split]
+        """Tokens in one split of these files, or in `all`."""
+        begin, end = self.range_of(split)
         return int(self.tokens.lengths[begin:end].sum(dtype=np.int64))
 
     def ends_with(self, token: int | None, most: int = 64) -> bool:

@@ -321,8 +321,8 @@ class TextGenerator:
         self,
         requests: Sequence[GenerationRequest],
         *,
-        on_text: Callable[[int, str], object] | None = None,
-        on_tokens: Callable[[int], object] | None = None,
+        on_text: Callable[[int, str], object] = lambda number, piece: None,
+        on_tokens: Callable[[int], object] = lambda done: None,
         on_done: Callable[[int, GeneratedText], object] | None = None,
     ) -> list[GeneratedText]:
         """Write the texts of all `requests`, `rows` at once.
@@ -346,12 +346,10 @@ class TextGenerator:
                 request = requests[place]
                 pieces[place].append(piece)
                 done[place] = request.tokens if piece.finished else piece.written
-                if on_text is not None:
-                    on_text(place, piece.text)
+                on_text(place, piece.text)
                 if on_done is not None and piece.finished is not None:
                     on_done(place, _text_of(request, pieces[place]))
-            if on_tokens is not None:
-                on_tokens(sum(done))
+            on_tokens(sum(done))
         self._session = session
         return [_text_of(request, own) for request, own in zip(requests, pieces, strict=True)]
 

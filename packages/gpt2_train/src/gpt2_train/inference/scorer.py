@@ -105,7 +105,7 @@ class Scorer:
         return Progress(label, unit, total)
 
     def text_loss(
-        self, pieces: Iterable[npt.NDArray[np.int64]], count: Callable[[int], object] | None = None
+        self, pieces: Iterable[npt.NDArray[np.int64]], count: Callable[[int], object] = lambda _: None
     ) -> tuple[float, int]:
         """(summed loss in nats, tokens scored) of `pieces` of token ids, int64 (n,), concatenated to one text.
 
@@ -119,12 +119,11 @@ class Scorer:
                 losses, scored = losses * counts, int(counts.sum())
             total += float(losses.sum())
             tokens += scored
-            if count is not None:
-                count(batch.tokens)
+            count(batch.tokens)
         return total, tokens
 
     def document_losses(
-        self, documents: Sequence[npt.NDArray[np.int64]], count: Callable[[int], object] | None = None
+        self, documents: Sequence[npt.NDArray[np.int64]], count: Callable[[int], object] = lambda _: None
     ) -> npt.NDArray[np.float64]:
         """Summed loss in nats of each of `documents`, token ids, one after another in one text: float64 (documents,).
 
@@ -137,8 +136,7 @@ class Scorer:
         for batch, scores in self._scored(_whole(rows) for rows in windows([text], self.length, self.batch_size)):
             counts = torch.ne(batch.rows[:, :-1], self._masked) if self._masked is not None else 1
             found.append((scores.losses * counts).double().cpu().numpy().ravel())
-            if count is not None:
-                count(batch.tokens)
+            count(batch.tokens)
         starts = np.cumsum([0, *map(len, documents[:-1])])
         return np.add.reduceat(np.concatenate(found), starts)
 
@@ -147,7 +145,7 @@ class Scorer:
         return self.logprobs_of([(context, continuation)])[0]
 
     def logprobs_of(
-        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], count: Callable[[int], object] | None = None
+        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], count: Callable[[int], object] = lambda _: None
     ) -> list[Continuation]:
         """How likely each continuation is after its context, in the order of `pairs`, both token ids.
 
@@ -184,8 +182,7 @@ class Scorer:
                 is_greedy = bool(scores.required_greedy[row, asked].all())
                 scored[place] = Continuation(-scores.losses[row, asked].numpy(), is_greedy)
                 left[number] -= 1
-            if count is not None:
-                count(sum(not left[number] for number in {pieces[place][2] for place in group}))
+            count(sum(not left[number] for number in {pieces[place][2] for place in group}))
         found = [Continuation(np.zeros(0), is_greedy=True) for _ in pairs]
         for place, (_, _, number) in enumerate(pieces):
             before, own = found[number], scored[place]
@@ -194,7 +191,7 @@ class Scorer:
         return found
 
     def overlapping_loss(
-        self, tokens: npt.NDArray[np.int64], step: int, count: Callable[[int], object] | None = None
+        self, tokens: npt.NDArray[np.int64], step: int, count: Callable[[int], object] = lambda _: None
     ) -> float:
         """Summed loss in nats of all of `tokens`, int64 (n,), but the first, each after as much of the text as fits.
 
@@ -205,8 +202,7 @@ class Scorer:
         total = 0.0
         for batch, scores in self._scored(self._overlapping(tokens, step)):
             total += float(scores.losses.sum())
-            if count is not None:
-                count(batch.tokens)
+            count(batch.tokens)
         return total
 
     def _overlapping(self, tokens: npt.NDArray[np.int64], step: int) -> Iterator[Batch]:

@@ -380,8 +380,7 @@ def _child() -> NoReturn:
     stop.install()
 
     def work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        values = {name: tuple(v) if isinstance(v, list) else v for name, v in config["settings"].items()}
-        settings = make_settings(TrainSettings, values, "the parent process")
+        settings = make_settings(TrainSettings, config["settings"], "the parent process")
         found = _take_part(place, settings, stop, functools.partial(processes.end_child, config))
         # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
         return {"summary": found}, 128 + signal.Signals[found["stopped_by"]] if found["stopped_by"] else 0

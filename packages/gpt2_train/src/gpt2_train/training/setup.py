@@ -402,7 +402,7 @@ def build_model(run: Run) -> GPT2:
     )
     model = GPT2.empty(run.config, run.world.device, change=change)
     if run.resumed is None and run.first_weights is not None:
-        fill(model, run.first_weights.padded())
+        fill(model, run.first_weights.items(run.config.padded_vocabulary))
     elif run.resumed is None:
         fill(
             model,

@@ -24,7 +24,15 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import ModelWeights, are_equal, heads_first, parts_first, renamed, shapes_of
+from gpt2_train.conversion.weights import (
+    EMBEDDING,
+    ModelWeights,
+    check_is_tied,
+    heads_first,
+    parts_first,
+    renamed,
+    shapes_of,
+)
 from gpt2_train.model.gpt2 import INIT_STD
 from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
 
@@ -76,7 +84,8 @@ class HuggingFace(ModelFormat):
         files = _tensor_files(path)
         found = {entry.name.removeprefix(PREFIX): entry for file in files for entry in _tensors(file)}
         check_stored(path, config, sum(file.stat().st_size for file in files), functools.partial(_stored, found))
-        _check_is_tied(path, found)
+        if (own := found.get("lm_head.weight")) is not None:
+            check_is_tied(path, own.read(), found[_their_name(EMBEDDING)].read())
         readers = {
             name: functools.partial(_canonical, name, found[_their_name(name)].read, config)
             for name in shapes_of(config)
@@ -199,14 +208,6 @@ def _stored(found: Mapping[str, _Tensor], name: str) -> StoredTensor | None:
     if entry is None:
         return None
     return StoredTensor(entry.shape[::-1] if _is_matrix(name) else entry.shape, entry.is_float)
-
-
-def _check_is_tied(path: Path, found: Mapping[str, _Tensor]) -> None:
-    own, embedding = found.get("lm_head.weight"), found["wte.weight"]
-    if own is not None and (own.shape != embedding.shape or not are_equal(own.read(), embedding.read())):
-        raise Gpt2UsageError(
-            f"{path} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't be converted."
-        )
 
 
 def _their_name(name: str) -> str:

@@ -28,7 +28,7 @@ from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
 from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, heads_first, parts_first, shapes_of
+from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, check_is_tied, heads_first, parts_first, shapes_of
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -201,9 +201,10 @@ class Megatron(ModelFormat):
         tokenizer = options.read_tokenizer() or (Tokenizer.gpt2() if is_gpt2s else None)
         seen = first.arguments.get("consumed_train_samples")
         samples = seen if isinstance(seen, int) else 0
-        weights = ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples)
-        _check_is_tied(weights, ranks)
-        return weights
+        for rank in ranks:
+            if (own := rank.tensors.get("output.weight")) is not None:
+                check_is_tied(folder, own, rank.tensors[EMBEDDING])
+        return ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples)
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
         """One `iter_...` folder with a file for each rank, and the file that names it."""
@@ -382,16 +383,6 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
             f"{folder} has {rows:,} rows for a vocabulary of {size:,}: give the --tokenizer it was made with."
         )
     return size
-
-
-def _check_is_tied(weights: ModelWeights, ranks: list[_Rank]) -> None:
-    for rank in ranks:
-        own = rank.tensors.get("output.weight")
-        if own is not None and not are_equal(own, rank.tensors[EMBEDDING]):
-            raise Gpt2UsageError(
-                f"{weights.origin} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't "
-                "be converted."
-            )
 
 
 def _state(

@@ -168,7 +168,7 @@ class HeldOutLoss(Task):
         check_tokenizer(model, self.data)
         split = self._choose_split(model, corpus)
         held_in = corpus.holding(split)
-        size = token_count(held_in, split)
+        size = held_in.split_tokens(split)
         if size < 2:
             raise Gpt2UsageError(
                 f"the {split} split of {self.data} holds {size} tokens ({held_in.tokens.documents:,} documents, "
@@ -268,20 +268,9 @@ def check_tokenizer(source: InferenceModel, data: str) -> None:
         )
 
 
-def split_range(corpus: Corpus, split: str) -> tuple[int, int]:
-    """The sequences [begin, end) of a split: `train`, `valid`, `test`, or `all`."""
-    return corpus.ranges[split] if split != "all" else (0, len(corpus.tokens))
-
-
-def token_count(corpus: Corpus, split: str) -> int:
-    """The tokens of a split."""
-    begin, end = split_range(corpus, split)
-    return int(corpus.tokens.lengths[begin:end].sum(dtype=np.int64))
-
-
 def count_documents(corpus: Corpus, split: str) -> int:
     """The documents of a split that hold tokens."""
-    begin, end = split_range(corpus, split)
+    begin, end = corpus.range_of(split)
     index = corpus.tokens.document_index
     starts = index[:-1][np.diff(index) > 0]
     return int(((starts >= begin) & (starts < end)).sum())
@@ -294,7 +283,7 @@ def split_pieces(
 
     Pieces are of at least `size` tokens but for the last, longer by at most one document.
     """
-    begin, end = split_range(corpus, split)
+    begin, end = corpus.range_of(split)
     left = math.inf if most is None else most
     gathered: list[npt.NDArray[np.int64]] = []
     waiting = 0
