@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 from tests.gpt2_train import forks
-from tests.gpt2_train.small_models import byte_tokenizer
+from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 from gpt2_train.cli import main
 from gpt2_train.distributed.processes import STOP_SIGNALS
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 COMMON = """
@@ -55,6 +56,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "tiny_text_document")
     save_corpus_tokenizer(corpus, byte_tokenizer())
     return corpus
+
+
+@pytest.fixture(scope="session")
+def model() -> GPT2:
+    """Random weights; it is looked at only."""
+    return random_model()
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, model: GPT2) -> Path:
+    """A run whose checkpoint is `model`; it is read only."""
+    return save(tmp_path_factory.mktemp("run"), model)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import torch
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.settings import ModelConfig
+from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import END_OF_TEXT, Tokenizer
 
@@ -50,6 +51,13 @@ def constant_model(logits: Mapping[int, float], config: ModelConfig = BYTES, oth
         for token, logit in logits.items():
             model.token_embedding.weight[token, 0] = logit
     return model
+
+
+def in_memory(model: GPT2) -> InferenceModel:
+    """A model that was never saved, with the tokenizer of bytes."""
+    return InferenceModel(
+        Path("nowhere"), 0, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
+    )
 
 
 def save(folder: Path, model: GPT2, tokenizer: Tokenizer | None = None, step: int = 7) -> Path:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
+from tests.gpt2_train.small_models import BYTES, END, constant_model, in_memory, random_model, save
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference import engine as engine_module
@@ -28,16 +28,11 @@ from gpt2_train.inference.generator import (
     TextToken,
 )
 from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
-from gpt2_train.inference.model import InferenceModel, for_writing, open_model
+from gpt2_train.inference.model import for_writing, open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.gpt2 import GPT2
 
 GREEDY = Sampling(temperature=0)
-
-
-@pytest.fixture(scope="module")
-def model() -> GPT2:
-    return random_model()
 
 
 @torch.no_grad()
@@ -377,13 +372,6 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def source_of(model: GPT2) -> InferenceModel:
-    """A model with the tokenizer of bytes, without files."""
-    return InferenceModel(
-        Path("nowhere"), 1, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
-    )
-
-
 def reciting(text: str) -> GPT2:
     """A model that writes the bytes of `text` in order, whatever the prompt of one byte, and then ends."""
     ids = [*text.encode(), END]
@@ -410,7 +398,7 @@ def collected(session: TextSession) -> dict[int, list[TextPiece]]:
 
 def test_a_stop_string_over_several_tokens_and_characters_ends_a_text() -> None:
     """Every token is a byte here, and the stop string begins with a character of three."""
-    session = TextSession(source_of(reciting("ab€c, d")), rows=2)
+    session = TextSession(in_memory(reciting("ab€c, d")), rows=2)
     stopped = session.submit(GenerationRequest("x", tokens=20, sampling=GREEDY, stop=("€c",)))
     whole = session.submit(GenerationRequest("y", tokens=20, sampling=GREEDY, stop=("€d", "?")))
     found = collected(session)
@@ -424,7 +412,7 @@ def test_a_stop_string_over_several_tokens_and_characters_ends_a_text() -> None:
 
 def test_the_tokens_of_a_text_are_its_text() -> None:
     """Half a character at its end becomes U+FFFD, and belongs to the last token."""
-    session = TextSession(source_of(reciting("a€b")), rows=1)
+    session = TextSession(in_memory(reciting("a€b")), rows=1)
     session.submit(GenerationRequest("x", tokens=3, sampling=GREEDY, logprobs=1))
     (pieces,) = collected(session).values()
     tokens = [token for piece in pieces for token in piece.tokens]
@@ -433,7 +421,7 @@ def test_the_tokens_of_a_text_are_its_text() -> None:
 
 
 def test_a_cancelled_request_makes_room_for_the_next(model: GPT2) -> None:
-    session = TextSession(source_of(model), rows=1)
+    session = TextSession(in_memory(model), rows=1)
     first = session.submit(GenerationRequest("a", tokens=1000, ignore_end=True))
     second = session.submit(GenerationRequest("b", tokens=5, ignore_end=True))
     third = session.submit(GenerationRequest("c", tokens=5, ignore_end=True))
@@ -448,7 +436,7 @@ def test_a_cancelled_request_makes_room_for_the_next(model: GPT2) -> None:
 
 def test_a_session_and_a_generator_write_the_same(model: GPT2) -> None:
     """Requests that come one by one become what they become as a list, and again with other seeds something else."""
-    source = source_of(model)
+    source = in_memory(model)
     requests = [GenerationRequest("ab", tokens=20, seed=seed, sample=sample) for seed in (1, 2) for sample in (0, 1)]
     texts = [text.text for text in TextGenerator(source, rows=4).generate(requests)]
     assert len(set(texts)) == 4
@@ -473,7 +461,7 @@ def test_a_session_and_a_generator_write_the_same(model: GPT2) -> None:
 )
 def test_a_request_that_makes_no_sense_is_refused(model: GPT2, wanted: GenerationRequest, sentence: str) -> None:
     with pytest.raises(Gpt2UsageError, match=sentence):
-        TextSession(source_of(model), rows=1).submit(wanted)
+        TextSession(in_memory(model), rows=1).submit(wanted)
 
 
 def test_a_stop_string_is_counted_but_not_shown(tmp_path: Path) -> None:

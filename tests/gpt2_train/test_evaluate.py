@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.documented import example
-from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
-from tests.gpt2_train.test_generate import broken_checkpoints
+from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, in_memory, random_model, save
 
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
@@ -27,9 +26,7 @@ from gpt2_train.data.corpus import Corpus, split_ranges
 from gpt2_train.evaluation import tasks
 from gpt2_train.evaluation.tasks import held_out_loss
 from gpt2_train.evaluation.tasks.held_out_loss import split_pieces, text_bytes, unigram_loss
-from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.scorer import Scorer, windows
-from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, save_corpus_tokenizer
 
 TEXTS = [f"document {number}: " + "é, a line of text. " * (number % 5) for number in range(20)]
@@ -47,11 +44,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_texts(tmp_path_factory.mktemp("data") / "texts")
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("run"), random_model())
-
-
 def tokens_of(data: str, begin: int = 0, end: int | None = None) -> list[int]:
     """The tokens of some documents, one after the other."""
     return [int(token) for document in list(IndexedTokens(data))[begin:end] for token in document]
@@ -66,13 +58,6 @@ def naive_loss(tokens: list[int], config: ModelConfig = BYTES) -> float:
         logits = model(torch.tensor([tokens[begin:place]]))[0, -1, : config.vocabulary_size].double()
         losses.append(float(logits.logsumexp(0) - logits[tokens[place]]))
     return math.fsum(losses) / len(losses)
-
-
-def in_memory(model: GPT2) -> InferenceModel:
-    """A model that was never saved."""
-    return InferenceModel(
-        Path("nowhere"), 0, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
-    )
 
 
 def report(capsys: pytest.CaptureFixture[str], *flags: object) -> dict[str, Any]:
@@ -365,17 +350,6 @@ def test_a_checkpoint_without_a_tokenizer_gets_bytes_from_one_that_is_given(
     assert report(capsys, *base)["bits_per_byte"] is None
     byte_tokenizer().save(tmp_path / "bytes")
     assert report(capsys, *base, "--tokenizer", tmp_path / "bytes")["bits_per_byte"] > 0
-
-
-def test_without_its_weights_nothing_is_measured(
-    run_folder: Path, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pitfall 29: evaluation of a missing or broken checkpoint is an error, not a number."""
-    for folder, sentence in broken_checkpoints(run_folder, tmp_path):
-        assert main(["evaluate", "--checkpoint", str(folder), "--data", data]) == 2, folder
-        out, err = capsys.readouterr()
-        assert sentence in err, folder
-        assert out == "", folder
 
 
 def test_a_loss_that_is_not_finite_is_an_error(data: str) -> None:

@@ -42,16 +42,6 @@ GREEDY = Sampling(temperature=0)
 
 
 @pytest.fixture(scope="module")
-def model() -> GPT2:
-    return random_model()
-
-
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("run"), random_model())
-
-
-@pytest.fixture(scope="module")
 def run_of_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Writes a, b and c at random, and nothing else."""
     return save(tmp_path_factory.mktemp("letters"), constant_model({97: 0.0, 98: 0.0, 99: 0.0}, others=-60.0))
@@ -179,38 +169,6 @@ def test_a_long_prompt_is_fed_in_pieces_with_the_same_result() -> None:
     model = random_model(config)
     prompt = torch.randint(0, 257, (900,), generator=torch.Generator().manual_seed(2)).tolist()
     assert write_ids(model, [prompt, [5], prompt[:500]], 3)[0] == naive_greedy(model, prompt, 3)
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.9, top_k=20), Sampling(top_p=0.9)])
-def test_a_sequence_does_not_depend_on_its_neighbours(model: GPT2, sampling: Sampling) -> None:
-    """Pitfall 32: prompts of different length share a batch, none is padded, and a long one keeps nobody waiting."""
-    prompts = [[1, 2, 3], [9] * 14, [7], [4, 4, 4, 4, 4], list(range(30))]
-    together = write_ids(model, prompts, 20, sampling)
-    alone = [write_ids(model, [prompt], 20, sampling)[0] for prompt in prompts]
-    assert together == alone
-    assert all(len(found) == 20 for found in together)
-
-
-def test_each_sequence_of_a_batch_has_its_own_settings(model: GPT2) -> None:
-    """Requests of different length, sampling and treatment of the end become what they become alone."""
-
-    def requests() -> list[TokenRequest]:
-        return [
-            token_request([1, 2], 3),
-            token_request([9], 12, Sampling(0.9, top_k=20)),
-            token_request([4, 4, 4], 7, Sampling(top_p=0.8), ignore_end=True),
-            token_request([8], 12, Sampling()),
-        ]
-
-    together = written(model, requests(), end=END)
-    assert together == [written(model, [request], end=END)[0] for request in requests()]
-    assert [len(ids) for ids in together][:3] == [3, 12, 7]
-
-
-def test_the_end_is_ignored_by_the_sequences_that_ask_for_it() -> None:
-    ending = constant_model({END: 30.0, 97: 20.0})
-    found = written(ending, [token_request([1], 4), token_request([2], 4, ignore_end=True)], end=END)
-    assert found == [[END], [97] * 4]
 
 
 def test_the_vocabulary_is_scored_at_the_last_position_only(model: GPT2) -> None:
@@ -499,15 +457,17 @@ def broken_checkpoints(good: Path, folder: Path) -> Iterator[tuple[Path, str]]:
         yield folder / name, "tokenizer" if name == "textless" else "is damaged"
 
 
-def test_without_its_weights_nothing_is_written(
+def test_without_its_weights_nothing_is_written_or_measured(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Pitfall 29: a missing or broken checkpoint is an error, never a warning before text from random weights."""
+    (tmp_path / "text").write_text("text")
     for folder, sentence in broken_checkpoints(run_folder, tmp_path):
-        assert main(["generate", "--checkpoint", str(folder), "--prompt", "x"]) == 2, folder
-        out, err = capsys.readouterr()
-        assert sentence in err, folder
-        assert (out, err.count("\n")) == ("", 1), folder
+        for words in (["generate", "--prompt", "x"], ["evaluate", "--text", str(tmp_path / "text")]):
+            assert main([*words, "--checkpoint", str(folder)]) == 2, folder
+            out, err = capsys.readouterr()
+            assert sentence in err, folder
+            assert (out, err.count("\n")) == ("", 1), folder
     assert main(["generate", "--prompt", "x"]) == 2
     assert "no --checkpoint" in capsys.readouterr().err
 

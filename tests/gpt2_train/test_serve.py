@@ -43,11 +43,6 @@ ENDLESS = {"max_tokens": 1_000_000, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("run"), random_model())
-
-
-@pytest.fixture(scope="module")
 def api(run_folder: Path) -> Iterator[Served]:
     with served(run_folder, batch_size=16, queue=256, max_tokens=1_000_000) as found:
         yield found

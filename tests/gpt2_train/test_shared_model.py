@@ -42,11 +42,6 @@ FED = [([0, 2], [[1, 2, 3], [4]], [0]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]], [
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("run"), random_model())
-
-
-@pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text, passages whose last word is to be guessed, and token files."""
     folder = tmp_path_factory.mktemp("inputs")

@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
+from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, in_memory, random_model, save
+from tests.gpt2_train.test_evaluate import report
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
@@ -20,7 +21,6 @@ from gpt2_train.evaluation.tasks import Task, read_rows
 from gpt2_train.evaluation.tasks.hellaswag import prepared
 from gpt2_train.evaluation.tasks.text_loss import TextLoss
 from gpt2_train.evaluation.tasks.wikitext import Wikitext, detokenized
-from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
@@ -28,28 +28,11 @@ from indexed_tokens import Tokenizer
 LENGTH = BYTES.sequence_length
 
 
-def in_memory(model: GPT2) -> InferenceModel:
-    return InferenceModel(
-        Path("nowhere"), 0, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
-    )
-
-
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("run"), random_model())
-
-
 @torch.no_grad()
 def loss_of(token: int, before: list[int], model: GPT2) -> float:
     """-log p of one token behind what fits of the tokens before it."""
     logits = model(torch.tensor([before[-LENGTH:]]))[0, -1, : BYTES.vocabulary_size].double()
     return float(logits.logsumexp(0) - logits[token])
-
-
-def report(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
-    assert main(["evaluate", *map(str, words), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
