@@ -240,7 +240,7 @@ def intervals_chart(rows: Sequence[Spread], *, title: str, show: Show = short) -
             tag("rect", class_=f"fill-{row.kind}", x=f"{at:.2f}%", width=2, y=middle - 8, height=16),
             *(_spread_dot(plot, row, value, middle, show) for value in row.points),
         ]
-    return _chart(title, height, *shapes, *plot.axis(scale.ticks(5), show))
+    return _chart(title, height, *shapes, *plot.axis(scale.ticks(3), show))
 
 
 def _spread_dot(plot: _Plot, row: Spread, value: float, middle: float, show: Show) -> Markup:

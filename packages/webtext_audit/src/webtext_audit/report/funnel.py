@@ -59,7 +59,8 @@ class _Plan:
     def of(cls, width: int) -> _Plan:
         if width < 560:
             return cls(width, 0, round(0.36 * width), round(0.5 * width), True)
-        return cls(width, 130, round(0.48 * width), round(0.48 * width) + 130 + 54, False)
+        full = min(round(0.48 * width), width - 424)
+        return cls(width, 130, full, full + 130 + 54, False)
 
 
 def draw_funnel(levels: Sequence[Level], *, width: int, end: str = "", style: str = "", kind: str = "funnel") -> Markup:

@@ -19,8 +19,8 @@ from webtext_audit.report.training import PIPELINE, bits_per_byte
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
 from webtext_prep.running.preflight import readable
 
-WIDE, NARROW = 960, 350
-"""The two widths of the funnel, in pixels."""
+WIDE, NARROW, ALONE = 960, 350, 680
+"""Widths of the funnel in pixels: on the page for large and for small screens, and of the picture that stands alone."""
 MOST_REASONS = 100
 """Of each stage in the table."""
 
@@ -125,7 +125,7 @@ def funnel(found: Gathered) -> list[Markup]:
 def picture(found: Gathered, style: str) -> Markup:
     """The stream that ends in the first of the given folders, as an SVG that stands alone."""
     chain = next(chain for chain in chains(found.ends, found.steps) if any(step is found.ends[0] for step in chain))
-    return draw_funnel(levels(chain), width=WIDE, end=end_of(chain[-1]), style=style)
+    return draw_funnel(levels(chain), width=ALONE, end=end_of(chain[-1]), style=style)
 
 
 def _rows(step: Step) -> Iterator[tuple[object, ...]]:
