@@ -493,6 +493,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUF....")
     assert "written only" in refused(capsys, tmp_path / "x.gguf", tmp_path / "out")
     assert "can hold no model card" in refused(capsys, run, tmp_path / "m.gguf", "--card")
+    assert "x.bin is named as a file, and hf is a folder" in refused(capsys, run, tmp_path / "x.bin")
 
 
 def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:

@@ -141,6 +141,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *, description: str | None = None, **options: Any) -> None:
         options = {"formatter_class": HelpFormatter, "allow_abbrev": False, **options}
+        if sys.version_info >= (3, 14):
+            options.setdefault("color", False)  # its escape sequences would stand in the words that are looked for here
         super().__init__(description=inspect.cleandoc(description or "") or None, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]

@@ -93,6 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+FILE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
+"""How files of weights are called elsewhere."""
+
+
 def convert(settings: ConvertSettings) -> dict[str, Any]:
     """Write the model that `settings` name in another format; returns what it is.
 
@@ -116,6 +120,10 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
         settings.megatron,
         round(settings.shard_gb * 10**9),
     )
+    if not target_format.is_file and Path(settings.target).suffix in FILE_SUFFIXES:
+        raise Gpt2UsageError(
+            f"{settings.target} is named as a file, and {name} is a folder: give the name of a folder, or NAME.gguf."
+        )
     if settings.card and target_format.is_file:
         raise Gpt2UsageError(f"a {name} file can hold no model card: leave out --card, or convert to hf.")
     with _appearing(Path(settings.target), is_file=target_format.is_file) as unfinished:

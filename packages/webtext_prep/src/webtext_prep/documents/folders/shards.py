@@ -59,9 +59,10 @@ def is_document_shard(file: Location) -> bool:
     return format_of(file.name) is not None
 
 
-def shards_in(folder: Location) -> list[Location]:
-    """The shards that lie in a folder, in order."""
-    return [file for file in storage.files_in(folder) if is_shard_name(file.name)]
+def shards_in(folder: Location | str) -> list[Location]:
+    """The shards that lie in a folder, in order; the folder may be given as a path or URL."""
+    place = storage.location(folder) if isinstance(folder, str) else folder
+    return [file for file in storage.files_in(place) if is_shard_name(file.name)]
 
 
 def read_documents(shard: Location) -> Iterator[Document]:
