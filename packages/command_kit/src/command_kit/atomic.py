@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import filecmp
 import json
 import os
@@ -20,11 +21,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
-
-try:
-    import fcntl
-except ImportError:  # not on this system: then every temporary name counts as left behind
-    fcntl = None  # type: ignore[assignment]
 
 LEFTOVER_SUFFIX = ".unfinished"
 """What the temporary name of an unfinished file or folder ends with; such a name also starts with a dot."""
@@ -230,7 +226,7 @@ def _remove_abandoned(folder: Path, prefix: str) -> None:
 def _claimed(path: Path) -> Iterator[bool]:
     """Whether no living process writes `path`; while the block runs, none can begin to."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         # A dead link, a file without permission to read, or gone meanwhile: nothing that is written here.
         yield True
@@ -249,9 +245,8 @@ def waiting_lock(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -260,8 +255,6 @@ def _lock(descriptor: int) -> bool:
 
     A file system without locks says nothing of who writes: there each lock succeeds.
     """
-    if fcntl is None:
-        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -25,11 +26,6 @@ import msgspec
 
 from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
 from webtext_prep.extraction.outcomes import PageOutcome
-
-try:
-    import resource
-except ImportError:  # not on this system: memory is then bounded by the size of pages alone
-    resource = None  # type: ignore[assignment]
 
 MAX_TEXT_FACTOR = 4
 """Text that is this factor larger than its page (and 64 KiB) is not the page's: some parser loops."""
@@ -95,7 +91,7 @@ def _peak_reader() -> Callable[[], int]:
 
 def _limit_memory(now: int, mebibytes: int) -> None:
     """Let the process grow from `now` bytes by so much and no further, where the system can see to it (Linux)."""
-    if resource is None or not now:
+    if not now:
         return  # elsewhere there are no limits on address space that are kept: see _watch_memory
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = now + (mebibytes << 20)
@@ -104,7 +100,7 @@ def _limit_memory(now: int, mebibytes: int) -> None:
 
 def _watch_memory(mebibytes: int) -> None:
     """Where address space cannot be limited: end the process once its memory has grown by so much."""
-    if resource is None or sys.platform == "linux":
+    if sys.platform == "linux":
         return
     unit = 1 if sys.platform == "darwin" else 1024
     start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -121,12 +117,6 @@ def _watch_memory(mebibytes: int) -> None:
 def _be_first_without_memory() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _set_timer(seconds: float) -> None:
-    """Be killed by SIGPROF after so much more processor time; 0 stops the timer."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def extract_page(name: str, head: PageHead, body: bytes, kinds: tuple[str, ...] = ()) -> Parsed:
@@ -186,7 +176,7 @@ def work(pages: Connection, results: Connection, limits: Limits) -> None:
         data = b""
         with contextlib.suppress(MemoryError):
             head, body = _decode_head(pages.recv_bytes()), pages.recv_bytes()
-            _set_timer(limits.seconds)
+            signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # after so much processor time it is killed
             parsed = extract_page(limits.extractor, head, body, limits.kinds)
             data = _encode(parsed)
             before, peak = peak, peak_memory()
@@ -194,7 +184,7 @@ def work(pages: Connection, results: Connection, limits: Limits) -> None:
             # page's fault, and the sign is that it wanted a good part of what there is.
             if parsed.outcome != PageOutcome.OK and peak > max(before, start + (limits.memory << 18)):
                 data = b""
-        _set_timer(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         results.send_bytes(data or _encode(Parsed(PageOutcome.EXTRACT_MEMORY)))
         if not data:
             os._exit(1)  # whatever happened in there, it cannot be trusted with another page

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import fcntl
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
@@ -36,11 +37,6 @@ from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage.stores.base import Location
 
-try:
-    import fcntl
-except ImportError:  # not on this system: there two commands on one folder are not detected
-    fcntl = None  # type: ignore[assignment]
-
 CLAIM = "job.json"
 """In the state folder: the stage and settings that own the output, written before anything else."""
 LOCK = "lock"
@@ -57,19 +53,18 @@ def locked(
     """
     state.mkdir(parents=True, exist_ok=True)
     with (state / LOCK).open("w") as lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in _TAKEN:
-                    raise InputError(
-                        f"another {who} is at work on {output}: wait for it, or give another {flag}."
-                    ) from None
-                # Some network file systems have no locks.
-                print_warning(
-                    "webtext",
-                    f"{state} can't be locked ({error.strerror}): make sure that no second command works on {output}.",
-                )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                raise InputError(
+                    f"another {who} is at work on {output}: wait for it, or give another {flag}."
+                ) from None
+            # Some network file systems have no locks.
+            print_warning(
+                "webtext",
+                f"{state} can't be locked ({error.strerror}): make sure that no second command works on {output}.",
+            )
         yield
 
 

@@ -135,9 +135,9 @@ def unseen(files: Sequence[Location]) -> Location | None:
 
 def _node_root() -> Path:
     """The folder of all jobs in this machine's temporary folder. Raises WebtextError if it is another user's."""
-    root = Path(tempfile.gettempdir()) / f"webtext-scratch-{os.getuid() if hasattr(os, 'getuid') else 'own'}"
+    root = Path(tempfile.gettempdir()) / f"webtext-scratch-{os.getuid()}"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
+    if root.stat().st_uid != os.getuid():
         raise WebtextError(f"{root} on {platform.node()} belongs to another user: set TMPDIR to another folder.")
     return root
 

@@ -15,6 +15,7 @@ compiled functions are imported where there is enough to do for that, never wher
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import multiprocessing
@@ -86,9 +87,7 @@ class _Turn:
     def take(self) -> None:
         """Wait for the turn, until the end of the `with` block; do without where files can't be locked."""
         if self._descriptor is None:
-            with contextlib.suppress(ImportError, OSError):
-                import fcntl
-
+            with contextlib.suppress(OSError):
                 self._descriptor = os.open(self._place, os.O_RDWR | os.O_CREAT, 0o666)
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
