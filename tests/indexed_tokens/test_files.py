@@ -342,25 +342,6 @@ def test_an_open_reader_keeps_its_corpus_while_a_new_one_is_written(write_tokens
     assert documents_in(tokens) == GOLDEN
 
 
-def test_appending_makes_the_file_that_all_documents_at_once_make(write_tokens, tmp_path):
-    first, second = [[1], [], [2, 3]], [[], [4, 5], []]
-    parts = [write_tokens(first, name="a"), write_tokens(second, name="b"), write_tokens([], name="c")]
-    with IndexedTokensWriter(tmp_path / "merged") as writer:
-        writer.add([8])
-        for part in parts:
-            writer.append(IndexedTokens(part))
-        assert writer.total_tokens == 6
-    whole = write_tokens([[8], *first, *second], name="whole")
-    for path in (bin_path, idx_path):
-        assert path(tmp_path / "merged").read_bytes() == path(whole).read_bytes()
-
-
-def test_files_of_different_types_are_not_merged(write_tokens, tmp_path):
-    other = IndexedTokens(write_tokens(GOLDEN, dtype="i4"))
-    with pytest.raises(IndexedTokensError, match="only files of one type"), IndexedTokensWriter(tmp_path / "x") as w:
-        w.append(other)
-
-
 @pytest.mark.parametrize(
     "record",
     [

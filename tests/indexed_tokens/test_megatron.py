@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from indexed_tokens import IndexedTokens, IndexedTokensWriter, bin_path, idx_path
+from indexed_tokens import IndexedTokens, bin_path, idx_path
 
 CORPORA = [
     pytest.param([[1, 2, 50256], [3, 50256]], id="the golden one"),
@@ -56,16 +56,15 @@ def test_we_read_what_megatron_writes_and_write_the_same_bytes(megatron, write_t
         assert path(ours).read_bytes() == path(prefix).read_bytes()
 
 
-def test_both_merge_to_the_same_bytes(megatron, write_tokens, tmp_path):
-    parts = [write_tokens([[1, 2], [3]], name="a"), write_tokens([[4], [5, 6]], name="b")]
+def test_megatron_merges_to_the_bytes_of_one_writer(megatron, write_tokens, tmp_path):
+    """So does `webtext merge-tokens`: see test_merge_tokens.py."""
     builder = megatron.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=np.uint16)
-    with IndexedTokensWriter(tmp_path / "ours") as writer:
-        for part in parts:
-            builder.add_index(str(part))
-            writer.append(IndexedTokens(part))
+    for name, part in (("a", [[1, 2], [3]]), ("b", [[4], [5, 6]])):
+        builder.add_index(str(write_tokens(part, name=name)))
     builder.finalize(str(tmp_path / "theirs.idx"))
+    ours = write_tokens([[1, 2], [3], [4], [5, 6]], name="ours")
     for path in (bin_path, idx_path):
-        assert path(tmp_path / "ours").read_bytes() == path(tmp_path / "theirs").read_bytes()
+        assert path(ours).read_bytes() == path(tmp_path / "theirs").read_bytes()
 
 
 def test_a_document_of_several_sequences_and_modes_is_read(megatron, tmp_path):

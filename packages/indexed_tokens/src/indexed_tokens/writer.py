@@ -21,7 +21,7 @@ import numpy.typing as npt
 from command_kit.atomic import UnfinishedFile, atomic_file, remove_leftovers_of
 from indexed_tokens.checksums import Checksum, checksum_of, joined
 from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import DTYPE_OF_CODE, HEADER, MAGIC, VERSION, IndexedTokens, bin_path, idx_path, prefix_of
+from indexed_tokens.reader import DTYPE_OF_CODE, HEADER, MAGIC, VERSION, bin_path, idx_path, prefix_of
 
 CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
 
@@ -91,20 +91,6 @@ class IndexedTokensWriter:
         self._lengths.append(values.size)
         self._document_index.append(len(self._lengths))
         self.total_tokens += values.size
-
-    def append(self, other: IndexedTokens) -> None:
-        """Add all documents of another file. Raises IndexedTokensError if it stores tokens of another type."""
-        if other.dtype != self.dtype:
-            raise IndexedTokensError(
-                f"{other.prefix} stores tokens as {other.dtype} and this file as {self.dtype}: "
-                "only files of one type can be merged."
-            )
-        first = len(self._lengths)
-        for tokens in other:
-            self._file.write(tokens.tobytes())
-        self._lengths.extend(other.lengths.tolist())
-        self._document_index.extend((other.document_index[1:] + first).tolist())
-        self.total_tokens += other.total_tokens
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
