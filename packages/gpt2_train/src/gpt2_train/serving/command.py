@@ -131,13 +131,17 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     )
 
     place = address(settings, listener, new)  # A token that was given stays out of the log.
-    ready = f"serving {name} ({source.config.parameters:,} parameters) at {place} (Ctrl-C stops)"
     return Server(
         app,
         thread,
         seconds=settings.stop_seconds,
-        on_ready=lambda: print(f"gpt2: {ready}", file=sys.stderr, flush=True),
+        on_ready=lambda: announce(f"{name} ({source.config.parameters:,} parameters)", place),
     )
+
+
+def announce(model: str, place: str) -> None:
+    """Say that the server answers, and where."""
+    print(f"gpt2: serving {model} at {place} (Ctrl-C stops)", file=sys.stderr, flush=True)
 
 
 def is_loopback(host: str) -> bool:
