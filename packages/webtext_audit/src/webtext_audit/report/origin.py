@@ -193,7 +193,7 @@ def in_words(reason: str, step: Step) -> str:
     if reason.startswith("http_"):
         return f"HTTP {reason.removeprefix('http_')}"
     if reason.startswith("language_"):
-        return f"language: {reason.removeprefix('language_')}"
+        return f"language {reason.removeprefix('language_')}"
     if reason == "duplicate" and step.stage == "dedup":
         return "near-duplicate"
     fewest = step.record.get("settings", {}).get("min_tokens")
