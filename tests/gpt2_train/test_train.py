@@ -496,7 +496,7 @@ def test_a_model_of_few_positions_is_trained_further_in_sequences_as_long(
     tmp_path: Path, corpus: str, unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was refused until its own number of positions was given, though its shape is said to be taken."""
-    source, flags = tmp_path / "source", ["--device", "cpu", "--split", "8,1,1"]
+    source, flags = tmp_path / "source", ["--device", "cpu", "--threads", "1", "--split", "8,1,1"]
     assert main(["convert", str(unbroken), str(source), "--to", "checkpoint"]) == 0
     words = ["train", "--data", corpus, "--output", str(tmp_path / "run"), "--init-from", str(source), *flags]
     assert main([*words, "--steps", "1"]) == 0
