@@ -52,8 +52,10 @@ def main() -> None:
 
 
 def without_machine(text: str) -> str:
-    """What a command wrote, without this machine's name and the path of the checkout."""
-    return text.replace(f"{ROOT}/", "").replace(platform.node(), "laptop")
+    """What a command wrote, without this machine's name, its kernel, and the path of the checkout."""
+    return (
+        text.replace(f"{ROOT}/", "").replace(platform.node(), "laptop").replace(platform.platform(), platform.system())
+    )
 
 
 def with_answer(page: str, asked: str, answer: str) -> str:
