@@ -49,20 +49,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Property tests try more examples, and files are flushed to the disk, where the exhaustive tests run."""
-    is_ordinary = config.option.markexpr == "not exhaustive"
+    """Property tests try more examples where the exhaustive tests run."""
     hypothesis.settings.register_profile(
         "same every time",
         derandomize=True,
         database=None,
         deadline=None,
-        max_examples=40 if is_ordinary else 300,
+        max_examples=40 if config.option.markexpr == "not exhaustive" else 300,
         suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
     )
     hypothesis.settings.load_profile("same every time")
-    if is_ordinary:
-        # Waiting for the disk is most of what small files take, and a power cut is nothing that tests could make.
-        os.fsync = lambda descriptor: None
 
 
 @pytest.fixture

@@ -116,8 +116,8 @@ def test_pip_is_asked_for_the_pinned_version_in_the_folder_of_the_checkout(machi
 @pytest.mark.parametrize(
     ("has", "sentence"),
     [
-        (None, "uvw: error: no python3: install Python 3.11 to 3.14, or uv."),
-        ("old pip", "uvw: error: Python 3.6.15 is too old to install uv: install Python 3.11 to 3.14, or uv."),
+        (None, "uvw: error: no python3: install Python 3.11 to 3.13, or uv."),
+        ("old pip", "uvw: error: Python 3.6.15 is too old to install uv: install Python 3.11 to 3.13, or uv."),
         ("", "uvw: error: python3 has neither pip nor venv, one of which installs uv: install one (Debian, Ubuntu: "
          "apt install python3-venv; Fedora: dnf install python3-pip), or uv itself."),
         ("pip broken", f"uvw: error: could not install uv {pinned()}: see above, or install uv in any other way."),
