@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from tests.gpt2_train import forks, layout_runs
 from tests.gpt2_train.conftest import command, losses, rows
+from tests.gpt2_train.test_train import assert_same_bits, weights
 
 from command_kit import settings_from
 from command_kit.settings import as_table
@@ -38,6 +40,10 @@ RUN = (
     "--eval-batches", 2, "--average-tail", 0.5, "--cautious-decay",
 )  # fmt: skip
 CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0, "--init-residual", "zero")
+RECIPE = (
+    "--optimizer", "muon", "--weight-decay", 0.5, "--init-residual", "zero", "--schedule", "wsd", "--order", "hashed",
+    "--dropout", 0.1,
+)  # fmt: skip
 COPIES = ("--data-parallel", 4, "--data-parallel-replicate", 2)
 RUNS: list[tuple[str, int, tuple[object, ...]]] = [
     ("one", 1, RUN),
@@ -76,10 +82,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str, request: pytest.
         if not takes_all and name not in ORDINARY:
             continue
         flags = tuple(folder / "one" if flag == "one" else flag for flag in flags)
-        arguments = make_parser("train").parse_args(command(folder / folder_of(name), *flags, data=corpus)[3:])
-        settings = as_table(settings_from(TrainSettings, arguments, command="train"))
-        forks.in_group(size, layout_runs.work, folder, {"id": name, "settings": settings})
+        train_in_group(folder, name, size, flags, corpus)
     return folder
+
+
+def train_in_group(folder: Path, name: str, size: int, flags: tuple[object, ...], corpus: str) -> None:
+    """Train a run with `size` processes."""
+    arguments = make_parser("train").parse_args(command(folder / folder_of(name), *flags, data=corpus)[3:])
+    settings = as_table(settings_from(TrainSettings, arguments, command="train"))
+    forks.in_group(size, layout_runs.work, folder, {"id": name, "settings": settings})
 
 
 def seen(runs: Path, name: str) -> list[dict[str, Any]]:
@@ -111,6 +122,24 @@ def test_every_layout_takes_the_same_course(runs: Path, name: str, like: str) ->
     assert valid[0] == pytest.approx(valid[1], abs=1e-4) and len(valid[0]) == 1
     means = [dict(open_weights(runs / run / "average").load().named_parameters()) for run in (name, like)]
     assert all(torch.allclose(means[0][key], means[1][key], atol=1e-3) for key in means[1])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [("--data-parallel", 2, "--tensor-parallel", 2), (*COPIES, "--reshard")])
+def test_a_run_with_every_option_resumes_to_the_same_bits(
+    tmp_path: Path, corpus: str, layout: tuple[object, ...]
+) -> None:
+    """Interrupted inside the tail that is averaged."""
+    flags = (*RUN, *layout, *RECIPE, "--save-every", 3)
+    train_in_group(tmp_path, "unbroken", 4, flags, corpus)
+    shutil.copytree(tmp_path / "unbroken", tmp_path / "broken")
+    shutil.rmtree(tmp_path / "broken/average")
+    shutil.rmtree(tmp_path / f"broken/checkpoints/step-{STEPS:07}")
+    (tmp_path / "broken/checkpoints/latest").write_text("step-0000006\n")
+    train_in_group(tmp_path, "broken", 4, flags, corpus)
+    assert_same_bits(tmp_path / "unbroken", tmp_path / "broken", parts=["average", "model", "optimizer"])
+    means = [weights(tmp_path / name / "average") for name in ("unbroken", "broken")]
+    assert all(torch.equal(means[0][key], means[1][key]) for key in means[1])
 
 
 @pytest.mark.exhaustive
