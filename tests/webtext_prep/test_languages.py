@@ -176,6 +176,7 @@ def test_ctrl_c_while_the_profiles_load_ends_the_command(tmp_path, monkeypatch, 
 
     (tmp_path / "a.jsonl").write_text(json.dumps({"url": "http://a.org/", "text": SENTENCES[0] * 20}) + "\n")
     monkeypatch.setattr("langdetect.utils.lang_profile.LangProfile.__init__", interrupted)
+    clean._detector.cache_clear()  # an earlier test's may have them
     arguments = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
     assert cli.main(["clean", *arguments]) == 130
     assert "internal error" not in capsys.readouterr().err

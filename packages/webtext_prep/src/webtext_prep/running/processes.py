@@ -65,8 +65,7 @@ OPEN_FILES = (20_000, 10_240)
 def allow_open_files() -> None:
     """Raise the limit on open files of this process, and of its children, as far as the system lets it.
 
-    A stage has a few open for each of up to 4,096 shards, a download one for each of up to 10,000 connections; many
-    systems allow 1,024, or 256, unless asked.
+    A download has one open for each of up to 10,000 connections; many systems allow 1,024, or 256, unless asked.
     """
     with contextlib.suppress(ImportError):
         import resource
