@@ -16,6 +16,7 @@ def no_compiler(tmp_path) -> dict[str, str]:
     return {"PATH": str(folder)}
 
 
+@pytest.mark.exhaustive
 def test_without_a_c_compiler_a_run_is_not_compiled_and_says_so(train, no_compiler):
     """torch.compile, the default on a GPU, ended the run with `Failed to find C compiler`."""
     done = train("--steps", 2, compiled=True, **no_compiler)

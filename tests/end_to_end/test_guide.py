@@ -127,6 +127,7 @@ def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
     assert f"What the quickstart's {urls} URLs became" in readme
 
 
+@pytest.mark.exhaustive
 def test_the_blocks_of_the_python_page_run_one_after_another(tmp_path: Path) -> None:
     blocks = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / "docs/guide/python.md").read_text(), re.MULTILINE | re.DOTALL

@@ -106,6 +106,7 @@ def test_everything_is_checked_before_it_starts(texts, monkeypatch, capsys):
     assert not (texts.parent / "planned").exists()
 
 
+@pytest.mark.exhaustive
 def test_two_values_of_a_setting_share_what_comes_before_it_and_the_tokenizer(texts):
     """The few texts of this corpus are too few to compare: that is told when all token files are there."""
     ablation = ["--ablate", "clean.min_tokens=16,200", "--folder", "ablated", "--minutes", "1"]

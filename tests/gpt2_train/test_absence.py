@@ -97,6 +97,7 @@ def test_nccl_is_asked_whether_it_has_given_up(processes: list[Attendance], monk
     assert "in an exchange (NCCL) in vain: processes 1 on node0, 2 on node1, 3 on node1 did not" in str(errors[0])
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_stops_answering_is_named(tmp_path: Path, corpus: str) -> None:
     """The others waited half an hour and then showed a source line of gloo."""
     flags = ("--steps", 100_000, "--data-parallel", 2, "--distributed-timeout", 0.06)

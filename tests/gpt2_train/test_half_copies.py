@@ -30,6 +30,7 @@ def test_gradients_are_those_of_autocast() -> None:
     compare(World(CPU))
 
 
+@pytest.mark.exhaustive
 def test_two_processes_cast_what_they_have_gathered() -> None:
     forks.in_group(2, compare_here)
 

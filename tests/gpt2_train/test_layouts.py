@@ -62,7 +62,7 @@ RUNS: list[tuple[str, int, tuple[object, ...]]] = [
 ]
 """Name (without a number at its end that of the folder), processes, flags."""
 PARTS = [name for name, *_ in RUNS if name.startswith("changing")]
-ORDINARY = {"one", "shards", "copies resharded", "copies of halves", "second", "unbroken", *PARTS}
+ORDINARY = {"one", "shards", "copies of halves"}
 """What tests that are not exhaustive look at."""
 EXHAUSTIVE = pytest.mark.exhaustive
 
@@ -106,9 +106,9 @@ def seen(runs: Path, name: str) -> list[dict[str, Any]]:
     ("name", "like"),
     [
         ("shards", "one"),
-        ("copies resharded", "one"),
         ("copies of halves", "one"),
         pytest.param("copies", "one", marks=EXHAUSTIVE),
+        pytest.param("copies resharded", "one", marks=EXHAUSTIVE),
         pytest.param("muon in copies", "muon", marks=EXHAUSTIVE),
     ],
 )
@@ -148,6 +148,7 @@ def test_copies_write_samples_like_one_process(runs: Path) -> None:
     assert len(texts) == 3
 
 
+@pytest.mark.exhaustive
 def test_what_copies_have_alike_is_saved_once(runs: Path) -> None:
     """The tensor files hold what their index names, which knows each part of a tensor once, and nothing else."""
     for name in ("shards", "copies resharded"):
@@ -163,7 +164,12 @@ def test_what_copies_have_alike_is_saved_once(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), [("shards", 4), ("copies resharded", 2), pytest.param("copies", 2, marks=EXHAUSTIVE)]
+    ("name", "parts"),
+    [
+        ("shards", 4),
+        pytest.param("copies", 2, marks=EXHAUSTIVE),
+        pytest.param("copies resharded", 2, marks=EXHAUSTIVE),
+    ],
 )
 def test_shares_are_those_of_the_shards(runs: Path, name: str, parts: int) -> None:
     whole = 4 * CONFIG.parameters
@@ -183,7 +189,9 @@ def test_shares_are_those_of_the_shards(runs: Path, name: str, parts: int) -> No
         ("shards", {"allgather_base": 3, "reduce_scatter_base": 3}),
         pytest.param("copies", {"allgather_base": 3, "reduce_scatter_base": 3, "allreduce": 3}, marks=EXHAUSTIVE),
         # A block is gathered for each pass, the rest once in a micro-step; copies exchange gradients once.
-        ("copies resharded", {"allgather_base": 10, "reduce_scatter_base": 6, "allreduce": 3}),
+        pytest.param(
+            "copies resharded", {"allgather_base": 10, "reduce_scatter_base": 6, "allreduce": 3}, marks=EXHAUSTIVE
+        ),
     ],
 )
 def test_a_step_exchanges_what_its_layout_asks_for(runs: Path, name: str, expected: dict[str, int]) -> None:
@@ -192,7 +200,11 @@ def test_a_step_exchanges_what_its_layout_asks_for(runs: Path, name: str, expect
 
 @pytest.mark.parametrize(
     ("name", "is_sharded"),
-    [("shards", False), ("copies resharded", True), pytest.param("copies", False, marks=EXHAUSTIVE)],
+    [
+        ("shards", False),
+        pytest.param("copies", False, marks=EXHAUSTIVE),
+        pytest.param("copies resharded", True, marks=EXHAUSTIVE),
+    ],
 )
 def test_only_resharding_drops_parameters_after_the_forward_pass(runs: Path, name: str, is_sharded: bool) -> None:
     assert all(part["sharded_after_forward"] == [is_sharded] * 2 for part in seen(runs, name))
@@ -249,6 +261,7 @@ def test_initial_weights_are_the_same_bits_in_every_layout(runs: Path, name: str
     assert all(part["weights"] == expected for part in seen(runs, name))
 
 
+@pytest.mark.exhaustive
 def test_weights_of_another_model_are_the_same_bits_in_every_layout(runs: Path) -> None:
     model = open_weights(runs / "one").load()
     expected = {
@@ -265,7 +278,7 @@ def test_weights_of_another_model_are_the_same_bits_in_every_layout(runs: Path) 
     [
         "shards",
         "copies of halves",
-        "second",
+        pytest.param("second", marks=EXHAUSTIVE),
         pytest.param("copies", marks=EXHAUSTIVE),
     ],
 )
@@ -290,6 +303,7 @@ def samples_by_step(runs: Path, name: str) -> dict[int, list[str]]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_each_sample_is_read_once_while_the_number_of_processes_changes(runs: Path) -> None:
     """In the middle of an epoch from one process to two, to two copies of two shards, to one."""
     unbroken = samples_by_step(runs, "unbroken")

@@ -209,6 +209,7 @@ def of_two_processes(tmp_path_factory: pytest.TempPathFactory, corpus: str, inpu
     return folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", ["data_parallel", "tensor_parallel"])
 def test_two_processes_leave_no_trace_in_the_training(layout: str, of_two_processes: Path) -> None:
     """FSDP2's shards and DTensors: nothing in them is disturbed, from before the first step on."""
@@ -217,6 +218,7 @@ def test_two_processes_leave_no_trace_in_the_training(layout: str, of_two_proces
     assert found == learned(of_two_processes / f"{layout}-plain")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", ["data_parallel", "tensor_parallel"])
 def test_two_processes_show_what_one_shows_of_their_model(
     layout: str, tmp_path: Path, of_two_processes: Path, corpus: str, inputs: Path

@@ -317,6 +317,7 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(find_chromium() is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
 def test_the_page_shows_values_at_the_pointer_and_runs_nothing_else(browser: Any, tmp_path: Path) -> None:
     one = write(tmp_path / "one", run_rows(), lr=1.0, note=HOSTILE)

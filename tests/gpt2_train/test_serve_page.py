@@ -13,9 +13,10 @@ from tests.gpt2_train.served import NAME, Served, served
 from tests.gpt2_train.small_models import END, constant_model, save
 from tests.webtext_prep.support.browser import Browser, find_chromium
 
-pytestmark = pytest.mark.skipif(
-    find_chromium() is None, reason="no Chromium is installed (Debian: apt-get install chromium)"
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium is installed (Debian: apt-get install chromium)"),
+]
 
 DONE = "document.querySelector('article:not(.writing)')"
 DETAILS = "document.getElementById('details')"

@@ -161,6 +161,7 @@ def test_each_process_holds_its_share(shared: Report, layout: tuple[int, int], r
     assert shared.parameters == whole + (total - whole) // layout[0]
 
 
+@pytest.mark.exhaustive
 def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
     run_folder: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

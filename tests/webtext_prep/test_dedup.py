@@ -240,7 +240,7 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     assert whole == divided
 
 
-@pytest.mark.parametrize("shingle", ["word:5", "char:5"])
+@pytest.mark.parametrize("shingle", ["word:5", pytest.param("char:5", marks=pytest.mark.exhaustive)])
 def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, contents, shingle):
     """Each dedup compiled for 45 s of CPU, however small: few documents are compared without, to the same bytes."""
     source = write(tmp_path / "in", [*similar_documents(), Document("http://e.org/", "")], 3)

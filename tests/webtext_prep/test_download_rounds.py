@@ -125,6 +125,7 @@ def busy_web(web):
     return [web.url(*path) for path in paths]
 
 
+@pytest.mark.exhaustive
 def test_the_same_bytes_whoever_fetches_and_however_much_is_handed_on(web, tmp_path, monkeypatch):
     lists = write_lists(tmp_path / "lists", busy_web(web))
     download_of(lists, tmp_path / "one").run()
@@ -178,6 +179,7 @@ def test_what_was_handed_on_and_failed_is_tried_again_by_the_next_run_and_nothin
     assert run() and not web.asked
 
 
+@pytest.mark.exhaustive
 def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_path):
     """Each process had queues of its own for the hosts that redirects led it to."""
     lists = write_lists(tmp_path / "lists", busy_web(web))

@@ -463,6 +463,7 @@ def test_a_command_whose_lease_was_taken_over_stops(home, write_shards, webtext,
     assert not storage.is_file(home / "out" / "stage.json")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
 def test_faults_all_along_change_no_byte(home, s3, write_shards, contents, webtext, tmp_path):
     folder = shards_of(write_shards)

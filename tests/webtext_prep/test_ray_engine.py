@@ -51,6 +51,7 @@ def run(cluster, tmp_path):
     return call
 
 
+@pytest.mark.exhaustive
 def test_every_result_comes_with_its_position_and_tasks_report(run):
     seen: dict[int, int] = {}
     found = run(practice_calls.square, tasks_of(*range(1, 20)), seen.__setitem__)
@@ -58,6 +59,7 @@ def test_every_result_comes_with_its_position_and_tasks_report(run):
     assert seen == {number - 1: number for number in range(1, 20)}
 
 
+@pytest.mark.exhaustive
 def test_a_task_reports_while_it_runs(run, tmp_path, monkeypatch):
     """It ends when it sees that it was heard."""
     from webtext_prep.running.clusters import ray as waiting
@@ -70,6 +72,7 @@ def test_a_task_reports_while_it_runs(run, tmp_path, monkeypatch):
     assert run(practice_calls.report_until_heard, tasks_of(7, folder=str(tmp_path)), hear) == [(0, None)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("workers", "slots"), [(0, CORES), (1, 1)])
 def test_a_task_knows_its_surroundings(run, tmp_path, workers, slots):
     found = run(practice_calls.where, tasks_of(1, 2, 3), workers=workers)
@@ -81,6 +84,7 @@ def test_no_tasks_are_no_work():
     assert list(RayEngine(2).run(practice_calls.square, [], scratch=Path(), on_progress=lambda *_: None)) == []
 
 
+@pytest.mark.exhaustive
 def test_an_exception_is_raised_as_it_is_and_stops_the_other_task(run):
     """Which would wait forever. There is a core for each: Ray begins tasks in an order of its own."""
     with pytest.raises(OSError, match="No space left") as caught:
@@ -89,21 +93,25 @@ def test_an_exception_is_raised_as_it_is_and_stops_the_other_task(run):
     assert "in fail_or_wait" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_ends_its_process_is_named(run):
     with pytest.raises(WebtextError, match="internal error: a task ended its process with exit code 3"):
         run(practice_calls.end_the_process, tasks_of(1))
 
 
+@pytest.mark.exhaustive
 def test_a_result_that_cannot_travel_is_not_tried_again(run, tmp_path):
     with pytest.raises(TypeError, match="can't be found by its name"):
         run(practice_calls.give_what_cannot_travel, tasks_of(1, folder=str(tmp_path)))
     assert len(list(tmp_path.glob("task-0-*"))) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_result_too_large_for_a_message_comes_too(run):
     assert run(practice_calls.much, tasks_of(300_000)) == [(0, "x" * 300_000)]
 
 
+@pytest.mark.exhaustive
 def test_what_dies_or_may_succeed_is_tried_again(run, tmp_path, capfd):
     """And nothing is said of it: standard output is the command's own, a JSON object with --json."""
     tasks = tasks_of(0, 0, folder=str(tmp_path))
@@ -142,6 +150,7 @@ def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, ga
     assert len({name for _, name in found}) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_node_with_other_versions_is_refused(run, monkeypatch):
     """Libraries were not asked for: a node with another ftfy made other documents."""
     from webtext_prep.running.clusters import ray as waiting
@@ -154,6 +163,7 @@ def test_a_node_with_other_versions_is_refused(run, monkeypatch):
         run(call, tasks_of(1))
 
 
+@pytest.mark.exhaustive
 def test_a_setting_that_does_not_hold_on_a_node_is_refused_with_the_name_of_the_node(run, tmp_path):
     from webtext_prep.stages.filter import Filter
 

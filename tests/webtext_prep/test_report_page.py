@@ -12,9 +12,10 @@ import pytest
 from browser import Browser, find_chromium
 from practice_corpus import SCRIPT, make_corpus, make_run, run
 
-pytestmark = pytest.mark.skipif(
-    find_chromium() is None, reason="no Chromium is installed (Debian: apt-get install chromium)"
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium is installed (Debian: apt-get install chromium)"),
+]
 
 CHARTS = "document.querySelectorAll('svg[role=img]')"
 

@@ -169,7 +169,7 @@ def kill(monkeypatch):
     return met
 
 
-ORDINARY = {"merge", "filter", "dedup", "train-tokenizer"}
+ORDINARY = {"merge", "filter", "train-tokenizer"}
 
 
 @pytest.mark.parametrize(
