@@ -63,6 +63,7 @@ def test_the_page_goes_the_way_of_the_article():
     assert DUMP in COMMANDS
 
 
+@pytest.mark.exhaustive
 def test_each_command_of_the_page_runs_and_says_what_the_page_says(folder, monkeypatch):
     monkeypatch.chdir(folder)
     for step in STEPS:

@@ -288,6 +288,7 @@ def test_one_arm_another_tokenizer_and_nothing_to_measure_on_are_told(texts, tmp
     assert "names no tokenizer" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_too_little_time_is_told_with_how_much_is_enough(texts, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "CALIBRATION_MINUTES", 0.01)
     words = words_for(texts, tmp_path / "o", "--minutes", "0.1")

@@ -380,6 +380,7 @@ def test_names_and_addresses(tmp_path: Path) -> None:
             bound_socket("127.0.0.1", port)
 
 
+@pytest.mark.exhaustive
 def test_two_hundred_requests_at_once(api: Served, run_folder: Path) -> None:
     """Half of them streams; each gets the text that it gets alone. Some leave before the end, and their rows go on."""
     count = 200
@@ -586,6 +587,7 @@ HALF_REQUESTS = (
 )
 
 
+@pytest.mark.exhaustive
 def test_connections_that_send_no_request_keep_nobody_out(run_folder: Path) -> None:
     """Some hundred connections without a whole request took all descriptors: the server answered nobody any more,
     logged tracebacks without end meanwhile, and took half a minute to stop."""
