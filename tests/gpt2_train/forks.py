@@ -7,12 +7,14 @@ and the steps of a pipeline.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import itertools
 import json
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -26,9 +28,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from tests.webtext_prep.support.processes import descendants
+
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 600
-"""Seconds until what has not ended is killed."""
+PATIENCE = 300
+"""Seconds until what has not ended is killed, and its processes say where they are."""
 
 SETTINGS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
 """Of each process, which exchanges with others through the loopback address."""
@@ -82,9 +86,18 @@ class Started:
     def kill(self) -> None:
         self._process.kill()
 
+    def give_up(self) -> None:
+        """Kill it and its descendants, which first write where each of their threads is."""
+        family = [self.pid, *descendants(self.pid)]
+        for number in (signal.SIGXCPU, signal.SIGKILL):
+            for pid in family:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            self._process.join(1)
+
     def communicate(self) -> tuple[str, str]:
         """What it still writes to its standard output and error until it ends."""
-        late = threading.Timer(PATIENCE, self.kill)
+        late = threading.Timer(PATIENCE, self.give_up)
         late.start()
         with self.stdout, self.stderr, ThreadPoolExecutor() as readers:
             output, errors = readers.map(lambda pipe: pipe.read(), (self.stdout, self.stderr))
@@ -180,6 +193,7 @@ def _fork(
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
     """Run the program of a command line in this process, which has no server and no parent yet, and end it."""
+    faulthandler.register(signal.SIGXCPU)
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
     forkserver._forkserver.__init__()  # type: ignore[misc]
     multiprocessing.process._parent_process = None  # type: ignore[attr-defined]

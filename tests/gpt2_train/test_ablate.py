@@ -236,7 +236,7 @@ def test_a_killed_ablation_ends_as_one_that_was_not(texts, tmp_path):
     assert subprocess.run(whole, capture_output=True).returncode == 0
     output = tmp_path / "killed"
     again = [sys.executable, "-m", "gpt2_train", *words_for(texts, output)]
-    for ended in range(1, 11, 3):
+    for ended in (2, 7):
         process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
