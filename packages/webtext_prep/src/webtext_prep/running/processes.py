@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
+import resource
 import signal
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
@@ -67,17 +68,14 @@ def allow_open_files() -> None:
 
     A download has one open for each of up to 10,000 connections; many systems allow 1,024, or 256, unless asked.
     """
-    with contextlib.suppress(ImportError):
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        for wanted in OPEN_FILES:
-            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            if soft == resource.RLIM_INFINITY or soft >= most:
-                return
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-                return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in OPEN_FILES:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft == resource.RLIM_INFINITY or soft >= most:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return
 
 
 Result = TypeVar("Result")
