@@ -67,7 +67,7 @@ class Recipe(NamedTuple):
     Attributes:
         title: what it is called in the table.
         changes: settings, where they differ from the defaults of `gpt2 train`, which are 2019's.
-        rate: whose tuned learning rate it has; None for that of the defaults.
+        rate: whose tuned learning rate it has.
         base: what it is compared with.
         share: of the steps.
         seeds: how many there are, from 1 on.
@@ -75,7 +75,7 @@ class Recipe(NamedTuple):
 
     title: str
     changes: dict[str, Any]
-    rate: str | None = "2019"
+    rate: str = "2019"
     base: str = "2019"
     share: float = 1.0
     seeds: int = SEEDS
@@ -126,16 +126,15 @@ class Bench:
         self.found: dict[str, Any] = {}
         self.losses = Losses(self.found, self.held_out)
 
-    def run(self, recipe: Recipe, name: str, rate: float | None, seed: int) -> dict[str, Any]:
+    def run(self, recipe: Recipe, name: str, rate: float, seed: int) -> dict[str, Any]:
         """Make one run, if there is none; what was measured of it."""
         output = self.work / "runs" / name
         kept = read_losses(output / LOSSES_FILE)
         if kept is None:
             shutil.rmtree(output, ignore_errors=True)
-            rates = {} if rate is None else {"lr": rate, "min_lr": rate / 15}
             steps = round(STEPS * recipe.share)
             settings = TrainSettings(
-                **{**FIXED, "global_batch_size": SEQUENCES, **rates, **recipe.changes},
+                **{**FIXED, "global_batch_size": SEQUENCES, "lr": rate, "min_lr": rate / 15, **recipe.changes},
                 data=(self.data,), output=str(output), seed=seed, steps=steps, save_every=steps, log_every=steps,
             )  # fmt: skip
             begin = time.process_time()
@@ -175,12 +174,12 @@ class Bench:
 
     def make(self, rates: dict[str, float]) -> None:
         """Every run of every seed."""
-        planned = [(seed, name) for name, recipe in RECIPES.items() for seed in range(1, recipe.seeds + 1)]
-        planned.sort(key=lambda run: run[0])
+        most = max(recipe.seeds for recipe in RECIPES.values())
+        planned = [(seed, name) for seed in range(1, most + 1) for name in RECIPES if seed <= RECIPES[name].seeds]
         with Progress("recipes", "runs", len(planned)) as progress:
             for seed, name in planned:
                 recipe = RECIPES[name]
-                self.run(recipe, f"{name}-seed{seed}", rates[recipe.rate] if recipe.rate else None, seed)
+                self.run(recipe, f"{name}-seed{seed}", rates[recipe.rate], seed)
                 progress.advance(note=f"{name}-seed{seed}")
 
     def bits(self, name: str) -> dict[int, float]:
