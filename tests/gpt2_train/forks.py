@@ -22,7 +22,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -93,7 +93,7 @@ class Started:
             for pid in family:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-            self._process.join(1)
+            connection.wait([self._process.sentinel], 1)  # whoever joins it is to read its exit code, and nobody else
 
     def communicate(self) -> tuple[str, str]:
         """What it still writes to its standard output and error until it ends."""
