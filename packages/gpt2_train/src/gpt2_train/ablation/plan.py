@@ -157,8 +157,8 @@ def read_plan(folder: Path, asked: Mapping[str, Any]) -> Plan | None:
         raise Gpt2UsageError(f"{path} can't be read ({error}): start again with --restart.") from error
     if found := changes(plan.asked, asked):
         raise Gpt2UsageError(
-            f"{folder} holds an ablation of something else ({found}): give what it began with, --restart to begin "
-            "anew, or another --output."
+            f"{folder} holds an ablation of something else ({found}): give what it began with, --restart to start "
+            "again, or another --output."
         )
     return plan
 
