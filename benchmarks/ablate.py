@@ -33,17 +33,17 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import Progress, available_cores
-from gpt2_train.ablation.arms import open_arms
-from gpt2_train.ablation.held_out import held_out_sets
-from gpt2_train.ablation.plan import AGAIN, FULL, LOW, LOW_RATE, Plan, PlannedRun, half_of, recipe_of
-from gpt2_train.ablation.runs import Job, Workers, read_losses
-from gpt2_train.ablation.settings import AblateSettings
-from gpt2_train.ablation.statistics import Interval
-from gpt2_train.ablation.verdict import NO_DIFFERENCE, Losses, verdict_of
 from gpt2_train.config.settings import TrainSettings
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, corpus_tokenizer, save_corpus_tokenizer
 from machine import describe, save
 from quickstart_models import token_files
+from webtext_run.ablation.arms import open_arms
+from webtext_run.ablation.held_out import held_out_sets
+from webtext_run.ablation.plan import AGAIN, FULL, LOW, LOW_RATE, Plan, PlannedRun, half_of, recipe_of
+from webtext_run.ablation.runs import Job, Workers, read_losses
+from webtext_run.ablation.settings import AblateSettings
+from webtext_run.ablation.statistics import Interval
+from webtext_run.ablation.verdict import NO_DIFFERENCE, Losses, verdict_of
 
 PLAIN, HALF_OF_IT = "plain", "random-71%"
 WORSE_ARMS = ("shuffled-words", "copies", "menus")

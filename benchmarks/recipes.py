@@ -32,11 +32,6 @@ import numpy as np
 
 from ablate import write
 from command_kit import Progress, write_json
-from gpt2_train.ablation.arms import open_arms
-from gpt2_train.ablation.held_out import HeldOut, held_out_sets
-from gpt2_train.ablation.runs import LOSSES_FILE, read_losses
-from gpt2_train.ablation.statistics import over_seeds
-from gpt2_train.ablation.verdict import Losses
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
 from gpt2_train.distributed.mesh import make_world
@@ -47,6 +42,11 @@ from gpt2_train.training.launch import train
 from indexed_tokens import IndexedTokens, corpus_tokenizer
 from machine import describe, save, write_tables
 from quickstart_models import token_files
+from webtext_run.ablation.arms import open_arms
+from webtext_run.ablation.held_out import HeldOut, held_out_sets
+from webtext_run.ablation.runs import LOSSES_FILE, read_losses
+from webtext_run.ablation.statistics import over_seeds
+from webtext_run.ablation.verdict import Losses
 
 VOCABULARY, HELD_OUT, SCORED = 2048, 0.15, 40_000
 STEPS, SEQUENCES = 200, 8

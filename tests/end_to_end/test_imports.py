@@ -15,8 +15,8 @@ ROOMS = {
         "documents", "urls", "storage", "errors",
     ],
     "gpt2_train": [
-        "ablation", "training", "serving", "evaluation", "inference", "conversion", "metrics", "data", "checkpoint",
-        "optim", "distributed", "model", "config",
+        "training", "serving", "evaluation", "inference", "conversion", "metrics", "data", "checkpoint", "optim",
+        "distributed", "model", "config",
     ],
 }  # fmt: skip
 """Folders and modules of a package from the top down: each may use those after it."""

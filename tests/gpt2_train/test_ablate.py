@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
-from gpt2_train.ablation import command
-from gpt2_train.ablation.arms import open_arms
-from gpt2_train.ablation.held_out import held_out_sets
-from gpt2_train.ablation.plan import planned_runs, rounds_of, shape_for
-from gpt2_train.ablation.statistics import Interval, holm, over_documents, over_seeds, ratio, t_quantile, t_within
-from gpt2_train.ablation.verdict import BETTER, NO_DIFFERENCE, NO_VERDICT, WORSE, verdict_of
-from gpt2_train.ablation.words import described
 from gpt2_train.cli import main
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.index import IndexCache
 from gpt2_train.data.order import RunOrder, batches_of_run, document_keys, mixed, occurrences
 from gpt2_train.data.streams import Stream
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, save_corpus_tokenizer
+from webtext_run.ablation import comparison
+from webtext_run.ablation.arms import open_arms
+from webtext_run.ablation.held_out import held_out_sets
+from webtext_run.ablation.plan import planned_runs, rounds_of, shape_for
+from webtext_run.ablation.statistics import Interval, holm, over_documents, over_seeds, ratio, t_quantile, t_within
+from webtext_run.ablation.verdict import BETTER, NO_DIFFERENCE, NO_VERDICT, WORSE, verdict_of
+from webtext_run.ablation.words import described
 
 # Statistics
 
@@ -290,7 +290,7 @@ def test_one_arm_another_tokenizer_and_nothing_to_measure_on_are_told(texts, tmp
 
 @pytest.mark.exhaustive
 def test_too_little_time_is_told_with_how_much_is_enough(texts, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "CALIBRATION_MINUTES", 0.01)
+    monkeypatch.setattr(comparison, "CALIBRATION_MINUTES", 0.01)
     words = words_for(texts, tmp_path / "o", "--minutes", "0.1")
     at = words.index("--steps")
     assert main([*words[:at], *words[at + 2 :]]) == 2

@@ -17,12 +17,12 @@ import pytest
 from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
 from tests.indexed_tokens.naive_index import write_index
 
-from gpt2_train.ablation import command as ablation
 from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config import settings
 from gpt2_train.serving import command as serve
 from gpt2_train.training import launch
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
+from webtext_run.ablation import comparison
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,9 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 MANY_RUNS = {"ablate": pytest.mark.exhaustive}
 
 
-@pytest.mark.parametrize("command", [None, *(pytest.param(name, marks=MANY_RUNS.get(name, ())) for name in COMMANDS)])
+@pytest.mark.parametrize(
+    "command", [None, *COMMANDS, *(pytest.param(name, marks=marks) for name, marks in MANY_RUNS.items())]
+)
 def test_the_examples_of_help_work(
     command: str | None, sandbox: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,9 +99,9 @@ def test_the_examples_of_help_work(
         (sandbox / "texts_i_like").mkdir()
         for number in range(12):
             (sandbox / "texts_i_like" / f"{number}.txt").write_text(f"The text {number} that I like. " * 9)
-        real_ablate, tiny = ablation.ablate, {"layers": 1, "hidden": 16, "heads": 2, "steps": 2, "seeds": 2}
+        real_ablate, tiny = comparison.ablate, {"layers": 1, "hidden": 16, "heads": 2, "steps": 2, "seeds": 2}
         monkeypatch.setattr(
-            ablation, "ablate", lambda asked, **more: real_ablate(dataclasses.replace(asked, **tiny), **more)
+            comparison, "ablate", lambda asked, **more: real_ablate(dataclasses.replace(asked, **tiny), **more)
         )
     if command == "seen":
         shutil.rmtree(sandbox / "runs" / "first")

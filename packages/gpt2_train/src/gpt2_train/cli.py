@@ -2,7 +2,9 @@
 
 Only the module of the command that was asked for is imported, and torch not before that command runs: `gpt2 --help`
 answers at once. A command is a module with `add_arguments(parser)`, `run(arguments) -> int`, and `SETTINGS`, the
-dataclass of its settings (`checkpoint` has commands of its own below it, and one such class for each).
+dataclass of its settings (`checkpoint` has commands of its own below it, and one such class for each); with `RESUMES`
+set, an interrupted one resumes when it is given again. Other distributions announce such modules, each with a
+`SUMMARY`, under the entry-point group `gpt2.commands`.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from command_kit import Parser, add_shell_flags, run_command
+from command_kit.plugins import announced
 
 COMMANDS = {
     "estimate": ("gpt2_train.training.estimate", "estimate parameters, FLOPs and memory of a run before it starts"),
@@ -21,10 +25,6 @@ COMMANDS = {
     "evaluate": (
         "gpt2_train.evaluation.command",
         "measure a model: its loss on held-out or any other text, or a task such as lambada",
-    ),
-    "ablate": (
-        "gpt2_train.ablation.command",
-        "say which of several corpora makes the better model, by how much, and how surely",
     ),
     "generate": ("gpt2_train.inference.command", "write text with a checkpoint"),
     "serve": (
@@ -47,10 +47,11 @@ COMMANDS = {
     ),
     "doctor": ("gpt2_train.training.doctor", "show what this machine has, and what it can train"),
 }
-"""Name of a command: its module, and what it does."""
+"""Name of a command of this package: its module, and what it does."""
 
 HEADINGS = {"estimate": "train", "evaluate": "measure", "generate": "use a model", "trace": "look at a run"}
 """The first command below each heading of `--help`."""
+GROUP = "gpt2.commands"
 
 EXAMPLE = """\
 example:
@@ -61,7 +62,14 @@ example:
 
 def settings_class(command: str) -> type:
     """The dataclass whose fields are the flags and TOML keys of `command`. Raises KeyError for an unknown one."""
-    found: type = importlib.import_module(COMMANDS[command][0]).SETTINGS
+    found: type = _module(command).SETTINGS
+    return found
+
+
+def _module(command: str) -> ModuleType:
+    found: ModuleType = (
+        importlib.import_module(COMMANDS[command][0]) if command in COMMANDS else announced(GROUP)[command]
+    )
     return found
 
 
@@ -77,11 +85,12 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
     )
     add_shell_flags(parser, "webtext-gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands.headings = HEADINGS  # type: ignore[attr-defined]
-    for name, (module, summary) in COMMANDS.items():
+    others = {name: module.SUMMARY for name, module in announced(GROUP).items()}
+    commands.headings = HEADINGS | {next(iter(others), ""): "from other packages"}  # type: ignore[attr-defined]
+    for name, summary in ({name: summary for name, (_, summary) in COMMANDS.items()} | others).items():
         child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == command or whole:
-            importlib.import_module(module).add_arguments(child)
+            _module(name).add_arguments(child)
             child.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
@@ -99,12 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # micro-batch is tried, and pages of stack traces where a process waits for another in vain.
     if "--debug" not in words:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    command = next((word for word in words if word in COMMANDS), None)
+    command = next((word for word in words if word in COMMANDS or word in announced(GROUP)), None)
     parsed = make_parser(command).parse_args(words)
-    module = importlib.import_module(COMMANDS[parsed.command][0])
-    return run_command(
-        "gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=parsed.command in ("train", "ablate")
-    )
+    module = _module(parsed.command)
+    resumes = getattr(module, "RESUMES", False)
+    return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=resumes)
 
 
 if __name__ == "__main__":

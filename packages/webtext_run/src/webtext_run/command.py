@@ -33,7 +33,7 @@ from command_kit.command import print_error, print_note
 from command_kit.settings import check_value, given_values, make_settings
 from webtext_prep.running.output import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
-from webtext_run.ablation import FOLDER, Arms, compare, parse_varied, plan_arms
+from webtext_run.ablation.corpora import FOLDER, Arms, compare, parse_varied, plan_arms
 from webtext_run.preflight import check, count_gpus
 from webtext_run.runner import closing, run_steps
 from webtext_run.steps import (

@@ -23,6 +23,7 @@ example:
 """
 
 SETTINGS = TrainSettings
+RESUMES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import parse_json
-from gpt2_train.ablation.arms import Arm
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.order import Hashes, sequence_hash
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer, idx_path, prefix_of
+from webtext_run.ablation.arms import Arm
 
 FEWEST = 10
 """Documents of a set: fewer say nothing of others."""

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt2_train.ablation.arms import Arm
-from gpt2_train.ablation.held_out import HeldOut
-from gpt2_train.ablation.plan import AGAIN, FULL, HALF, LOW, Plan, PlannedRun, half_of
-from gpt2_train.ablation.statistics import CONFIDENCE, Interval, holm, over_documents, over_seeds, ratio
+from webtext_run.ablation.arms import Arm
+from webtext_run.ablation.held_out import HeldOut
+from webtext_run.ablation.plan import AGAIN, FULL, HALF, LOW, Plan, PlannedRun, half_of
+from webtext_run.ablation.statistics import CONFIDENCE, Interval, holm, over_documents, over_seeds, ratio
 
 BETTER, WORSE, NO_DIFFERENCE, NO_VERDICT = "better", "worse", "no difference", "no verdict"
 

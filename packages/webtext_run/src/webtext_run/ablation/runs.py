@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from command_kit import CommandError, Progress, available_cores, parse_json, write_json
 from command_kit.command import sentence_for
 from command_kit.processes import WorkerProcess
-from gpt2_train.ablation.held_out import HeldOut
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import TrainSettings
+from webtext_run.ablation.held_out import HeldOut
 
 LOSSES_FILE = "held_out.json"
 

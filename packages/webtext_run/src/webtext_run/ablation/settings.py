@@ -76,6 +76,12 @@ class AblateSettings:
         if missing and len(missing) < len(shape):
             raise Gpt2UsageError(f"{' and '.join(missing)} missing: give --layers, --hidden and --heads together.")
 
+    def check(self) -> None:
+        """Whether there is something to compare, and a place for it. Raises Gpt2UsageError."""
+        self.arms()
+        if not self.output:
+            raise Gpt2UsageError("no --output: give a folder for the ablation.")
+
     def arms(self) -> dict[str, str]:
         """The prefix of each arm by its name, the baseline first.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from command_kit.colours import aligned
-from gpt2_train.ablation.verdict import BETTER, NO_VERDICT, WORSE
+from webtext_run.ablation.verdict import BETTER, NO_VERDICT, WORSE
 
 Result = Mapping[str, Any]
 

@@ -1,57 +1,48 @@
-"""`gpt2 ablate`: the comparison of corpora from the token files to the verdict."""
+"""The comparison of corpora from the token files to the verdict."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from command_kit import add_config_flag, add_flags, settings_from, write_json, write_text
+from command_kit import write_json, write_text
 from command_kit.command import print_note
 from command_kit.settings import as_table, to_toml
-from gpt2_train.ablation.settings import AblateSettings
+from gpt2_train.checkpoint.info import find_checkpoint, read_info
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
-from gpt2_train.config.loading import load_torch
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.device import choose_device
+from gpt2_train.evaluation.tasks import check_readable, parse_task
+from gpt2_train.metrics.records import read_records
+from gpt2_train.training.run_folder import lock_folder
+from webtext_run.ablation.arms import Arm, open_arms
+from webtext_run.ablation.held_out import held_out_sets
+from webtext_run.ablation.plan import (
+    FEWEST_STEPS,
+    PLAN_FILE,
+    RUNS_FOLDER,
+    SAVE_SECONDS,
+    SHAPES,
+    Plan,
+    asked_for,
+    planned_runs,
+    read_plan,
+    recipe_of,
+    rounds_of,
+    shape_for,
+    steps_in,
+    write_plan,
+)
+from webtext_run.ablation.runs import Job, Workers, all_runs, processes_for
+from webtext_run.ablation.settings import AblateSettings
+from webtext_run.ablation.verdict import result_of
+from webtext_run.ablation.words import headlines
 
-if TYPE_CHECKING:
-    from gpt2_train.ablation.arms import Arm
-    from gpt2_train.ablation.plan import Plan
-    from gpt2_train.ablation.runs import Workers
-
-EXAMPLE = """\
-example:
-  gpt2 ablate --data plain=work/a_text_document strict=work/b_text_document --want texts_i_like --output work/ablation
-  The same command again resumes; `gpt2 plot work/ablation/runs/*` draws the runs.
-"""
 RESULT_FILE = "ablation.json"
 CALIBRATION_MINUTES = 0.1
-
-SETTINGS = AblateSettings
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `gpt2 ablate` to `parser`."""
-    parser.epilog = EXAMPLE
-    add_config_flag(parser)
-    parser.add_argument(
-        "--restart", action="store_true", help="discard an earlier ablation in --output, and start again"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    add_flags(parser, AblateSettings)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Compare as the flags ask, print what was found, return the exit code. Raises Gpt2Error."""
-    settings = settings_from(AblateSettings, arguments, command="ablate", config=arguments.config)
-    result = ablate(settings, restart=arguments.restart)
-    from gpt2_train.ablation.words import described
-
-    print(json.dumps(result) if arguments.json else described(result))
-    return 0
 
 
 def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]:
@@ -60,19 +51,6 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
     Raises Gpt2UsageError for data that do not belong together, or an output that holds another ablation.
     """
     prefixes = settings.arms()
-    if not settings.output:
-        raise Gpt2UsageError("no --output: give a folder for the ablation.")
-    load_torch("reading the token files")
-    from gpt2_train.ablation.arms import open_arms
-    from gpt2_train.ablation.held_out import held_out_sets
-    from gpt2_train.ablation.plan import asked_for, planned_runs, read_plan, write_plan
-    from gpt2_train.ablation.runs import Job, Workers, all_runs, processes_for
-    from gpt2_train.ablation.verdict import result_of
-    from gpt2_train.ablation.words import headlines
-    from gpt2_train.distributed.device import choose_device
-    from gpt2_train.evaluation.tasks import check_readable, parse_task
-    from gpt2_train.training.run_folder import lock_folder
-
     for task in map(parse_task, settings.eval_task):
         check_readable(getattr(task, task.source))
     arms, tokenizer = open_arms(prefixes)
@@ -104,8 +82,6 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
 
 def discard(output: Path) -> None:
     """Remove what an earlier ablation has left, and no other files."""
-    from gpt2_train.ablation.plan import PLAN_FILE, RUNS_FOLDER
-
     for name in (RESULT_FILE, PLAN_FILE, CONFIG_FILE):
         (output / name).unlink(missing_ok=True)
     shutil.rmtree(output / RUNS_FOLDER, ignore_errors=True)
@@ -118,18 +94,6 @@ def make_plan(
 
     Raises Gpt2UsageError for too little time.
     """
-    from gpt2_train.ablation.plan import (
-        FEWEST_STEPS,
-        SAVE_SECONDS,
-        SHAPES,
-        Plan,
-        recipe_of,
-        rounds_of,
-        shape_for,
-        steps_in,
-    )
-    from gpt2_train.config.settings import ModelConfig
-
     seeds = list(range(settings.seed, settings.seed + settings.seeds))
     shape = SHAPES[0]
     if settings.layers is not None and settings.hidden is not None and settings.heads is not None:
@@ -165,12 +129,6 @@ def calibrated(
     recipe: dict[str, Any], arms: list[Arm], output: Path, workers: Workers, count: int
 ) -> tuple[float, float, int]:
     """Seconds of a step and of scoring all sets with `count` runs at a time, and the size of the vocabulary."""
-    from gpt2_train.ablation.plan import RUNS_FOLDER
-    from gpt2_train.ablation.runs import Job
-    from gpt2_train.checkpoint.info import find_checkpoint, read_info
-    from gpt2_train.config.settings import TrainSettings
-    from gpt2_train.metrics.records import read_records
-
     print_note(f"timing the steps of {recipe['layers']} layers of width {recipe['hidden']}")
     folder = output / RUNS_FOLDER / "calibration"
     shutil.rmtree(folder, ignore_errors=True)
