@@ -23,8 +23,7 @@ from webtext_prep.documents.records.base import Keys, Record, SourceFile, Unread
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import fingerprints
-from webtext_prep.text.contamination import plain
-from webtext_prep.text.contamination.cutting import words_of
+from webtext_prep.text.cutting import words_of
 from webtext_prep.text.fingerprints import Shingling
 
 _TEXTS = "texts"
@@ -165,9 +164,14 @@ class NGrams:
         """Of each text whether it may hold an n-gram: all that do, and few others. Costs a tenth of looking closely."""
         shingling = Shingling("word", int(self.sizes.min()))
         hashes, ends = fingerprints.shingle_sets(texts, shingling, compiled=compiled)
-        found = _functions(compiled).any_in(hashes, ends, self.screen).tolist()
+        if compiled:
+            from webtext_prep.text import contamination_kernels
+
+            found = contamination_kernels.any_in(hashes, ends, self.screen)
+        else:
+            found = any_in(hashes, ends, self.screen)
         # The one character that no word has, and that case folding turns into a letter: word boundaries move.
-        return [hit or "\u0345" in text for hit, text in zip(found, texts, strict=True)]
+        return [hit or "\u0345" in text for hit, text in zip(found.tolist(), texts, strict=True)]
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""
@@ -182,15 +186,6 @@ class NGrams:
             lists: dict[str, Any] = {name: _unpacked(file[name]) for name in cls._LISTS}
             vocabulary = {word: number for number, word in enumerate(lists.pop("vocabulary"))}
             return cls(vocabulary, **lists, **{name: file[name] for name in cls._ARRAYS})
-
-
-def _functions(compiled: bool) -> Any:
-    """What works on arrays of words and hashes, in machine code or without."""
-    if not compiled:
-        return plain
-    from webtext_prep.text.contamination import matching
-
-    return matching
 
 
 def _distinct(
@@ -240,3 +235,39 @@ def _packed(values: Sequence[str]) -> npt.NDArray[np.uint8]:
 
 def _unpacked(values: npt.NDArray[np.uint8]) -> list[str]:
     return values.tobytes().decode("utf-8", "surrogatepass").split("\0")[:-1]
+
+
+# The functions of `contamination_kernels` without machine code, for few and short texts: the same to the bit
+
+
+Ints = npt.NDArray[np.int64]
+
+
+def numbers_of(known: npt.NDInts[np.int32], starts: Ints, sizes: npt.NDInts[np.int32]) -> dict[tuple[int, ...], int]:
+    """The number of each n-gram, by its words."""
+    words = known.tolist()
+    spans = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return {tuple(words[start : start + size]): number for number, (start, size) in enumerate(spans)}
+
+
+def find(
+    words: npt.NDInts[np.int32], ngrams: dict[tuple[int, ...], int], lengths: Ints, chosen: npt.NDInts[np.bool_]
+) -> tuple[Ints, Ints]:
+    """See `contamination_kernels.find`; `ngrams` come from `numbers_of`."""
+    own, found = words.tolist(), []
+    for at in range(len(own)):
+        for length in lengths.tolist():
+            number = ngrams.get(tuple(own[at : at + length]), -1)
+            if number >= 0 and chosen[number]:
+                found.append((at, number))
+                break
+    positions, numbers = np.array(found, np.int64).reshape(-1, 2).T
+    return positions.copy(), numbers.copy()
+
+
+def any_in(
+    values: npt.NDInts[np.uint64], ends: npt.NDInts[np.int64], table: npt.NDInts[np.uint64]
+) -> npt.NDInts[np.bool_]:
+    """See `contamination_kernels.any_in`."""
+    hits = np.append(0, np.cumsum(np.isin(np.maximum(values, np.uint64(1)), table)))
+    return np.diff(hits[np.append(0, ends)]) > 0
