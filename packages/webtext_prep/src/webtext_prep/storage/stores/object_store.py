@@ -23,12 +23,21 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from command_kit import hide_credentials
 from webtext_prep.errors import StorageBusyError, StorageError
-from webtext_prep.storage.stores.answers import EXTRAS, ask, in_background, words_of
-from webtext_prep.storage.stores.base import DraftStore, Location, Note, Url
+from webtext_prep.storage.stores.base import (
+    EXTRAS,
+    DraftStore,
+    Location,
+    Note,
+    Url,
+    Value,
+    ask,
+    in_background,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -66,10 +75,6 @@ class ReadAhead(io.RawIOBase):
     def seekable(self) -> bool:
         """It is."""
         return True
-
-    def tell(self) -> int:
-        """Where it reads next."""
-        return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """As of any file; nothing is fetched before something is read."""
@@ -117,8 +122,6 @@ class ReadAhead(io.RawIOBase):
         self._next, self._block = None, memoryview(b"")
         super().close()
 
-
-Value = TypeVar("Value")
 
 PART_BYTES = 16 << 20
 """Of an upload in parts. A file of up to twice as much is uploaded whole."""
