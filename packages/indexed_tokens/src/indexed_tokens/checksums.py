@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from command_kit import parse_json
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import bin_path, idx_path, prefix_of
+from indexed_tokens.reader import IndexedTokensError, bin_path, idx_path, prefix_of
 
 READ_BYTES = 16 << 20
 _POLYNOMIAL = 0xEDB88320

@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from command_kit import parse_json, write_json
 from indexed_tokens.checksums import checksum_of_file
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
+from indexed_tokens.reader import IndexedTokens, IndexedTokensError, bin_path, idx_path, prefix_of
 
 FORMAT = 1
 SEAL = "index.json"

@@ -20,8 +20,7 @@ import numpy as np
 import tiktoken
 
 from indexed_tokens.checksums import record_path, recorded_facts
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import prefix_of
+from indexed_tokens.reader import IndexedTokensError, prefix_of
 from indexed_tokens.tokenizer_files import (
     END_OF_TEXT,
     TokenizerTables,

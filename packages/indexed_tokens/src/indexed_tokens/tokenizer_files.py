@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from command_kit import parse_json, write_text
-from indexed_tokens.errors import IndexedTokensError
+from indexed_tokens.reader import IndexedTokensError
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2_VOCABULARY_SHA256 = "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
