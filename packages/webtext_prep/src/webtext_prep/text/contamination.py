@@ -243,7 +243,7 @@ def _unpacked(values: npt.NDArray[np.uint8]) -> list[str]:
 Ints = npt.NDArray[np.int64]
 
 
-def numbers_of(known: npt.NDInts[np.int32], starts: Ints, sizes: npt.NDInts[np.int32]) -> dict[tuple[int, ...], int]:
+def numbers_of(known: npt.NDArray[np.int32], starts: Ints, sizes: npt.NDArray[np.int32]) -> dict[tuple[int, ...], int]:
     """The number of each n-gram, by its words."""
     words = known.tolist()
     spans = zip(starts.tolist(), sizes.tolist(), strict=True)
@@ -251,7 +251,7 @@ def numbers_of(known: npt.NDInts[np.int32], starts: Ints, sizes: npt.NDInts[np.i
 
 
 def find(
-    words: npt.NDInts[np.int32], ngrams: dict[tuple[int, ...], int], lengths: Ints, chosen: npt.NDInts[np.bool_]
+    words: npt.NDArray[np.int32], ngrams: dict[tuple[int, ...], int], lengths: Ints, chosen: npt.NDArray[np.bool_]
 ) -> tuple[Ints, Ints]:
     """See `contamination_kernels.find`; `ngrams` come from `numbers_of`."""
     own, found = words.tolist(), []
@@ -266,8 +266,8 @@ def find(
 
 
 def any_in(
-    values: npt.NDInts[np.uint64], ends: npt.NDInts[np.int64], table: npt.NDInts[np.uint64]
-) -> npt.NDInts[np.bool_]:
+    values: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], table: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
     """See `contamination_kernels.any_in`."""
     hits = np.append(0, np.cumsum(np.isin(np.maximum(values, np.uint64(1)), table)))
     return np.diff(hits[np.append(0, ends)]) > 0
