@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from webtext_prep.documents.document import in_batches
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences, shingle_spans
@@ -112,16 +113,8 @@ def batches_of(
 
     Batches end with a shard, once they have `most` values.
     """
-    batch: list[tuple[int, npt.NDArray[Any]]] = []
-    count = 0
-    for shard, place in enumerate(places):
-        batch.append((shard, read_range(place, number, kind)))
-        count += len(batch[-1][1])
-        if count >= most:
-            yield batch
-            batch, count = [], 0
-    if batch:
-        yield batch
+    found = ((shard, read_range(place, number, kind)) for shard, place in enumerate(places))
+    return in_batches(found, len(places), most, lambda of_shard: len(of_shard[1]))
 
 
 def repeated(batches: Iterable[Hashes]) -> Hashes:

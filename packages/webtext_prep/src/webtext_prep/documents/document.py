@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import xxhash
@@ -21,6 +21,7 @@ import xxhash
 from webtext_prep.errors import InputError
 from webtext_prep.urls.urls import clean_metadata, domain_of, without_credentials
 
+Item = TypeVar("Item")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -90,10 +91,15 @@ def encode_document(document: Document) -> bytes:
     row: dict[str, Any] = {"url": document.url, **document.metadata}
     if document.text:
         row["text"] = document.text
+    return encode_json(row)
+
+
+def encode_json(value: Any) -> bytes:
+    """A JSON-like value as JSON, without the lone surrogates in its strings."""
     try:
-        return _encode(row)
+        return _encode(value)
     except UnicodeEncodeError:
-        return _encode(without_surrogates(row))
+        return _encode(without_surrogates(value))
 
 
 def without_surrogates(value: Any) -> Any:
@@ -162,18 +168,23 @@ CHARACTERS = 4 << 20
 """or until their texts have this many characters."""
 
 
-def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """The documents in order, in batches that are not empty."""
-    batch: list[Document] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if len(batch) == MOST or size >= CHARACTERS:
+def in_batches(items: Iterable[Item], most: int, size: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items in order, in batches that end with the item that makes them `most` or as large as `size`; none is empty."""
+    batch: list[Item] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += size_of(item)
+        if len(batch) == most or held >= size:
             yield batch
-            batch, size = [], 0
+            batch, held = [], 0
     if batch:
         yield batch
+
+
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents in order, in batches that are not empty."""
+    return in_batches(documents, MOST, CHARACTERS, lambda document: len(document.text))
 
 
 _DIGITS = 32

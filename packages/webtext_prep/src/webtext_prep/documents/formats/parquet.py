@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import msgspec
 
-from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.document import Document, encode_json, without_surrogates
 from webtext_prep.documents.formats.arrow_tables import new_parquet, read_rows
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.errors import InputError
@@ -51,7 +51,7 @@ class _RowWriter(DocumentWriter):
         row: dict[str, str | None] = {"url": document.url, "text": document.text}
         for name in COLUMNS:
             row[name] = rest.pop(name) if isinstance(rest.get(name), str) else None
-        row[REST] = _encoded(rest) if rest else None
+        row[REST] = encode_json(rest).decode() if rest else None
         self._rows.append(row)
         self._bytes += len(document.text)
         self.written += 1
@@ -69,13 +69,6 @@ class _RowWriter(DocumentWriter):
             table = pa.Table.from_pylist(without_surrogates(self._rows), self._file.schema)
         self._file.write_table(table)
         self._rows, self._bytes = [], 0
-
-
-def _encoded(values: dict[str, Any]) -> str:
-    try:
-        return msgspec.json.encode(values).decode()
-    except UnicodeEncodeError:
-        return msgspec.json.encode(without_surrogates(values)).decode()
 
 
 class Parquet(Format):
