@@ -91,7 +91,6 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
     return stage.recalling(step.record.get("facts", {}))
 
 
-REPORT_EVERY = 64
 _T = TypeVar("_T")
 
 
@@ -150,10 +149,7 @@ def _duplicates(step: Step) -> Iterator[Document]:
 
 def _with_progress(step: Step, documents: Iterable[_T]) -> Iterator[_T]:
     with Progress(f"inspect: {step.stage} again", "documents", step.record["in"]) as progress:
-        for count, document in enumerate(documents, 1):
-            yield document
-            if count % REPORT_EVERY == 0:
-                progress.update(count, "")
+        yield from progress.counted(documents)
 
 
 def _with(values: Mapping[str, object], document: Document, reason: str) -> Document:

@@ -175,9 +175,6 @@ def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
     return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"])
 
 
-REPORT_EVERY = 256
-
-
 def normalised(text: str) -> str:
     """A text with single spaces for all its white space."""
     return " ".join(text.split())
@@ -267,12 +264,6 @@ def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
 
 def _read_shard(task: Task, context: Context) -> list[str]:
     """Task: the identities of documents of a shard, up to a number, that hold a passage."""
-    found: list[str] = []
-    for count, document in enumerate(read_documents(task.inputs[0]), 1):
-        if task.hints["wanted"] in normalised(document.text):
-            found.append(document.id)
-            if len(found) == task.hints["most"]:
-                break
-        if count % REPORT_EVERY == 0:
-            context.report(count)
-    return found
+    documents = context.counted(read_documents(task.inputs[0]))
+    holding = (document.id for document in documents if task.hints["wanted"] in normalised(document.text))
+    return list(itertools.islice(holding, task.hints["most"]))

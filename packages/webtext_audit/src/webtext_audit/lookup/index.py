@@ -10,8 +10,7 @@ few pages for each file. Memory to build it is that of one file's hashes a proce
 
 An index holds the hashes of the rows of one file, by URL, by passage, or by place in the shuffle.
 
-Each function is called in a worker process with the file, its options, and a function that gets the number of rows
-done.
+Each function is called in a worker process with the file, its options, and the context of the task.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Wanted:
         step: whose output it belongs to.
         kind: the name of its folder.
         files: the indexed ones.
-        entries: the hashes of one file: called in worker processes with the file, the options and a function that is
-            told how many rows are done.
+        entries: the hashes of one file: called in worker processes with the file, the options and the context of the
+            task, which counts the rows that are done.
         options: what the hashes depend on besides, as picklable values.
         rows: how many rows there are, for the progress; 0 if that is unknown.
     """
@@ -76,7 +75,7 @@ class Wanted:
     step: Step
     kind: str
     files: tuple[Location, ...]
-    entries: Callable[[Location, dict[str, Any], Callable[[int], None]], Entries]
+    entries: Callable[[Location, dict[str, Any], Context], Entries]
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     rows: int = 0
 
@@ -218,7 +217,7 @@ def _scratch(wanted: Wanted) -> Path:
 
 def _index_file(task: Task, context: Context) -> None:
     """Task: the sorted hashes of one file and their rows, by hash and then by row."""
-    keys, rows = task.hints["entries"](task.inputs[0], task.hints["options"], context.report)
+    keys, rows = task.hints["entries"](task.inputs[0], task.hints["options"], context)
     order = np.lexsort((rows, keys))
     save_array(task.outputs[1], rows[order])
     save_array(task.outputs[0], keys[order])
@@ -260,10 +259,6 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
         return np.load(path, allow_pickle=False)
 
 
-REPORT_EVERY = 4096
-Report = Callable[[int], None]
-
-
 def url_hash(url: str) -> int:
     """64 bits that two URLs of one page share, as `url_key` decides."""
     return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"))
@@ -273,22 +268,14 @@ class _Url(msgspec.Struct):
     url: str
 
 
-def _entries(keyed: Iterable[tuple[int, int]], dtype: type = np.uint64, report: Report = lambda count: None) -> Entries:
+def _entries(keyed: Iterable[tuple[int, int]], context: Context) -> Entries:
     """Arrays of (hash, row) pairs."""
-
-    def numbers() -> Iterator[int]:
-        for count, (key, row) in enumerate(keyed, 1):
-            yield key
-            yield row
-            if count % REPORT_EVERY == 0:
-                report(count)
-
-    pairs = np.fromiter(numbers(), np.uint64).reshape(-1, 2)
-    report(len(pairs))
-    return pairs[:, 0].astype(dtype), pairs[:, 1].astype(np.uint32)
+    numbers = itertools.chain.from_iterable(context.counted(keyed))
+    pairs = np.fromiter(numbers, np.uint64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1].astype(np.uint32)
 
 
-def urls(shard: Location, options: dict[str, Any], report: Report) -> Entries:
+def urls(shard: Location, options: dict[str, Any], context: Context) -> Entries:
     """The URLs of a shard, or of another table of JSON lines, whose key `options["key"]` holds them."""
     key = options.get("key", "url")
     found: Iterable[str]
@@ -303,22 +290,22 @@ def urls(shard: Location, options: dict[str, Any], report: Report) -> Entries:
     else:
         found = (document.url for document in read_documents(shard))
     try:
-        return _entries(((url_hash(url), row) for row, url in enumerate(found)), report=report)
+        return _entries(((url_hash(url), row) for row, url in enumerate(found)), context)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"{shard} holds a line without a URL ({error}).") from error
 
 
-def listed(place: Location, options: dict[str, Any], report: Report) -> Entries:
+def listed(place: Location, options: dict[str, Any], context: Context) -> Entries:
     """The URLs of a list that a user gave; a row is the number of its line, or of the row of a table, less one."""
-    return _entries(((url_hash(row.url), line) for line, row in listed_rows(place)), report=report)
+    return _entries(((url_hash(row.url), line) for line, row in listed_rows(place)), context)
 
 
-def submitted(dump: Location, options: dict[str, Any], report: Report) -> Entries:
+def submitted(dump: Location, options: dict[str, Any], context: Context) -> Entries:
     """The pages that the submissions of a dump link to; a row is the number of its line, less one."""
     blocks = (read_rows(block) for block, _ in read_blocks(dump, None, 0))
     rows = enumerate(itertools.chain.from_iterable(blocks))
     pages = ((link_or_own_url(row), line) for line, row in rows if isinstance(row, Submission))
-    return _entries(((url_hash(url), line) for url, line in pages), report=report)
+    return _entries(((url_hash(url), line) for url, line in pages), context)
 
 
 def listed_rows(place: Location) -> Iterator[tuple[int, Document]]:
@@ -337,7 +324,7 @@ def row_of(place: Location, number: int) -> Document | None:
     return next((row for line, row in listed_rows(place) if line == number), None)
 
 
-def order(shard: Location, options: dict[str, Any], report: Report) -> Entries:
+def order(shard: Location, options: dict[str, Any], context: Context) -> Entries:
     """Where the documents of a shard come in token files: by the key of their shuffle, or by number without one."""
     shuffled, seed, held_out = options["shuffle"], options["seed"], options["hold_out"]
     kept = (
@@ -345,21 +332,17 @@ def order(shard: Location, options: dict[str, Any], report: Report) -> Entries:
         for row, document in enumerate(read_documents(shard))
         if not encoding_refused(document, held_out, only_held_out=options["only_held_out"])
     )
-    return _entries(((shuffle_key(document, seed) if shuffled else row, row) for row, document in kept), report=report)
+    return _entries(((shuffle_key(document, seed) if shuffled else row, row) for row, document in kept), context)
 
 
-def passages(shard: Location, options: dict[str, Any], report: Report) -> Entries:
+def passages(shard: Location, options: dict[str, Any], context: Context) -> Entries:
     """The fingerprints of the texts of a shard; see `lookup.passages`."""
     from webtext_audit.lookup.passages import fingerprints_of
 
-    keys, rows, count = [], [], 0
-    for count, document in enumerate(read_documents(shard), 1):
-        own = fingerprints_of(document.text)
-        keys.append(own)
-        rows.append(np.full(len(own), count - 1, np.uint32))
-        if count % REPORT_EVERY == 0:
-            report(count)
-    report(count)
+    keys, rows = [], []
+    for row, document in enumerate(context.counted(read_documents(shard))):
+        keys.append(fingerprints_of(document.text))
+        rows.append(np.full(len(keys[-1]), row, np.uint32))
     nothing: Any = [np.zeros(0, np.uint32)]
     return np.concatenate(keys or nothing), np.concatenate(rows or nothing)
 

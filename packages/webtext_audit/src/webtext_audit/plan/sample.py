@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import heapq
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,6 @@ MOST_HOSTS = 500_000
 """Hosts that are counted at once; a host with a smaller share of the URLs than 1 in this many may be missed."""
 KEPT_HOSTS = 1000
 """The busiest ones, which are remembered."""
-REPORT_EVERY = 10_000
 Read = Callable[[Location], Iterator[Document]]
 
 
@@ -146,22 +146,17 @@ def _of_rows(
     is_list = _reads_urls(stage)
     read: Read = read_urls if is_list else read_documents
     some = list(files) if is_list else _by_hash(files, min(1.0, FILES_FOR_ROWS * share))
-    hosts, count = BusyHosts(), 0
+    hosts = BusyHosts()
 
     def hashes() -> Iterator[int]:
-        nonlocal count
-        for file in some:
-            for row in read(file):
-                if is_list:
-                    hosts.add(row.url)
-                count += 1
-                if count % REPORT_EVERY == 0:
-                    progress.update(count)
-                yield row_hash(row)
+        for row in progress.counted(itertools.chain.from_iterable(map(read, some))):
+            if is_list:
+                hosts.add(row.url)
+            yield row_hash(row)
 
     with Progress("plan: choosing the sample", stage.unit) as progress:
         lowest = heapq.nsmallest(at_most, hashes())
-    if not count:
+    if not (count := progress.done):
         raise InputError(f"no {stage.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")
     read_share = sum(storage.sizes(some)) / max(1, sum(storage.sizes(files)))
     total = round(count / read_share) if read_share else count
@@ -217,9 +212,8 @@ def _write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen:
     read: Read = read_urls if _reads_urls(stage) else read_documents
     found = Counter[str]()
     with atomic_file(place) as file_:
-        for file in files:
-            for row in read(file):
-                if is_chosen(row_hash(row)):
-                    file_.write(encode_url(row) + b"\n")
-                    found[host_of(row.url)] += 1
+        for row in itertools.chain.from_iterable(map(read, files)):
+            if is_chosen(row_hash(row)):
+                file_.write(encode_url(row) + b"\n")
+                found[host_of(row.url)] += 1
     return found

@@ -233,7 +233,4 @@ def _judged_again(step: Step) -> Iterator[Document]:
         with Progress(
             f"report: examples of {step.stage}", "documents", min(MOST_JUDGED, step.record["in"])
         ) as progress:
-            for count, document in enumerate(judged, 1):
-                if document is not None:
-                    yield document
-                progress.update(count)
+            yield from (document for document in progress.counted(judged) if document is not None)

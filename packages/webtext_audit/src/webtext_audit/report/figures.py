@@ -62,6 +62,9 @@ class TopCounter:
     rest: list[float] = field(default_factory=list)
     lost: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.rest = self.rest or [0.0] * self.numbers
+
     def add(self, name: str, *values: float) -> None:
         """Add to the numbers of `name`."""
         found = self.names.get(name)
@@ -77,16 +80,14 @@ class TopCounter:
         """Add another counter's numbers."""
         for name, values in other.names.items():
             self.add(name, *values)
-        self.rest = [
-            a + b for a, b in zip(self.rest or [0.0] * self.numbers, other.rest or [0.0] * self.numbers, strict=True)
-        ]
+        self.rest = [a + b for a, b in zip(self.rest, other.rest, strict=True)]
         self.lost += other.lost
 
     def _cut(self) -> None:
         ordered = sorted(self.names.items(), key=lambda item: (-item[1][0], item[0]))
         self.names = dict(ordered[:MOST_NAMES])
         gone = [values for _, values in ordered[MOST_NAMES:]]
-        self.rest = [sum(column) for column in zip(*gone, self.rest or [0.0] * self.numbers, strict=True)]
+        self.rest = [sum(column) for column in zip(*gone, self.rest, strict=True)]
         self.lost += gone[0][0]
 
     @property
@@ -100,7 +101,7 @@ class TopCounter:
 
     def totals(self) -> list[float]:
         """Each number over all names."""
-        return [sum(column) for column in zip(*self.names.values(), self.rest or [0.0] * self.numbers, strict=True)]
+        return [sum(column) for column in zip(*self.names.values(), self.rest, strict=True)]
 
 
 @dataclass

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from command_kit import parse_json
+from command_kit import parse_json, read_json
 from webtext_prep import storage
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
@@ -412,8 +412,5 @@ def _digest(record_path: Location) -> str:
 
 def _read_run(place: Location) -> dict[str, Any]:
     """How the output was made, if its state lies next to it."""
-    found: Any = None
-    if isinstance(place, Path):
-        with contextlib.suppress(OSError, ValueError):
-            found = parse_json((state_of(place) / RUN).read_bytes())
+    found = read_json(state_of(place) / RUN) if isinstance(place, Path) else None
     return found if isinstance(found, dict) else {}
