@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from command_kit import parse_json, write_text
+from command_kit import parse_json
 from indexed_tokens.reader import IndexedTokensError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -222,18 +222,6 @@ def _types(part: Any, steps: str) -> str:
         return "null"
     inner = ", ".join(str(step.get("type")) for step in part.get(steps) or [])
     return f"{part.get('type')} of {inner}" if inner else str(part.get("type"))
-
-
-def write_vocabulary_and_merges(folder: Path, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> None:
-    """Write `vocab.json` and `merges.txt` to `folder`, as GPT-2 tools read them."""
-    write_text(folder / "vocab.json", json.dumps(vocabulary, ensure_ascii=False))
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    write_text(folder / "merges.txt", "\n".join(lines) + "\n")
-
-
-def write_tokenizer_json(path: Path, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> None:
-    """Write a Hugging Face `tokenizer.json` to `path`, atomically; equal tables give equal bytes."""
-    write_text(path, json.dumps(tokenizer_json(vocabulary, merges), indent=1, ensure_ascii=False) + "\n")
 
 
 def tokenizer_json(vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:

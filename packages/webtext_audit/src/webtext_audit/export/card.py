@@ -223,17 +223,15 @@ def _settings(step: dict[str, Any]) -> str:
     for name, value in step.get("settings", {}).items():
         if value not in ("", [], None) and name != "keep_dropped":
             values = value if isinstance(value, list) else [value]
-            texts = [_without_folders(one) if isinstance(one, str) else _json(one) for one in values]
+            texts = [
+                _without_folders(one) if isinstance(one, str) else msgspec.json.encode(one).decode() for one in values
+            ]
             shown.append(f"{plain(name)} {plain(', '.join(texts))}")
     return "; ".join(shown)
 
 
 def _without_folders(value: str) -> str:
     return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if _PATH.match(value) else value
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _classification(corpus: Corpus) -> Iterable[str]:

@@ -215,10 +215,12 @@ class Measures(Figures):
 
     def add(self, document: Document, size: int, tokens: int) -> None:
         """Count one document of `size` bytes and `tokens` tokens."""
+        found = document.metadata.get("language")
+        language = found if isinstance(found, str) and _LANGUAGE.fullmatch(found) else ""
         for count in (
             self.total,
             self.domains.setdefault(proper_domain(document.url), [0, 0, 0]),
-            self.languages.setdefault(_language_of(document), [0, 0, 0]),
+            self.languages.setdefault(language, [0, 0, 0]),
         ):
             count[0] += 1
             count[1] += size
@@ -247,11 +249,6 @@ def proper_domain(url: str) -> str:
     """`domain_of` where that has the form of a domain or of an address in IPv4, else `NO_DOMAIN`."""
     name = domain_of(url).lower()
     return name if _DOMAIN.fullmatch(name) and not name.startswith("-") else NO_DOMAIN
-
-
-def _language_of(document: Document) -> str:
-    found = document.metadata.get("language")
-    return found if isinstance(found, str) and _LANGUAGE.fullmatch(found) else ""
 
 
 @dataclass(frozen=True)

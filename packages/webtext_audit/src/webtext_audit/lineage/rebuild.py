@@ -87,11 +87,11 @@ class Planned:
         if not self.is_source:
             return reading(self.inputs)
         # What it had when folders were given to it; else the files alone.
-        present = self.files_now()
+        present = [Path(name) for name in self.files if Path(name).is_file()]
         is_all_known = self.plain_files <= len(self.files)
         if self.folders:
             job = reading(self.folders)
-            files = [*map(_resolved, job.inputs)]
+            files = [path.resolve() if isinstance(path, Path) else path for path in job.inputs]
             is_same = files == present if is_all_known else set(map(str, files)) >= set(map(str, present))
             if is_same and len(files) <= self.plain_files and set(job.notes) <= set(self.record.get("problems", [])):
                 return job
@@ -101,10 +101,6 @@ class Planned:
                 f"run `webtext {stage.name}` again by hand, and every stage after it."
             )
         return reading([str(path) for path in present])
-
-    def files_now(self) -> list[Path]:
-        """The files that no stage wrote and that are still there."""
-        return [Path(name) for name in self.files if Path(name).is_file()]
 
 
 def plan_of(end: Step, known: Mapping[str, type[Stage]]) -> list[Planned]:
@@ -207,10 +203,6 @@ def _refuse_learned(step: Step, settings: Mapping[str, Any]) -> None:
                     f"the {what} of {step.name} was trained on documents ({folder}): take the pages out of what it was "
                     f"trained on, and train it and run `webtext {step.stage}` again by hand."
                 )
-
-
-def _resolved(place: Any) -> Any:
-    return place.resolve() if isinstance(place, Path) else place
 
 
 def stamps_of(place: Path) -> dict[str, Any]:

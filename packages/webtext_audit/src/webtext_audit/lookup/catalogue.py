@@ -128,17 +128,15 @@ class Catalogue:
 
     def passages(self, step: Step) -> Index | None:
         """The fingerprints of a step's texts, built now if need be; None where there are no shards of documents."""
-        if step.state is None or not step.shards() or self._is_urls(step):
+        if (
+            step.state is None or not step.shards() or step.stage in ("urls", "blacklist")
+        ):  # whose shards hold URLs alone
             return None
         if not self.has(step, PASSAGES):
             rows = sum(step.record["shards"].values())
             wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {}, rows)
             self._add([wanted], "why: index of passages")
         return self._open[step.name, PASSAGES]
-
-    def _is_urls(self, step: Step) -> bool:
-        """Whether its shards hold URLs without texts."""
-        return step.stage in ("urls", "blacklist")
 
 
 def joined(step: Step, tokens: Mapping[str, Sequence[int]]) -> list[int] | None:

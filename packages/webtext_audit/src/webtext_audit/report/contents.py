@@ -60,25 +60,16 @@ def domains(corpus: Corpus) -> Markup | None:
 
 def _notes(corpus: Corpus) -> Markup | None:
     """How exact the figures of domains are, where they are not."""
-    figures = corpus.figures
-    notes = [sample_note(corpus)]
+    figures, notes = corpus.figures, []
+    if corpus.is_sample:
+        read = f"{count(figures.documents)} of {count(corpus.documents)} documents"
+        notes.append(f"Estimated from {read}, chosen by a hash; --all reads every one.")
     if figures.counted[0] and (figures.counted[0] < figures.bytes or corpus.is_sample):
         notes.append(f"Tokens were counted in {size(figures.counted[0])} of the text.")
     if figures.domains.is_cut:
         lost = count(figures.domains.lost * corpus.scale)
         notes.append(f"Rare domains were put together: none that is shown lacks more than {lost} documents.")
-    text = " ".join(filter(None, notes))
-    return tag("p", text, class_="note") if text else None
-
-
-def sample_note(corpus: Corpus) -> str:
-    """What the figures are of, where they are not of everything."""
-    if not corpus.is_sample:
-        return ""
-    return (
-        f"Estimated from {count(corpus.figures.documents)} of {count(corpus.documents)} documents, chosen by a hash; "
-        "--all reads every one."
-    )
+    return tag("p", " ".join(notes), class_="note") if notes else None
 
 
 def lengths(corpus: Corpus) -> Markup | None:

@@ -40,8 +40,10 @@ from webtext_prep.storage.stores.base import Location
 FORMATS = {"parquet": "", "jsonl": "", "jsonl.gz": ".gz", "jsonl.zst": ".zst"}
 """Name of a format to the suffix of its compression."""
 FOLDER = "data"
+OF_STEP = ("stage", "in", "added", "out", "dropped", "notes", "settings", "facts")
+"""What the card says of a step, of its record."""
 
-Write = Callable[[Document], None]
+Write = Callable[[Document], object]
 
 
 def file_name(number: int, count: int, format_name: str) -> str:
@@ -63,15 +65,11 @@ def write_file(place: Location, columns: Sequence[Column], format_name: str) -> 
                 yield write
         else:
             with compressed(stream, FORMATS[format_name]) as lines:
-                yield lambda document: _write_line(lines, columns, document)
+                yield lambda document: lines.write(msgspec.json.encode(_row(columns, document)) + b"\n")
 
 
 def _row(columns: Sequence[Column], document: Document) -> dict[str, Any]:
     return {"url": document.url, "text": document.text, **row_of(columns, document.metadata)}
-
-
-def _write_line(lines: BinaryIO, columns: Sequence[Column], document: Document) -> None:
-    lines.write(msgspec.json.encode(_row(columns, document)) + b"\n")
 
 
 @contextlib.contextmanager
@@ -207,7 +205,10 @@ class Export(Stage):
             "path": f"{FOLDER}/train-*.{job.format}",
             "files": len(files),
             "size": sum(storage.sizes(files)),
-            "steps": [_of_record(step.record) for step in all_steps(*trace_all(path.parent for path in records))],
+            "steps": [
+                {name: step.record[name] for name in OF_STEP if name in step.record}
+                for step in all_steps(*trace_all(path.parent for path in records))
+            ],
             "plain_files": len(plain),
         }
         outputs = tuple(job.output / name for name in ((README, DOMAINS) if self.card else (README,)))
@@ -268,9 +269,3 @@ def _documents_of(shards: Sequence[Location], ranges: Sequence[Sequence[int]]) -
         wanted = range(begin, end)
         chosen = read_chosen_documents(shard, wanted.__contains__)
         yield from (document for _, document in itertools.islice(chosen, len(wanted)))
-
-
-def _of_record(record: dict[str, Any]) -> dict[str, Any]:
-    """What the card says of a step."""
-    names = ("stage", "in", "added", "out", "dropped", "notes", "settings", "facts")
-    return {name: record[name] for name in names if name in record}
