@@ -113,43 +113,32 @@ class Index:
         self.rows: npt.NDArray[np.uint32] = _mapped(folder / "rows.npy")
         self.ends: list[int] = parse_json((folder / "files.json").read_bytes())["ends"]
 
-    def segments(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]]:
-        """The sorted hashes of each file, and their rows."""
+    def _rows_of(self, key: int) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
+        """Of each file, how many of its hashes are lower than one, and the rows that have it, in their order."""
+        wanted = self.keys.dtype.type(key)
         begin = 0
         for end in self.ends:
-            yield self.keys[begin:end], self.rows[begin:end]
+            keys = self.keys[begin:end]
+            left, right = (int(np.searchsorted(keys, wanted, side=side)) for side in ("left", "right"))
+            yield left, self.rows[begin + left : begin + right]
             begin = end
 
     def find(self, key: int) -> list[Hit]:
         """The rows of that hash, in the order of the files and rows."""
-        wanted = self.keys.dtype.type(key)
-        found = []
-        for number, (keys, rows) in enumerate(self.segments()):
-            begin = int(np.searchsorted(keys, wanted, side="left"))
-            while begin < len(keys) and keys[begin] == wanted:
-                found.append(Hit(number, self.files[number], int(rows[begin])))
-                begin += 1
-        return found
+        by_file = enumerate(self._rows_of(key))
+        return [Hit(number, self.files[number], int(row)) for number, (_, rows) in by_file for row in rows]
 
     def count(self, key: int) -> int:
         """How many rows have that hash."""
-        wanted = self.keys.dtype.type(key)
-        sides = (
-            (np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")) for keys, _ in self.segments()
-        )
-        return sum(int(right) - int(left) for left, right in sides)
+        return sum(len(rows) for _, rows in self._rows_of(key))
 
     def rank(self, key: int, hit: Hit) -> int:
         """How many rows of all files come before a row that has that hash, in the order of the hashes."""
-        wanted = self.keys.dtype.type(key)
         before = 0
-        for number, (keys, rows) in enumerate(self.segments()):
-            left, right = (int(np.searchsorted(keys, wanted, side=side)) for side in ("left", "right"))
-            before += left
-            if number < hit.number:
-                before += right - left
-            elif number == hit.number:
-                before += int((rows[left:right] < hit.row).sum())
+        for number, (lower, rows) in enumerate(self._rows_of(key)):
+            before += lower
+            if number <= hit.number:
+                before += len(rows) if number < hit.number else int((rows < hit.row).sum())
         return before
 
 
