@@ -18,8 +18,7 @@ from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
 from webtext_prep.stages import decontaminate
 from webtext_prep.stages.decontaminate import _Matcher
-from webtext_prep.text.contamination import EvaluationText, NGrams, read_evaluation
-from webtext_prep.text.cutting import cut, places_of, words_of
+from webtext_prep.text.contamination import EvaluationText, NGrams, cut, places_of, read_evaluation, words_of
 
 WORDS = [f"word{number}" for number in range(1000)]
 

@@ -348,15 +348,7 @@ def _bisect(
 
 
 def _compare(
-    index: SuffixIndex,
-    part: int,
-    places: Ints,
-    query: Ints,
-    begins: Ints,
-    ends: Ints,
-    known: Ints,
-    *,
-    is_behind: bool,
+    index: SuffixIndex, part: int, places: Ints, query: Ints, begins: Ints, ends: Ints, known: Ints, *, is_behind: bool
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Suffixes next to sequences, the first `known` tokens of which are the same, all of shape (k,).
 

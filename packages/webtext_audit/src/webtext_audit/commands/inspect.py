@@ -24,7 +24,7 @@ from indexed_tokens import (
     tokenizer_path,
 )
 from indexed_tokens.checksums import record_path
-from webtext_audit.lineage.tables import sample_dropped
+from webtext_audit.lineage import sample_dropped
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command

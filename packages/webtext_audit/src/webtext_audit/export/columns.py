@@ -157,16 +157,8 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """The schema of the Parquet files."""
     import pyarrow as pa
 
-    of_kind = {
-        "string": pa.string(),
-        "bool": pa.bool_(),
-        "int": pa.int64(),
-        "float": pa.float64(),
-        "time": pa.timestamp("s", "UTC"),
-    }
-
     def type_of(column: Column) -> pa.DataType:
-        inner = of_kind[column.kind.removeprefix(f"{_LIST} of ")]
+        inner = pa.timestamp("s", "UTC") if column.kind == "time" else pa.type_for_alias(DTYPES[column.kind])
         return pa.list_(inner) if column.is_list else inner
 
     fields = [("url", pa.string()), ("text", pa.string())]

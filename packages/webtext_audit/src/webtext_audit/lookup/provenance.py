@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, corpus_tokenizer
-from webtext_audit.lineage.tables import stage_of
+from webtext_audit.lineage import stage_of
 from webtext_audit.lookup import catalogue as kinds
 from webtext_audit.lookup.catalogue import Catalogue
 from webtext_audit.lookup.index import Hit, row_of

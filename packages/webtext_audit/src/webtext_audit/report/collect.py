@@ -17,7 +17,7 @@ import numpy as np
 
 from command_kit import Progress
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
-from webtext_audit.lineage.tables import dropped_of, has_dropped, stage_of
+from webtext_audit.lineage import dropped_of, has_dropped, stage_of
 from webtext_audit.plan.plan_file import Plan
 from webtext_audit.report.figures import (
     BINS_PER_DOUBLING,
@@ -119,14 +119,7 @@ def gather(
     outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
     examples = [entry for step in steps for entry in _examples(step, {id(s): f for s, f, _ in outcomes}, duplicates)]
     return Gathered(
-        list(ends),
-        steps,
-        [_corpus(end, sample, workers) for end in ends],
-        outcomes,
-        duplicates,
-        examples,
-        run,
-        plan,
+        list(ends), steps, [_corpus(end, sample, workers) for end in ends], outcomes, duplicates, examples, run, plan
     )
 
 

@@ -26,10 +26,7 @@ DOCUMENTS, TEXT, TOKENS = ("documents", count), ("text", size), ("tokens", short
 
 
 def _bars(
-    head: str,
-    columns: Sequence[tuple[str, Show]],
-    rows: Sequence[tuple[str, Sequence[float]]],
-    whole: Sequence[float],
+    head: str, columns: Sequence[tuple[str, Show]], rows: Sequence[tuple[str, Sequence[float]]], whole: Sequence[float]
 ) -> Markup:
     """A table of numbers with their shares of the whole; a column of which there is nothing is left out."""
     there = [at for at, total in enumerate(whole) if total]

@@ -37,9 +37,7 @@ def title_of(ends: Iterable[Step]) -> str:
 def outcome(found: Gathered) -> Iterator[str]:
     """How much of the sources is in a corpus, and what most others were dropped for, in a sentence."""
     for corpus in found.corpora[:1]:
-        steps = all_steps(corpus.end)
-        read = sum(step.record.get("in", 0) for step in steps if not step.inputs)
-        kept = corpus.end.record.get("out", 0)
+        steps, (read, kept) = all_steps(corpus.end), _read_and_kept(corpus)
         gone = Counter[str]()
         for step in steps:
             gone.update({in_words(reason, step): n for reason, n in step.record.get("dropped", {}).items()})
@@ -54,6 +52,12 @@ def outcome(found: Gathered) -> Iterator[str]:
                 else "The largest part of the rest"
             )
             yield f"{share(kept, read)} of {count(read)} {unit} are in the corpus. {part}: {reason} ({count(number)})."
+
+
+def _read_and_kept(corpus: Corpus) -> tuple[int, int]:
+    """What its sources had, and what it has."""
+    read = sum(step.record.get("in", 0) for step in all_steps(corpus.end) if not step.inputs)
+    return read, corpus.end.record.get("out", 0)
 
 
 def tiles(found: Gathered) -> Markup:
@@ -78,8 +82,7 @@ def tiles(found: Gathered) -> Markup:
 
 def _tiles_of(corpus: Corpus) -> Iterator[tuple[str, str, str]]:
     """Each figure of a corpus: what it is, the figure, and a word on it."""
-    read = sum(step.record.get("in", 0) for step in all_steps(corpus.end) if not step.inputs)
-    kept = corpus.end.record.get("out", 0)
+    read, kept = _read_and_kept(corpus)
     yield "documents", brief(kept), f"{share(kept, read)} of {brief(read)} in"
     bytes_ = corpus.figures.bytes * corpus.scale
     if bytes_:

@@ -27,9 +27,7 @@ Hashes = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
 Flags = npt.NDArray[np.bool_]
 
-WINDOW = np.dtype(
-    [("key", "<u8"), ("check", "<u8"), ("document", "<u4"), ("word", "<u4"), ("start", "<u4")],
-)
+WINDOW = np.dtype([("key", "<u8"), ("check", "<u8"), ("document", "<u4"), ("word", "<u4"), ("start", "<u4")])
 """A window: its two hashes; where it begins: the document in its shard, the word, and the character."""
 REPEAT = np.dtype([(name, "<u4") for name in ("document", "word", "count", "shard", "first", "start")])
 """A run of windows that begin earlier: document, word, and how many they are; and the document that has all of them

@@ -1,6 +1,6 @@
 """`webtext decontaminate`: cut passages of evaluation sets out of documents, so that a model is not tested on them.
 
-The rules are the GPT-3 paper's, with the numbers that Megatron-LM's scripts use (`text/cutting.py`). Four
+The rules are the GPT-3 paper's, with the numbers that Megatron-LM's scripts use (`text/contamination.py`). Four
 phases: the n-grams of the evaluation texts are put into a table; each shard's documents are looked through and their
 n-grams counted (all cores); n-grams that the corpus has often are common phrases, and are left alone; each shard is
 written without the others (all cores). A document without a hit passes unchanged, at the cost of looking up its words.
@@ -35,8 +35,7 @@ from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_sha
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import contamination
-from webtext_prep.text.contamination import NGrams, read_evaluation
-from webtext_prep.text.cutting import cut, places_of, words_of
+from webtext_prep.text.contamination import NGrams, cut, places_of, read_evaluation, words_of
 
 PLAIN_CHARACTERS = 12 << 20
 """Documents and evaluation texts of this many characters in all are done before machine code would be loaded."""

@@ -82,9 +82,8 @@ class LinearModel:
 
         some = Texts(texts, _WORDS)
         found, table = (np.empty(times * self.orders * len(some.space.units) + 16, np.uint32) for times in (1, 4))
-        return classifier_kernels.scores_of(
-            some.data, some.ends, self.orders, self.bits, some.cut.alphabet, some.space, found, table, self.weights
-        )
+        grams = classifier_kernels.Grams(self.orders, self.bits, some.cut.alphabet, some.space)
+        return classifier_kernels.scores_of(some.data, some.ends, grams, found, table, self.weights)
 
 
 def buckets_of(
@@ -102,9 +101,8 @@ def buckets_of(
     some = Texts(texts, _WORDS)
     found = np.empty(orders * some.most, np.uint32)
     table = np.empty(4 * orders * len(some.space.units) + 16, np.uint32) if distinct else None
-    ends = classifier_kernels.buckets_of_all(
-        some.data, some.ends, orders, bits, some.cut.alphabet, some.space, found, table
-    )
+    grams = classifier_kernels.Grams(orders, bits, some.cut.alphabet, some.space)
+    ends = classifier_kernels.buckets_of_all(some.data, some.ends, grams, found, table)
     return found[: ends[-1]].copy(), ends
 
 
