@@ -166,16 +166,8 @@ def _of_rows(
     place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
     sampled = _write_rows(some, stage, place, lambda value: value <= limit)
     rows = sampled.total()
-    busiest = hosts.most_common(KEPT_HOSTS) if is_list else []
-    return Sample(
-        "",
-        (str(place),),
-        stage.unit,
-        rows,
-        total,
-        max(1.0, total / rows),
-        {host: (number, sampled[host]) for host, number in busiest},
-    )
+    busiest = {host: (number, sampled[host]) for host, number in hosts.most_common(KEPT_HOSTS)}
+    return Sample("", (str(place),), stage.unit, rows, total, max(1.0, total / rows), busiest)
 
 
 class BusyHosts:

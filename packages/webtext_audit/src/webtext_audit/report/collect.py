@@ -140,7 +140,9 @@ def _corpus(end: Step, sample: int, workers: int) -> Corpus:
     shards = [shard for step in steps for shard in step.shards() if storage.is_file(shard)]
     documents = sum(step.record["out"] for step in steps)
     share = _share(documents, sample)
-    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), _tokenizer_of(end))
+    own = tokenizer_path(end.place) if end.is_tokens and isinstance(end.place, Path) else None
+    tokenizer = str(own) if own is not None and own.is_file() else ""
+    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), tokenizer)
     figures = counting.over(shards, round(share * documents), workers)
     corpus = Corpus(end, steps, documents, figures)
     if end.is_tokens and isinstance(end.place, Path):
@@ -148,13 +150,6 @@ def _corpus(end: Step, sample: int, workers: int) -> Corpus:
             lengths = np.asarray(IndexedTokens(end.place).lengths)
             corpus.token_lengths, corpus.tokens = histogram_of(lengths), int(lengths.sum(dtype=np.int64))
     return corpus
-
-
-def _tokenizer_of(end: Step) -> str:
-    if end.is_tokens and isinstance(end.place, Path):
-        file = tokenizer_path(end.place)
-        return str(file) if file.is_file() else ""
-    return ""
 
 
 def histogram_of(values: np.ndarray[Any, Any]) -> LogHistogram:

@@ -170,14 +170,8 @@ class Tally:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Tally:
         """The inverse of `as_dict`."""
-        return cls(
-            values["in"],
-            values["out"],
-            Counter(values["dropped"]),
-            Counter(values["notes"]),
-            list(values["problems"]),
-            added=values.get("added", 0),
-        )
+        dropped, notes, problems = Counter(values["dropped"]), Counter(values["notes"]), list(values["problems"])
+        return cls(values["in"], values["out"], dropped, notes, problems, added=values.get("added", 0))
 
 
 @dataclass
