@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO, TypeVar
 
 from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, cut, display_width, is_terminal
@@ -49,6 +49,16 @@ def spoken_duration(seconds: float) -> str:
     if seconds < 100 * 3600:
         return f"{math.ceil(seconds / 360) / 10:g} h"
     return f"{math.ceil(seconds / 86400):,} days"
+
+
+def counted(items: Iterable[Item], report: Callable[[int], object]) -> Iterator[Item]:
+    """Pass `items` on, and report how many there were so far, now and then and at the end."""
+    count = 0
+    for count, item in enumerate(items, 1):
+        yield item
+        if count % REPORT_EVERY == 0:
+            report(count)
+    report(count)
 
 
 class Progress:
@@ -122,12 +132,8 @@ class Progress:
 
     def counted(self, items: Iterable[Item]) -> Iterator[Item]:
         """Pass `items` on, counting them as done."""
-        count = 0
-        for count, item in enumerate(items, 1):
-            yield item
-            if count % REPORT_EVERY == 0:
-                self.advance(REPORT_EVERY)
-        self.advance(count % REPORT_EVERY)
+        before = self.done
+        return counted(items, lambda count: self.update(before + count))
 
     def line(self, seconds: float, note: str = "", *, width: int | None = None) -> str:
         """The line as it stands `seconds` after the start, cut to `width` columns where that is given."""
