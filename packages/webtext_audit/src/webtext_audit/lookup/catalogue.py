@@ -18,7 +18,17 @@ from typing import Any
 
 from indexed_tokens import IndexedTokens
 from webtext_audit.lookup import index as entries
-from webtext_audit.lookup.index import SMALL_BYTES, Hit, Index, Wanted, open_indices, url_hash
+from webtext_audit.lookup.index import (
+    CERTAIN_WORDS,
+    RUN,
+    SMALL_BYTES,
+    Hit,
+    Index,
+    Wanted,
+    of_passage,
+    open_indices,
+    url_hash,
+)
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
@@ -134,7 +144,7 @@ class Catalogue:
             return None
         if not self.has(step, PASSAGES):
             rows = sum(step.record["shards"].values())
-            wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {}, rows)
+            wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {"words": RUN}, rows)
             self._add([wanted], "why: index of passages")
         return self._open[step.name, PASSAGES]
 
@@ -185,8 +195,6 @@ def find_passage(
 
     Raises InputError if there are none.
     """
-    from webtext_audit.lookup.passages import CERTAIN_WORDS, of_passage
-
     wanted = normalised(passage)
     keys, is_certain = of_passage(wanted)
     searched = []

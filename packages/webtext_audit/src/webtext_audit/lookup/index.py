@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ import xxhash
 from command_kit import parse_json
 from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep import storage
-from webtext_prep.documents.document import Document
+from webtext_prep.dedup.passages import minima
+from webtext_prep.documents.document import Document, batches
 from webtext_prep.documents.folders.partitions import save_array
 from webtext_prep.documents.folders.shards import format_of, read_documents
 from webtext_prep.documents.folders.stage_record import Step
@@ -45,6 +47,7 @@ from webtext_prep.reddit.rows import Submission, link_or_own_url, read_blocks, r
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.fingerprints import Shingling, shingle_sequences
 from webtext_prep.tokens.runs import encoding_refused, shuffle_key
 from webtext_prep.urls.urls import url_key, without_any_credentials, without_credentials
 
@@ -324,16 +327,38 @@ def order(shard: Location, options: dict[str, Any], context: Context) -> Entries
     return _entries(((shuffle_key(document, seed) if shuffled else row, row) for row, document in kept), context)
 
 
-def passages(shard: Location, options: dict[str, Any], context: Context) -> Entries:
-    """The fingerprints of the texts of a shard; see `lookup.passages`."""
-    from webtext_audit.lookup.passages import fingerprints_of
+RUN = 8
+"""Words in a run,"""
+WINDOW = 16
+"""and runs of which one at least is kept, the one with the lowest hash: winnowing, as in `dedup.passages`."""
+CERTAIN_WORDS = RUN + WINDOW - 1 + 2
+"""Words with which a passage is found for certain; its first and last word may be parts of words."""
+PLAIN_BYTES = 1 << 20
+"""Shards of fewer bytes are done in the time in which machine code would be loaded."""
+_RUNS, _WORD = Shingling("word", RUN), re.compile(r"\w+")
 
-    keys, rows = [], []
-    for row, document in enumerate(context.counted(read_documents(shard))):
-        keys.append(fingerprints_of(document.text))
-        rows.append(np.full(len(keys[-1]), row, np.uint32))
-    nothing: Any = [np.zeros(0, np.uint32)]
-    return np.concatenate(keys or nothing), np.concatenate(rows or nothing)
+
+def passages(shard: Location, options: dict[str, Any], context: Context) -> Entries:
+    """The fingerprints of the texts of a shard, about one for nine words, each once in its text."""
+    keys, rows, compiled = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint32)], storage.size(shard) > PLAIN_BYTES
+    for documents in batches(context.counted(read_documents(shard))):
+        for runs in shingle_sequences([document.text for document in documents], _RUNS, compiled=compiled):
+            keys.append(np.unique(runs[minima(runs, min(WINDOW, len(runs)))].astype(np.uint32)))
+            rows.append(np.full(len(keys[-1]), len(rows) - 1, np.uint32))
+    return np.concatenate(keys), np.concatenate(rows)
+
+
+def of_passage(text: str) -> tuple[npt.NDArray[np.uint32], bool]:
+    """The fingerprints that tell of a passage, and whether every document that holds it has all of them.
+
+    Its first and last word are left out: they may be parts of words.
+    """
+    inner = " ".join(text.split()[1:-1])
+    if len(_WORD.findall(inner)) < RUN:
+        return np.zeros(0, np.uint32), False
+    (runs,) = shingle_sequences([inner], _RUNS, compiled=False)
+    is_certain = len(runs) >= WINDOW
+    return np.unique((runs[minima(runs, WINDOW)] if is_certain else runs).astype(np.uint32)), is_certain
 
 
 def same_page(url: str) -> list[str]:

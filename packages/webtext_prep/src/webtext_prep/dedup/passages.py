@@ -39,7 +39,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _WORD = re.compile(r"\w")
 
 
-def _minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
+def minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
     """Where in each run of `size` hashes the lowest one is, the first of equal ones; shape (runs,)."""
     lowest, width = (hashes & _ORDER) | np.arange(len(hashes), dtype=np.uint64), 1
     while 2 * width <= size:
@@ -69,7 +69,7 @@ class Anchored:
 
     def __init__(self, grams: Hashes, size: int) -> None:
         self._grams, self._size, self._within = grams, size, size - size // 2
-        places = _minima(grams, self._within) if len(grams) >= self._within else np.zeros(0, np.int64)
+        places = minima(grams, self._within) if len(grams) >= self._within else np.zeros(0, np.int64)
         is_new = np.ones(len(places), np.bool_)
         is_new[1:] = places[1:] != places[:-1]
         self.anchors, self.of_window = grams[places[is_new]], np.cumsum(is_new) - 1
