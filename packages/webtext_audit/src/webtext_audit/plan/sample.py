@@ -22,6 +22,7 @@ import msgspec
 import xxhash
 
 from command_kit import Progress, atomic_file, write_json
+from webtext_audit.lookup.index import url_hash
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
@@ -30,7 +31,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import host_of, url_key
+from webtext_prep.urls.urls import host_of
 
 NAME = "sample.json"
 FILES = "files"
@@ -135,11 +136,6 @@ def _by_hash(files: Sequence[Location], share: float) -> list[Location]:
     return [file for file in files if file in chosen]
 
 
-def row_hash(row: Document) -> int:
-    """64 bits, the same for two URLs that name one page."""
-    return xxhash.xxh3_64_intdigest(url_key(row.url).encode("utf-8", "surrogatepass"))
-
-
 def _of_rows(
     files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int
 ) -> Sample:
@@ -152,7 +148,7 @@ def _of_rows(
         for row in progress.counted(itertools.chain.from_iterable(map(read, some))):
             if is_list:
                 hosts.add(row.url)
-            yield row_hash(row)
+            yield url_hash(row.url)
 
     with Progress("plan: choosing the sample", stage.unit) as progress:
         lowest = heapq.nsmallest(at_most, hashes())
@@ -205,7 +201,7 @@ def _write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen:
     found = Counter[str]()
     with atomic_file(place) as file_:
         for row in itertools.chain.from_iterable(map(read, files)):
-            if is_chosen(row_hash(row)):
+            if is_chosen(url_hash(row.url)):
                 file_.write(encode_url(row) + b"\n")
                 found[host_of(row.url)] += 1
     return found
