@@ -272,12 +272,9 @@ def write_plan(path: Path, plan: Sequence[Planned], **more: Any) -> None:
     storage.write_json(path, {**more, "steps": [dataclasses.asdict(planned) for planned in plan]})
 
 
-def read_plan(path: Path) -> tuple[list[Planned], dict[str, Any]] | None:
-    """A plan that was not carried out to its end, and what else was kept; None if there is none."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
+def read_plan(path: Path) -> tuple[list[Planned], dict[str, Any]]:
+    """A plan that was not carried out to its end, and what else was kept."""
+    found = json.loads(path.read_bytes())
     return msgspec.convert(found.pop("steps"), list[Planned]), found
 
 

@@ -98,9 +98,7 @@ class Takedown(Command):
 
     def _go_on(self, path: Path, urls: list[str]) -> Findings:
         """Make all steps again, one after the other. Raises InputError where the pages are still in the sources."""
-        found = read_plan(path)
-        assert found is not None
-        plan, more = found
+        plan, more = read_plan(path)
         if not self.apply or set(urls) != set(more["urls"]):
             raise InputError(
                 f"a removal of {len(more['urls']):,} pages from {self.folder} was interrupted ({path} names them): "

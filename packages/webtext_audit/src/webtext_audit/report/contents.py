@@ -4,6 +4,7 @@ examples."""
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -99,12 +100,11 @@ def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
 def languages(corpus: Corpus) -> Markup | None:
     """The languages of the documents, and of documents dropped for their language."""
     kept = [(name, values[0] * corpus.scale, "kept") for name, values in corpus.figures.languages.top(MOST_ROWS)]
-    gone: dict[str, int] = {}
+    gone = Counter[str]()
     for step in all_steps(corpus.end):
         for reason, number in step.record.get("dropped", {}).items():
             if reason.startswith("language_"):
-                name = reason.removeprefix("language_")
-                gone[name] = gone.get(name, 0) + number
+                gone[reason.removeprefix("language_")] += number
     dropped = [
         (name, float(number), "dropped") for name, number in sorted(gone.items(), key=lambda item: (-item[1], item[0]))
     ]

@@ -12,6 +12,7 @@ from command_kit import charts, duration, hide_credentials
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
+from webtext_audit.commands.inspect import figure
 from webtext_audit.plan.plan_file import Expected, Plan, about, between
 from webtext_audit.report.collect import Corpus, Gathered
 from webtext_audit.report.funnel import Level, draw_funnel
@@ -148,10 +149,7 @@ def _rows(step: Step) -> Iterator[tuple[object, ...]]:
 
 def chains(ends: Sequence[Step], steps: Sequence[Step]) -> list[list[Step]]:
     """Steps that follow each other one by one; a new chain begins where several outputs meet or part."""
-    readers: dict[int, int] = {}
-    for step in steps:
-        for before in step.inputs:
-            readers[id(before)] = readers.get(id(before), 0) + 1
+    readers = Counter(id(before) for step in steps for before in step.inputs)
     found: dict[int, list[Step]] = {}
     for step in steps:
         only = step.inputs[0] if len(step.inputs) == 1 and not step.plain_files else None
@@ -287,13 +285,9 @@ def _pairs(values: dict[str, Any]) -> Markup:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(_value(entry) for entry in value) or "(none)"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return hide_credentials(str(value))
+        return ", ".join(map(_value, value)) or "(none)"
+    return hide_credentials(figure(value))
 
 
 HEAD = ("stage", "left, as planned", "left", "time, as planned", "time", "output, as planned", "output")
