@@ -112,7 +112,6 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any] | ValueError]:
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with times cut off to microseconds: Python's own types hold no more."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     for number, column in enumerate(batch.schema):
         kind = column.type
@@ -122,7 +121,7 @@ def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
             shorter = pa.duration("us")
         else:
             continue
-        batch = batch.set_column(number, column.name, pc.cast(batch.column(number), shorter, safe=False))
+        batch = batch.set_column(number, column.name, batch.column(number).cast(shorter, safe=False))
     return batch
 
 
