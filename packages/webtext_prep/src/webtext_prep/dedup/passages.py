@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from webtext_prep.dedup.blocks import runs_of
 from webtext_prep.documents.document import in_batches
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.stores.base import Location
@@ -93,10 +94,8 @@ def range_of(hashes: Hashes, ranges: int) -> npt.NDArray[np.uint16]:
 
 def add_by_range(writer: PartitionWriter, values: npt.NDArray[Any], within: npt.NDArray[np.uint16]) -> None:
     """Add values to the buckets of their ranges, each in the order given."""
-    order = np.argsort(within, kind="stable")
-    bounds = np.flatnonzero(np.diff(within[order])) + 1
-    for chosen in np.split(order, bounds) if len(order) else []:
-        writer.add_bytes(int(within[chosen[0]]), values[chosen].tobytes())
+    for number, chosen in runs_of(within):
+        writer.add_bytes(number, values[chosen].tobytes())
 
 
 def read_range(place: Location, number: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
