@@ -165,7 +165,7 @@ class Lowest:
 
     Attributes:
         most: how many are kept.
-        entries: (key, entry), unordered.
+        entries: (key, entry), in the order of the keys.
     """
 
     most: int
@@ -173,24 +173,21 @@ class Lowest:
 
     def wants(self, key: int) -> bool:
         """Whether an entry with this key would be kept now."""
-        return len(self.entries) < self.most or key < -self.entries[0][0]
+        return len(self.entries) < self.most or key < self.entries[-1][0]
 
     def add(self, key: int, entry: Any) -> None:
         """Keep `entry` if its key is among the lowest; one key is kept once."""
-        if not self.wants(key) or any(-other == key for other, _ in self.entries):
-            return
-        heapq.heappush(self.entries, (-key, entry))
-        if len(self.entries) > self.most:
-            heapq.heappop(self.entries)
+        if self.wants(key) and all(key != other for other, _ in self.entries):
+            self.entries = sorted([*self.entries, (key, entry)], key=lambda item: item[0])[: self.most]
 
     def merge(self, other: Lowest) -> None:
         """Add another sample's entries."""
         for key, entry in other.entries:
-            self.add(-key, entry)
+            self.add(key, entry)
 
     def ordered(self) -> list[Any]:
         """The entries by their keys."""
-        return [entry for _, entry in sorted(self.entries, key=lambda item: -item[0])]
+        return [entry for _, entry in self.entries]
 
 
 KEPT_EXAMPLES = 3

@@ -45,13 +45,8 @@ def outcome(found: Gathered) -> Iterator[str]:
         if kept < read and gone:
             ((reason, number),) = gone.most_common(1)
             unit = "URLs" if any(step.stage in ("urls", "blacklist", "download") for step in steps) else "documents"
-            part = (
-                "All others"
-                if number == read - kept
-                else "Most others"
-                if 2 * number > read - kept
-                else "The largest part of the rest"
-            )
+            most = "Most others" if 2 * number > read - kept else "The largest part of the rest"
+            part = "All others" if number == read - kept else most
             yield f"{share(kept, read)} of {count(read)} {unit} are in the corpus. {part}: {reason} ({count(number)})."
 
 

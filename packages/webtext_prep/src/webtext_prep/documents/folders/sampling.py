@@ -128,8 +128,7 @@ def _begin_of(place: Location, format_name: str) -> Sample:
         if _kind(place) == ".parquet":
             return _whole_parquet(place)
         found, taken = bytearray(), 0
-        chunks = read_placed_chunks(place)
-        for chunk, taken in chunks:  # noqa: B007 - the last one counts
+        for chunk, taken in read_placed_chunks(place):  # noqa: B007 - the last one counts
             found += chunk
             if len(found) >= BYTES_READ:
                 break
