@@ -135,19 +135,9 @@ def make_plan(
         low, high = (seconds + archives.seconds(gone) for seconds in (one.seconds, one.seconds_high))
         with_archives.append(dataclasses.replace(one, seconds=low, seconds_high=high))
         of_archives += [f"{one.stage}: {sentence}" for sentence in archives.expected(gone)]
-    plan = Plan(
-        tuple(given),
-        config,
-        workers,
-        f"{workers} cores like this machine's",
-        sample.unit,
-        sample.rows,
-        sample.total,
-        sample.scale,
-        sum(one.usage.wall for one in measured),
-        tuple(with_archives),
-        (),
-    )
+    machine, seconds = f"{workers} cores like this machine's", sum(one.usage.wall for one in measured)
+    of_sample = (sample.unit, sample.rows, sample.total, sample.scale)
+    plan = Plan(tuple(given), config, workers, machine, *of_sample, seconds, tuple(with_archives), ())
     notes = notes_on(links, measured, expectations, sample, host, pages)
     if of_archives:
         notes += [*of_archives, "download: the sample asked no archive: the pages that they have come on top of these"]

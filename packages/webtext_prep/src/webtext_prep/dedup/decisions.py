@@ -336,15 +336,9 @@ class Part:
             text = as_text(content)
             theirs = self.hashes[self.ends[other - 1] if other else 0 : self.ends[other]]
             spans = shingle_spans(text, shingling, compiled=self.compiled)
-            yield Duplicate(
-                int(self.numbers[at]),
-                as_text(self.urls[at]),
-                self.domains[at],
-                as_text(self.urls[other]),
-                self.domains[other],
-                float(similarities[at]),
-                matching_text(text, spans, theirs),
-            )
+            number, url, duplicate_of = int(self.numbers[at]), as_text(self.urls[at]), as_text(self.urls[other])
+            similarity, match = float(similarities[at]), matching_text(text, spans, theirs)
+            yield Duplicate(number, url, self.domains[at], duplicate_of, self.domains[other], similarity, match)
 
 
 def ranking(
