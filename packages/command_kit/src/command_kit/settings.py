@@ -28,6 +28,23 @@ import tomli_w
 from command_kit.errors import UsageError
 
 Settings = TypeVar("Settings")
+_NOT_GIVEN: Any = object()
+
+
+class _Collect(argparse.Action):
+    """Collect the values of a flag that may be given several times: none of them is silently replaced by a later."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if values is _NOT_GIVEN:
+            return  # a positional argument that is not there
+        earlier = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if earlier is _NOT_GIVEN else earlier), *values])
 
 
 class _Joined(tuple[str, ...]):
@@ -198,7 +215,7 @@ def add_flags(
             remarks.append(f"default: {shown}")
         if remarks:
             text += f" ({'; '.join(remarks)})".replace("%", "%%")
-        options: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
+        options: dict[str, Any] = {"dest": field.name, "default": _NOT_GIVEN, "help": text}
         if kind is bool:
             target.add_argument(flag_name(field.name), action=argparse.BooleanOptionalAction, **options)
             continue
@@ -216,8 +233,7 @@ def add_flags(
         if names is not None:
             options["choices"] = (_Joined if typing.get_origin(kind) is tuple else tuple)(names)
         if typing.get_origin(kind) is tuple:
-            # Of a flag that is given several times no value is silently replaced by a later one.
-            options |= {"nargs": "*" if is_positional else "+", "action": "extend"}
+            options |= {"nargs": "*" if is_positional else "+", "action": _Collect}
             kind = typing.get_args(kind)[0]
         elif is_positional:
             options["nargs"] = "?"
@@ -385,8 +401,8 @@ def given_values(
             table = command_table(tables, command)
         except UsageError as error:
             raise UsageError(f"{config}: {error}") from None
-    given = vars(arguments).items()
-    return table, {name: tuple(value) if isinstance(value, list) else value for name, value in given}
+    given = {name: value for name, value in vars(arguments).items() if value is not _NOT_GIVEN}
+    return table, {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 def source_name(config: str | Path | None) -> str:

@@ -118,7 +118,8 @@ def add_common_flags(command: argparse._ArgumentGroup, name: str, *, config: boo
 def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     """One stage with its inputs and output, as its command line and settings file say."""
     if arguments.places:
-        arguments.input = [*arguments.places, *getattr(arguments, "input", [])]
+        flagged = arguments.input if isinstance(arguments.input, list) else []
+        arguments.input = [*arguments.places, *flagged]
     where = source_name(arguments.config)
     table, given = given_values(arguments, command=stage_class.name, config=arguments.config)
     flags = {name: value for name, value in given.items() if name in setting_names(stage_class)}
