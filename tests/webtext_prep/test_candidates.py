@@ -129,6 +129,7 @@ def test_sets_are_the_same_in_memory_and_in_a_file(tmp_path, memory):
         ("aaaa bbbb cccc dddd", "aaaa bbbb cccc dddd", 10, "aaaa bbbb "),
     ],
 )
-def test_the_longest_passage_that_both_have_is_shown(text, other, most, expected):
+def test_the_longest_passage_that_both_have_is_shown(monkeypatch, text, other, most, expected):
+    monkeypatch.setattr(decisions, "MATCH_CHARACTERS", most)
     spans, theirs = shingle_spans(text, WORDS), shingle_sets([other], WORDS)[0]
-    assert decisions.matching_text(text, spans, theirs, most) == expected
+    assert decisions.matching_text(text, spans, theirs) == expected

@@ -14,14 +14,20 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.conditions import Condition
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Condition, Document
 from webtext_prep.errors import InputError
-from webtext_prep.text.classifiers import kernels, plain
-from webtext_prep.text.classifiers.fasttext import FastTextModel, check
-from webtext_prep.text.classifiers.files import classifier_file, read_classifier
-from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
-from webtext_prep.text.classifiers.measures import auc, precision_at
+from webtext_prep.text import classifier_kernels, classifiers
+from webtext_prep.text.classifiers import (
+    FastTextModel,
+    LinearModel,
+    Speakers,
+    auc,
+    buckets_of,
+    check_fasttext,
+    classifier_file,
+    precision_at,
+    read_classifier,
+)
 
 TEXTS = ["the cat sat", "The dog, the CAT!", "", "ß ein", "... !", "語 語"]
 
@@ -65,8 +71,8 @@ def test_what_is_learned_is_gradient_descent_on_the_mean_of_the_weights():
     buckets, ends = buckets_of(texts, 2, 10)
     starts = np.append(0, ends[:-1])
     asked = (buckets, starts, ends, np.array(targets), np.array(shares), 3, 0.7, 10)
-    found = kernels.learn(*asked)
-    assert found.tobytes() == plain.learn(*asked).tobytes()
+    found = classifier_kernels.learn(*asked)
+    assert found.tobytes() == classifiers.learn(*asked).tobytes()
     np.testing.assert_allclose(found, plain_weights(texts, targets, shares, 3, 0.7), rtol=1e-4, atol=1e-6)
     assert np.count_nonzero(found) > 30
     scores = LinearModel(2, 10, found).scores(texts)
@@ -78,8 +84,8 @@ def test_what_is_learned_is_gradient_descent_on_the_mean_of_the_weights():
 
 @given(st.floats(-50, 50))
 def test_the_exponential_is_one(value):
-    assert kernels.logistic(value) == plain.logistic(value)
-    assert plain.logistic(value) == pytest.approx(1 / (1 + math.exp(-value)), rel=1e-6, abs=1e-17)
+    assert classifier_kernels.logistic(value) == classifiers.logistic(value)
+    assert classifiers.logistic(value) == pytest.approx(1 / (1 + math.exp(-value)), rel=1e-6, abs=1e-17)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +187,8 @@ def test_fasttext_models_that_cannot_be_used_are_a_sentence(tmp_path, monkeypatc
     for content in (struct.pack("<ii", 793712314, 12), data[:300_000]):  # what is behind the end is any memory
         (tmp_path / "cut.bin").write_bytes(content)
         with pytest.raises(InputError, match=r"fastText can't read .*cut.bin \((it crashes|it has no labels|\w+Error)"):
-            check(classifier_file(str(tmp_path / "cut.bin")))
-    check(Path(LANGUAGES))
-    monkeypatch.setattr("webtext_prep.text.classifiers.fasttext.find_spec", lambda name: None)
+            check_fasttext(classifier_file(str(tmp_path / "cut.bin")))
+    check_fasttext(Path(LANGUAGES))
+    monkeypatch.setattr("webtext_prep.text.classifiers.find_spec", lambda name: None)
     with pytest.raises(InputError, match="install the package fasttext-predict"):
-        check(Path(LANGUAGES))
+        check_fasttext(Path(LANGUAGES))

@@ -18,8 +18,7 @@ from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
 from webtext_prep.stages import decontaminate
 from webtext_prep.stages.decontaminate import _Matcher
-from webtext_prep.text.contamination.cutting import cut, places_of, words_of
-from webtext_prep.text.contamination.evaluation import EvaluationText, NGrams, read_evaluation
+from webtext_prep.text.contamination import EvaluationText, NGrams, cut, places_of, read_evaluation, words_of
 
 WORDS = [f"word{number}" for number in range(1000)]
 
@@ -333,7 +332,7 @@ def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards
     texts = [f"{sentences(seed, 20)} {QUESTION * (seed % 2)} {sentences(seed + 9, 20)}" for seed in range(6)]
     folder = write_shards([texts[:4], texts[4:]])
     with monkeypatch.context() as patched:
-        for module in ("text.contamination.matching", "text.fingerprint_kernels"):
+        for module in ("text.contamination_kernels", "text.fingerprint_kernels"):
             patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
         assert run(folder, output="plain").json["notes"] == {"cut": 3}
     monkeypatch.setattr(decontaminate, "PLAIN_CHARACTERS", 0)

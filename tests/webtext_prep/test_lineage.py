@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from webtext_audit.lineage.tables import dropped_of, duplicates_of, has_dropped, stage_of
+from webtext_audit.lineage import dropped_of, duplicates_of, has_dropped, stage_of
 from webtext_prep.cli import find_stages, main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents

@@ -15,8 +15,8 @@ from pages_on_loopback import serve_pages
 
 from command_kit.machine import Disk, Machine
 from webtext_audit.plan import planner, profiling, sample
-from webtext_audit.plan.extrapolation import busiest_host, expected, notes_on
 from webtext_audit.plan.plan_file import NAME, Expected, Plan, about, find_plan, read_plan, shown
+from webtext_audit.plan.planner import busiest_host, expected, notes_on
 from webtext_audit.plan.profiling import Finished, Measured, Measurements, Usage, run_webtext
 from webtext_prep import cli
 from webtext_prep.documents.folders.sampling import Sample as Contents

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
 from command_kit.charts.numbers import brief, short, size
-from webtext_audit.lineage.tables import stage_of
+from webtext_audit.lineage import stage_of
 from webtext_audit.report import figures
 from webtext_audit.report.figures import LogHistogram, Lowest, TopCounter, group_of
 from webtext_audit.report.funnel import Level, draw_funnel

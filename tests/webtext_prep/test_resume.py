@@ -16,7 +16,7 @@ from webtext_prep.running.file_ranges import TaskState
 from webtext_prep.running.markers import Markers, OutputMarker
 from webtext_prep.running.output import Output
 from webtext_prep.stages import blacklist, extract, merge, urls
-from webtext_prep.text.classifiers.linear import LinearModel
+from webtext_prep.text.classifiers import LinearModel
 
 WORDS = [f"word{number}" for number in range(200)]
 

@@ -18,7 +18,7 @@ from webtext_prep.tokens.runs import (
     parts_by_key,
     parts_in_order,
     read_plan,
-    read_slices,
+    read_sorted,
     shuffle_key,
 )
 
@@ -104,7 +104,7 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path):
     (shard,) = encoded(tmp_path, [[[(5, [1, 2]), (6, [3])]]])
     shard.tokens.write_bytes(shard.tokens.read_bytes()[:-1])
     with pytest.raises(WebtextError, match="cut off"):
-        read_slices([shard], DTYPE, 0, 9)
+        read_sorted([shard], DTYPE, 0, 9)
 
 
 @given(st.integers(0, 2**70), st.text(max_size=5), st.text(max_size=5))

@@ -10,7 +10,7 @@ import pytest
 
 from webtext_prep.documents.document import Document
 from webtext_prep.stages.train_filter import is_held_out, text_key
-from webtext_prep.text.classifiers.files import FILE
+from webtext_prep.text.classifiers import FILE
 
 COMMON = [f"word{number}" for number in range(60)]
 SIDES = {"good": ["graph", "theorem", "return value"], "against": ["buy", "cookies", "click here"]}

@@ -5,7 +5,7 @@ and an exit code; `atomic` writes files that appear complete or not at all; `pro
 rate and time left; `charts` draws.
 """
 
-from command_kit.atomic import atomic_file, atomic_folder, write_json, write_text
+from command_kit.atomic import atomic_file, atomic_folder, read_json, write_json, write_text
 from command_kit.command import run_command
 from command_kit.errors import CommandError, UsageError, hide_credentials, parse_json
 from command_kit.machine import available_cores
@@ -27,6 +27,7 @@ __all__ = [
     "duration",
     "hide_credentials",
     "parse_json",
+    "read_json",
     "run_command",
     "setting",
     "settings_from",

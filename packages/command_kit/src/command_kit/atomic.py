@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from command_kit.errors import parse_json
+
 LEFTOVER_SUFFIX = ".unfinished"
 """What the temporary name of an unfinished file or folder ends with; such a name also starts with a dot."""
 
@@ -196,6 +198,14 @@ def write_json(path: str | Path, value: Any, *, durable: bool = True) -> None:
     `json.loads` gives back every file name, also one that is not UTF-8.
     """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", durable=durable)
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file of ours; None where there is none, or none that can be read."""
+    try:
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -31,11 +31,6 @@ _FLAG = re.compile(rf"(?<![\w/-])(--[a-z][a-z0-9-]*)({_VALUE})?")
 """A flag, with its value, the placeholder of one, or a path."""
 
 
-def words_of_front() -> dict[str, str]:
-    """What the program in front of this command says for its flags; empty if there is none."""
-    return dict(parse_json(os.environ.get(WORDS, "{}")))
-
-
 def in_words(sentence: str, words: Mapping[str, str] | None = None) -> str:
     """`sentence` with each flag that `words` knows replaced, by default in the words of the program in front.
 
@@ -49,7 +44,7 @@ def in_words(sentence: str, words: Mapping[str, str] | None = None) -> str:
     >>> in_words("--fix maybe is not known: leave out --fix", {"--fix": "--set clean.fix="})
     '--set clean.fix=maybe is not known: leave out --set clean.fix=VALUE'
     """
-    known = words_of_front() if words is None else words
+    known = parse_json(os.environ.get(WORDS, "{}")) if words is None else words
 
     def said(found: re.Match[str]) -> str:
         flag, value = found[1], found[2] or ""

@@ -16,8 +16,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO, TypeVar
 
 from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, cut, display_width, is_terminal
 
@@ -26,6 +26,9 @@ STALLED_SECONDS = 30.0
 TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 4.0, 30.0
 """Between lines: on a terminal; elsewhere in a job's first half minute, when somebody may be waiting; and later."""
 FALLBACK_COLUMNS = 80
+REPORT_EVERY = 64
+"""Of items that pass through, between two reports."""
+Item = TypeVar("Item")
 COLOURS = {"label": (BOLD,), "share": (CYAN,), "left": (GREEN,), "note": (DIM,)}
 """Of the parts of a line, where there is colour."""
 
@@ -46,6 +49,16 @@ def spoken_duration(seconds: float) -> str:
     if seconds < 100 * 3600:
         return f"{math.ceil(seconds / 360) / 10:g} h"
     return f"{math.ceil(seconds / 86400):,} days"
+
+
+def counted(items: Iterable[Item], report: Callable[[int], object]) -> Iterator[Item]:
+    """Pass `items` on, and report how many there were so far, now and then and at the end."""
+    count = 0
+    for count, item in enumerate(items, 1):
+        yield item
+        if count % REPORT_EVERY == 0:
+            report(count)
+    report(count)
 
 
 class Progress:
@@ -116,6 +129,11 @@ class Progress:
     def advance(self, units: int = 1, note: str = "") -> None:
         """Count `units` more as done."""
         self.update(self.done + units, note)
+
+    def counted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Pass `items` on, counting them as done."""
+        before = self.done
+        return counted(items, lambda count: self.update(before + count))
 
     def line(self, seconds: float, note: str = "", *, width: int | None = None) -> str:
         """The line as it stands `seconds` after the start, cut to `width` columns where that is given."""

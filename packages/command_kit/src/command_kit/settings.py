@@ -125,30 +125,31 @@ def _field_types(settings_class: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(settings_class)}
 
 
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """`int | None` -> (int, None's type); () for what has none."""
+    is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    return typing.get_args(annotation) if is_union else ()
+
+
 def _without_none(annotation: Any) -> Any:
     """`int | None` -> `int`, `Literal["a"] | bool | None` -> `Literal["a"] | bool`."""
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        return typing.Union[tuple(part for part in typing.get_args(annotation) if part is not type(None))]  # noqa: UP007
-    return annotation
+    parts = tuple(part for part in _alternatives(annotation) if part is not type(None))
+    return typing.Union[parts] if parts else annotation  # noqa: UP007
 
 
 def _switch_choices(annotation: Any) -> tuple[Any, ...]:
     """The values that a switch may also take: `Literal["a", "b"] | bool` -> ("a", "b"); () for any other annotation."""
-    parts = typing.get_args(annotation)
-    if typing.get_origin(annotation) not in (types.UnionType, typing.Union) or bool not in parts:
-        return ()
+    parts = _alternatives(annotation)
     literals = [part for part in parts if typing.get_origin(part) is typing.Literal]
-    return typing.get_args(literals[0]) if len(literals) == 1 and len(parts) == 2 else ()
+    return typing.get_args(literals[0]) if bool in parts and len(literals) == 1 and len(parts) == 2 else ()
 
 
 def _number_or_words(annotation: Any) -> tuple[type, tuple[str, ...]] | None:
     """The kind of number and the words of a field that takes either: `int | Literal["auto"]` -> (int, ("auto",))."""
-    parts = typing.get_args(annotation)
-    if typing.get_origin(annotation) not in (types.UnionType, typing.Union) or len(parts) != 2:
-        return None
+    parts = _alternatives(annotation)
     numbers = [part for part in parts if part in (int, float)]
     words = [typing.get_args(part) for part in parts if typing.get_origin(part) is typing.Literal]
-    return (numbers[0], words[0]) if numbers and words else None
+    return (numbers[0], words[0]) if numbers and words and len(parts) == 2 else None
 
 
 def _reader(kind: type, words: Collection[str]) -> Callable[[str], Any]:
@@ -300,14 +301,13 @@ def _path(kind: type, value: Any) -> Any:
     raise TypeError(f"{kind} is not a kind of setting")
 
 
-def check_limits(settings: Any, names: Mapping[str, str] | None = None) -> None:
+def check_limits(settings: Any) -> None:
     """Raise UsageError for the first number of `settings`, a dataclass, that is outside its field's limits.
 
-    `names` says how the message calls a field; by default it is called by its flag. `make_settings` checks by itself;
-    a dataclass that is also made by other code calls this in its `__post_init__`.
+    `make_settings` checks by itself; a dataclass that is also made by other code calls this in its `__post_init__`.
     """
     for field in dataclasses.fields(settings):
-        _check_field(field, getattr(settings, field.name), (names or {}).get(field.name, flag_name(field.name)))
+        _check_field(field, getattr(settings, field.name), flag_name(field.name))
 
 
 def check_choices(settings: Any) -> None:
@@ -412,16 +412,13 @@ def source_name(config: str | Path | None) -> str:
 
 def as_table(settings: Any) -> dict[str, Any]:
     """`settings` as a TOML table: plain values, fields that are None left out."""
-    table = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if value is not None:
-            plain = [_plain(entry) for entry in value] if isinstance(value, tuple) else _plain(value)
-            table[field.name] = plain
-    return table
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
     return str(value) if isinstance(value, Path) else value
 
 

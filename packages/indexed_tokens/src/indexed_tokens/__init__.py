@@ -5,8 +5,7 @@ memory-mapped `.bin/.idx` pairs, byte-compatible with Megatron-LM both ways.
 """
 
 from indexed_tokens.checksums import check_token_files
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import IndexedTokens, bin_path, held_out_prefix, idx_path, prefix_of
+from indexed_tokens.reader import IndexedTokens, IndexedTokensError, bin_path, held_out_prefix, idx_path, prefix_of
 from indexed_tokens.tokenizer import (
     GPT2_VOCABULARY_SIZE,
     Tokenizer,

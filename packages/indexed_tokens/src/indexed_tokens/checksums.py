@@ -8,6 +8,7 @@ gigabyte.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import zlib
 from collections.abc import Callable, Iterable
@@ -15,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from command_kit import parse_json
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import bin_path, idx_path, prefix_of
+from indexed_tokens.reader import IndexedTokensError, bin_path, idx_path, prefix_of
 
 READ_BYTES = 16 << 20
 _POLYNOMIAL = 0xEDB88320
@@ -108,15 +108,13 @@ def recorded_checksums(path: str | Path) -> dict[str, Checksum]:
     found = recorded_facts(path).get("checksums")
     if found is None:
         return {}
-    try:
+    with contextlib.suppress(KeyError, TypeError):
         kinds = {kind: Checksum(found[kind]["bytes"], found[kind]["crc32"]) for kind in ("bin", "idx")}
-    except (KeyError, TypeError):
-        kinds = {}
-    if not kinds or not all(type(number) is int for recorded in kinds.values() for number in recorded):
-        raise IndexedTokensError(
-            f"{record_path(path)} is damaged, its checksums can't be read: copy it again, or make the files again."
-        )
-    return kinds
+        if all(type(number) is int for recorded in kinds.values() for number in recorded):
+            return kinds
+    raise IndexedTokensError(
+        f"{record_path(path)} is damaged, its checksums can't be read: copy it again, or make the files again."
+    )
 
 
 def check_checksum(path: Path, found: Checksum, recorded: Checksum) -> None:

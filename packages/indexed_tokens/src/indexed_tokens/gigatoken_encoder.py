@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexed_tokens.errors import IndexedTokensError
+from indexed_tokens.reader import IndexedTokensError
 from indexed_tokens.tokenizer import Tokenizer
 from indexed_tokens.tokenizer_files import tokenizer_json
 

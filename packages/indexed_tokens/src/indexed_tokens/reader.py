@@ -20,7 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexed_tokens.errors import IndexedTokensError
+from command_kit import UsageError
+
+
+class IndexedTokensError(UsageError):
+    """A token file or a vocabulary is missing, damaged, or of another kind."""
+
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from command_kit import parse_json, write_json
 from indexed_tokens.checksums import checksum_of_file
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
+from indexed_tokens.reader import IndexedTokens, IndexedTokensError, bin_path, idx_path, prefix_of
 
 FORMAT = 1
 SEAL = "index.json"
@@ -349,15 +348,7 @@ def _bisect(
 
 
 def _compare(
-    index: SuffixIndex,
-    part: int,
-    places: Ints,
-    query: Ints,
-    begins: Ints,
-    ends: Ints,
-    known: Ints,
-    *,
-    is_behind: bool,
+    index: SuffixIndex, part: int, places: Ints, query: Ints, begins: Ints, ends: Ints, known: Ints, *, is_behind: bool
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
     """Suffixes next to sequences, the first `known` tokens of which are the same, all of shape (k,).
 

@@ -19,17 +19,16 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
+from command_kit import write_text
 from indexed_tokens.checksums import record_path, recorded_facts
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import prefix_of
+from indexed_tokens.reader import IndexedTokensError, prefix_of
 from indexed_tokens.tokenizer_files import (
     END_OF_TEXT,
     TokenizerTables,
     gpt2_files,
     read_tables,
     read_vocabulary_and_merges,
-    write_tokenizer_json,
-    write_vocabulary_and_merges,
+    tokenizer_json,
 )
 
 GPT2_VOCABULARY_SIZE = 50257
@@ -238,11 +237,14 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write `vocab.json` and `merges.txt` to `folder`, as `from_files` and other GPT-2 tools read them."""
-        write_vocabulary_and_merges(Path(folder), self._vocabulary, self._merges)
+        write_text(Path(folder) / "vocab.json", json.dumps(self._vocabulary, ensure_ascii=False))
+        lines = ["#version: 0.2", *(" ".join(pair) for pair in self._merges)]
+        write_text(Path(folder) / "merges.txt", "\n".join(lines) + "\n")
 
     def save_json(self, path: str | Path) -> None:
         """Write a Hugging Face `tokenizer.json` to `path`, atomically; equal tokenizers give equal bytes."""
-        write_tokenizer_json(Path(path), self._vocabulary, self._merges)
+        found = tokenizer_json(self._vocabulary, self._merges)
+        write_text(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 def _fingerprint(vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> str:

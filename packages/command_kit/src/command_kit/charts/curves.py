@@ -190,13 +190,7 @@ def _dots(curve: Curve, axes: Axes, height: int) -> Iterator[Markup]:
     if len(curve.points) == 1 or (curve.dots and len(curve.points) <= MOST_DOTS):
         for x, y in curve.points:
             place = f"{100 * axes.across.share(x):.2f}%"
-            yield tag(
-                "circle",
-                class_=f"point r{curve.look % COLOURS + 1}",
-                r=3,
-                cx=place,
-                cy=_down(axes, height, y),
-            )
+            yield tag("circle", class_=f"point r{curve.look % COLOURS + 1}", r=3, cx=place, cy=_down(axes, height, y))
 
 
 def scales_of(curves: Iterable[Curve], *, log: bool = False, from_zero: bool = False) -> tuple[Scale, Scale]:

@@ -24,7 +24,7 @@ from indexed_tokens import (
     tokenizer_path,
 )
 from indexed_tokens.checksums import record_path
-from webtext_audit.lineage.tables import sample_dropped
+from webtext_audit.lineage import sample_dropped
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
@@ -35,8 +35,7 @@ from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_reco
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
-from webtext_prep.text.classifiers.files import FILE, classifier_file
-from webtext_prep.text.classifiers.linear import LinearModel
+from webtext_prep.text.classifiers import FILE, LinearModel, classifier_file
 
 SAMPLE_CHARACTERS = 300
 SAMPLE_TOKENS = 80

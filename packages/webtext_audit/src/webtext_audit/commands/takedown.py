@@ -3,7 +3,7 @@
 Without --apply it looks and writes nothing but the indices of `webtext why`. A URL stands for all documents that
 `webtext merge` takes for the same page.
 
-The removal is no surgery: the lists without the URLs are run through the same stages again (`lineage/again.py`), and
+The removal is no surgery: the lists without the URLs are run through the same stages again (`lineage.py`), and
 so the outputs are the same as of a run that never had them: documents that were dropped as duplicates of theirs come
 back.
 """
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
 from webtext_audit.commands.why import seen_in_training, steps_of
-from webtext_audit.lineage.rebuild import Planned, plan_of, read_plan, stamps_of, write_plan
+from webtext_audit.lineage import Planned, plan_of, read_plan, stamps_of, write_plan
 from webtext_audit.lookup import catalogue as kinds
 from webtext_audit.lookup.catalogue import Catalogue
 from webtext_audit.lookup.index import FOLDER, Hit
@@ -98,9 +98,7 @@ class Takedown(Command):
 
     def _go_on(self, path: Path, urls: list[str]) -> Findings:
         """Make all steps again, one after the other. Raises InputError where the pages are still in the sources."""
-        found = read_plan(path)
-        assert found is not None
-        plan, more = found
+        plan, more = read_plan(path)
         if not self.apply or set(urls) != set(more["urls"]):
             raise InputError(
                 f"a removal of {len(more['urls']):,} pages from {self.folder} was interrupted ({path} names them): "

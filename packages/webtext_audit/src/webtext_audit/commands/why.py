@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from command_kit import available_cores, setting
 from indexed_tokens import held_out_prefix
 from webtext_audit.commands.inspect import figure, printable
-from webtext_audit.lineage.tables import has_dropped
+from webtext_audit.lineage import has_dropped
 from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, find_passage, is_too_large
 from webtext_audit.lookup.index import same_page
 from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
@@ -72,9 +72,11 @@ class Why(Command):
             # Pieces of a page are documents of their own, each with its own fate.
             stories = [Story(piece, steps, catalogue, known) for piece in story.pieces] or [story]
         else:
-            found, notes = find_passage(self.what, steps, catalogue, self.most, self.workers or available_cores())
-            stories = [Story(url, steps, catalogue, known) for url in found]
-        told = [self._with_training(story) for story in stories]
+            urls, notes = find_passage(self.what, steps, catalogue, self.most, self.workers or available_cores())
+            stories = [Story(url, steps, catalogue, known) for url in urls]
+        told = [story.as_dict() for story in stories]
+        for story, found in zip(stories, told, strict=True) if self.run else ():
+            found["training"] = seen_in_training(self.run, story.tokens)
         text = "\n\n".join([*map(_shown, told), *notes])
         return Findings(printable(text), {"stories": told, "notes": notes})
 
@@ -95,12 +97,6 @@ class Why(Command):
                 "searched: make it again with --keep-dropped."
             )
         raise InputError(f"no stage below {self.folder} has met the URL {candidates[0]}: check its spelling.{hint}")
-
-    def _with_training(self, story: Story) -> dict[str, Any]:
-        found = story.as_dict()
-        if self.run:
-            found["training"] = seen_in_training(self.run, story.tokens)
-        return found
 
 
 def steps_of(folder: str, run: str) -> list[Step]:

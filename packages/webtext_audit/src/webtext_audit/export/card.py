@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, TopDomains, features, sum_of
+from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, TopDomains, by_size, features
 
 README, DOMAINS = "README.md", "top_domains.csv"
 UNKNOWN = "unknown"
@@ -61,7 +61,7 @@ def header(corpus: Corpus) -> str:
     import yaml
 
     documents, size, _ = corpus.measures.total
-    languages = [name.partition("-")[0] for name, _ in _by_size(corpus.measures.languages) if name]
+    languages = [name.partition("-")[0] for name, _ in by_size(corpus.measures.languages) if name]
     values = {
         **({"language": list(dict.fromkeys(languages))} if languages else {}),
         "license": corpus.license,
@@ -127,10 +127,6 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _by_size(counts: dict[str, Count]) -> list[tuple[str, Count]]:
-    return sorted(counts.items(), key=lambda entry: (-entry[1][1], entry[0]))
-
-
 def _percent(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "0.0%"
 
@@ -144,7 +140,7 @@ def _sources(corpus: Corpus) -> Iterable[str]:
     domains = corpus.measures.domains_by_size
     rows = [[f"`{name}`", *_numbers(count, size)] for name, count in domains[:SHOWN_DOMAINS]]
     if len(domains) > SHOWN_DOMAINS:
-        others = sum_of(count for _, count in domains[SHOWN_DOMAINS:])
+        others = [sum(column) for column in zip(*(count for _, count in domains[SHOWN_DOMAINS:]), strict=True)]
         rows.append([f"{len(domains) - SHOWN_DOMAINS:,} other domains", *_numbers(others, size)])
     if NO_DOMAIN in corpus.measures.domains:
         rows.append(["no web address", *_numbers(corpus.measures.domains[NO_DOMAIN], size)])
@@ -227,17 +223,15 @@ def _settings(step: dict[str, Any]) -> str:
     for name, value in step.get("settings", {}).items():
         if value not in ("", [], None) and name != "keep_dropped":
             values = value if isinstance(value, list) else [value]
-            texts = [_without_folders(one) if isinstance(one, str) else _json(one) for one in values]
+            texts = [
+                _without_folders(one) if isinstance(one, str) else msgspec.json.encode(one).decode() for one in values
+            ]
             shown.append(f"{plain(name)} {plain(', '.join(texts))}")
     return "; ".join(shown)
 
 
 def _without_folders(value: str) -> str:
     return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if _PATH.match(value) else value
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _classification(corpus: Corpus) -> Iterable[str]:
@@ -289,7 +283,7 @@ def _deduplication(corpus: Corpus) -> Iterable[str]:
 
 def _languages(corpus: Corpus) -> Iterable[str]:
     size = corpus.measures.total[1]
-    rows = [[name or "not recorded", *_numbers(count, size)] for name, count in _by_size(corpus.measures.languages)]
+    rows = [[name or "not recorded", *_numbers(count, size)] for name, count in by_size(corpus.measures.languages)]
     yield "## Languages"
     yield _table(["language", "documents", "bytes", "GPT-2 tokens", "share of bytes"], rows)
     yield "As a detector told them from the text; such a verdict may be wrong."

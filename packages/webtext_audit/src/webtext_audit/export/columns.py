@@ -12,7 +12,7 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -157,16 +157,8 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """The schema of the Parquet files."""
     import pyarrow as pa
 
-    of_kind = {
-        "string": pa.string(),
-        "bool": pa.bool_(),
-        "int": pa.int64(),
-        "float": pa.float64(),
-        "time": pa.timestamp("s", "UTC"),
-    }
-
     def type_of(column: Column) -> pa.DataType:
-        inner = of_kind[column.kind.removeprefix(f"{_LIST} of ")]
+        inner = pa.timestamp("s", "UTC") if column.kind == "time" else pa.type_for_alias(DTYPES[column.kind])
         return pa.list_(inner) if column.is_list else inner
 
     fields = [("url", pa.string()), ("text", pa.string())]
@@ -180,11 +172,10 @@ def features(columns: Iterable[Column]) -> list[dict[str, Any]]:
     return [*fixed, *chosen, {"name": REST, "dtype": "string"}]
 
 
-def times_of(columns: Iterable[Column], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows with the values of columns of times as times."""
+def times_in(columns: Iterable[Column]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What makes times of a row's values in columns of times."""
     names = [column.name for column in columns if column.kind == "time"]
-    for row in rows:
-        yield {**row, **{name: datetime.datetime.fromisoformat(row[name]) for name in names if name in row}}
+    return lambda row: row | {name: datetime.datetime.fromisoformat(row[name]) for name in names if name in row}
 
 
 MOST_KEYS = 1000
@@ -216,10 +207,12 @@ class Measures(Figures):
 
     def add(self, document: Document, size: int, tokens: int) -> None:
         """Count one document of `size` bytes and `tokens` tokens."""
+        found = document.metadata.get("language")
+        language = found if isinstance(found, str) and _LANGUAGE.fullmatch(found) else ""
         for count in (
             self.total,
             self.domains.setdefault(proper_domain(document.url), [0, 0, 0]),
-            self.languages.setdefault(_language_of(document), [0, 0, 0]),
+            self.languages.setdefault(language, [0, 0, 0]),
         ):
             count[0] += 1
             count[1] += size
@@ -235,20 +228,19 @@ class Measures(Figures):
 
     @property
     def domains_by_size(self) -> list[tuple[str, Count]]:
-        """The domains with the most bytes first (ties by name), without the documents that have none."""
-        named = ((name, count) for name, count in self.domains.items() if name != NO_DOMAIN)
-        return sorted(named, key=lambda entry: (-entry[1][1], entry[0]))
+        """The domains with the most bytes first, without the documents that have none."""
+        return [entry for entry in by_size(self.domains) if entry[0] != NO_DOMAIN]
+
+
+def by_size(counts: Mapping[str, Count]) -> list[tuple[str, Count]]:
+    """Names with their counts, the ones with the most bytes first (ties by name)."""
+    return sorted(counts.items(), key=lambda entry: (-entry[1][1], entry[0]))
 
 
 def proper_domain(url: str) -> str:
     """`domain_of` where that has the form of a domain or of an address in IPv4, else `NO_DOMAIN`."""
     name = domain_of(url).lower()
     return name if _DOMAIN.fullmatch(name) and not name.startswith("-") else NO_DOMAIN
-
-
-def _language_of(document: Document) -> str:
-    found = document.metadata.get("language")
-    return found if isinstance(found, str) and _LANGUAGE.fullmatch(found) else ""
 
 
 @dataclass(frozen=True)
@@ -283,11 +275,3 @@ class TopDomains:
             # 10% of 30 is 3, though 0.1 * 30 is a little more.
             return math.ceil(round(self.share * domains, 6))
         return min(domains, self.number or 0)
-
-
-def sum_of(counts: Iterable[Count]) -> Count:
-    """All of them together."""
-    total = [0, 0, 0]
-    for count in counts:
-        total = [a + b for a, b in zip(total, count, strict=True)]
-    return total

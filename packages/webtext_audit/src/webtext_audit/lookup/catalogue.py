@@ -18,7 +18,17 @@ from typing import Any
 
 from indexed_tokens import IndexedTokens
 from webtext_audit.lookup import index as entries
-from webtext_audit.lookup.index import SMALL_BYTES, Hit, Index, Wanted, open_indices, url_hash
+from webtext_audit.lookup.index import (
+    CERTAIN_WORDS,
+    RUN,
+    SMALL_BYTES,
+    Hit,
+    Index,
+    Wanted,
+    of_passage,
+    open_indices,
+    url_hash,
+)
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
@@ -128,17 +138,15 @@ class Catalogue:
 
     def passages(self, step: Step) -> Index | None:
         """The fingerprints of a step's texts, built now if need be; None where there are no shards of documents."""
-        if step.state is None or not step.shards() or self._is_urls(step):
+        if (
+            step.state is None or not step.shards() or step.stage in ("urls", "blacklist")
+        ):  # whose shards hold URLs alone
             return None
         if not self.has(step, PASSAGES):
             rows = sum(step.record["shards"].values())
-            wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {}, rows)
+            wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {"words": RUN}, rows)
             self._add([wanted], "why: index of passages")
         return self._open[step.name, PASSAGES]
-
-    def _is_urls(self, step: Step) -> bool:
-        """Whether its shards hold URLs without texts."""
-        return step.stage in ("urls", "blacklist")
 
 
 def joined(step: Step, tokens: Mapping[str, Sequence[int]]) -> list[int] | None:
@@ -175,9 +183,6 @@ def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
     return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"])
 
 
-REPORT_EVERY = 256
-
-
 def normalised(text: str) -> str:
     """A text with single spaces for all its white space."""
     return " ".join(text.split())
@@ -190,8 +195,6 @@ def find_passage(
 
     Raises InputError if there are none.
     """
-    from webtext_audit.lookup.passages import CERTAIN_WORDS, of_passage
-
     wanted = normalised(passage)
     keys, is_certain = of_passage(wanted)
     searched = []
@@ -267,12 +270,6 @@ def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
 
 def _read_shard(task: Task, context: Context) -> list[str]:
     """Task: the identities of documents of a shard, up to a number, that hold a passage."""
-    found: list[str] = []
-    for count, document in enumerate(read_documents(task.inputs[0]), 1):
-        if task.hints["wanted"] in normalised(document.text):
-            found.append(document.id)
-            if len(found) == task.hints["most"]:
-                break
-        if count % REPORT_EVERY == 0:
-            context.report(count)
-    return found
+    documents = context.counted(read_documents(task.inputs[0]))
+    holding = (document.id for document in documents if task.hints["wanted"] in normalised(document.text))
+    return list(itertools.islice(holding, task.hints["most"]))

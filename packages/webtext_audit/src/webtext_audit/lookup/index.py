@@ -10,8 +10,7 @@ few pages for each file. Memory to build it is that of one file's hashes a proce
 
 An index holds the hashes of the rows of one file, by URL, by passage, or by place in the shuffle.
 
-Each function is called in a worker process with the file, its options, and a function that gets the number of rows
-done.
+Each function is called in a worker process with the file, its options, and the context of the task.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,8 @@ import xxhash
 from command_kit import parse_json
 from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep import storage
-from webtext_prep.documents.document import Document
+from webtext_prep.dedup.passages import minima
+from webtext_prep.documents.document import Document, batches
 from webtext_prep.documents.folders.partitions import save_array
 from webtext_prep.documents.folders.shards import format_of, read_documents
 from webtext_prep.documents.folders.stage_record import Step
@@ -46,6 +47,7 @@ from webtext_prep.reddit.rows import Submission, link_or_own_url, read_blocks, r
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.fingerprints import Shingling, shingle_sequences
 from webtext_prep.tokens.runs import encoding_refused, shuffle_key
 from webtext_prep.urls.urls import url_key, without_any_credentials, without_credentials
 
@@ -67,8 +69,8 @@ class Wanted:
         step: whose output it belongs to.
         kind: the name of its folder.
         files: the indexed ones.
-        entries: the hashes of one file: called in worker processes with the file, the options and a function that is
-            told how many rows are done.
+        entries: the hashes of one file: called in worker processes with the file, the options and the context of the
+            task, which counts the rows that are done.
         options: what the hashes depend on besides, as picklable values.
         rows: how many rows there are, for the progress; 0 if that is unknown.
     """
@@ -76,17 +78,15 @@ class Wanted:
     step: Step
     kind: str
     files: tuple[Location, ...]
-    entries: Callable[[Location, dict[str, Any], Callable[[int], None]], Entries]
+    entries: Callable[[Location, dict[str, Any], Context], Entries]
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     rows: int = 0
 
     @property
     def folder(self) -> Path:
-        """Where it lies. Raises InputError for an output that is not on this machine."""
-        state = self.step.state
-        if state is None:
-            raise InputError(f"{self.step.name} is not on this machine: copy it here to look into it.")
-        return state / FOLDER / self.step.sha256[:16] / self.kind
+        """Where it lies; the catalogue asks of outputs on this machine alone."""
+        assert self.step.state is not None
+        return self.step.state / FOLDER / self.step.sha256[:16] / self.kind
 
 
 @dataclass(frozen=True)
@@ -114,43 +114,32 @@ class Index:
         self.rows: npt.NDArray[np.uint32] = _mapped(folder / "rows.npy")
         self.ends: list[int] = parse_json((folder / "files.json").read_bytes())["ends"]
 
-    def segments(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]]:
-        """The sorted hashes of each file, and their rows."""
+    def _rows_of(self, key: int) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
+        """Of each file, how many of its hashes are lower than one, and the rows that have it, in their order."""
+        wanted = self.keys.dtype.type(key)
         begin = 0
         for end in self.ends:
-            yield self.keys[begin:end], self.rows[begin:end]
+            keys = self.keys[begin:end]
+            left, right = (int(np.searchsorted(keys, wanted, side=side)) for side in ("left", "right"))
+            yield left, self.rows[begin + left : begin + right]
             begin = end
 
     def find(self, key: int) -> list[Hit]:
         """The rows of that hash, in the order of the files and rows."""
-        wanted = self.keys.dtype.type(key)
-        found = []
-        for number, (keys, rows) in enumerate(self.segments()):
-            begin = int(np.searchsorted(keys, wanted, side="left"))
-            while begin < len(keys) and keys[begin] == wanted:
-                found.append(Hit(number, self.files[number], int(rows[begin])))
-                begin += 1
-        return found
+        by_file = enumerate(self._rows_of(key))
+        return [Hit(number, self.files[number], int(row)) for number, (_, rows) in by_file for row in rows]
 
     def count(self, key: int) -> int:
         """How many rows have that hash."""
-        wanted = self.keys.dtype.type(key)
-        sides = (
-            (np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")) for keys, _ in self.segments()
-        )
-        return sum(int(right) - int(left) for left, right in sides)
+        return sum(len(rows) for _, rows in self._rows_of(key))
 
     def rank(self, key: int, hit: Hit) -> int:
         """How many rows of all files come before a row that has that hash, in the order of the hashes."""
-        wanted = self.keys.dtype.type(key)
         before = 0
-        for number, (keys, rows) in enumerate(self.segments()):
-            left, right = (int(np.searchsorted(keys, wanted, side=side)) for side in ("left", "right"))
-            before += left
-            if number < hit.number:
-                before += right - left
-            elif number == hit.number:
-                before += int((rows[left:right] < hit.row).sum())
+        for number, (lower, rows) in enumerate(self._rows_of(key)):
+            before += lower
+            if number <= hit.number:
+                before += len(rows) if number < hit.number else int((rows < hit.row).sum())
         return before
 
 
@@ -218,7 +207,7 @@ def _scratch(wanted: Wanted) -> Path:
 
 def _index_file(task: Task, context: Context) -> None:
     """Task: the sorted hashes of one file and their rows, by hash and then by row."""
-    keys, rows = task.hints["entries"](task.inputs[0], task.hints["options"], context.report)
+    keys, rows = task.hints["entries"](task.inputs[0], task.hints["options"], context)
     order = np.lexsort((rows, keys))
     save_array(task.outputs[1], rows[order])
     save_array(task.outputs[0], keys[order])
@@ -260,10 +249,6 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
         return np.load(path, allow_pickle=False)
 
 
-REPORT_EVERY = 4096
-Report = Callable[[int], None]
-
-
 def url_hash(url: str) -> int:
     """64 bits that two URLs of one page share, as `url_key` decides."""
     return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"))
@@ -273,22 +258,14 @@ class _Url(msgspec.Struct):
     url: str
 
 
-def _entries(keyed: Iterable[tuple[int, int]], dtype: type = np.uint64, report: Report = lambda count: None) -> Entries:
+def _entries(keyed: Iterable[tuple[int, int]], context: Context) -> Entries:
     """Arrays of (hash, row) pairs."""
-
-    def numbers() -> Iterator[int]:
-        for count, (key, row) in enumerate(keyed, 1):
-            yield key
-            yield row
-            if count % REPORT_EVERY == 0:
-                report(count)
-
-    pairs = np.fromiter(numbers(), np.uint64).reshape(-1, 2)
-    report(len(pairs))
-    return pairs[:, 0].astype(dtype), pairs[:, 1].astype(np.uint32)
+    numbers = itertools.chain.from_iterable(context.counted(keyed))
+    pairs = np.fromiter(numbers, np.uint64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1].astype(np.uint32)
 
 
-def urls(shard: Location, options: dict[str, Any], report: Report) -> Entries:
+def urls(shard: Location, options: dict[str, Any], context: Context) -> Entries:
     """The URLs of a shard, or of another table of JSON lines, whose key `options["key"]` holds them."""
     key = options.get("key", "url")
     found: Iterable[str]
@@ -303,22 +280,22 @@ def urls(shard: Location, options: dict[str, Any], report: Report) -> Entries:
     else:
         found = (document.url for document in read_documents(shard))
     try:
-        return _entries(((url_hash(url), row) for row, url in enumerate(found)), report=report)
+        return _entries(((url_hash(url), row) for row, url in enumerate(found)), context)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"{shard} holds a line without a URL ({error}).") from error
 
 
-def listed(place: Location, options: dict[str, Any], report: Report) -> Entries:
+def listed(place: Location, options: dict[str, Any], context: Context) -> Entries:
     """The URLs of a list that a user gave; a row is the number of its line, or of the row of a table, less one."""
-    return _entries(((url_hash(row.url), line) for line, row in listed_rows(place)), report=report)
+    return _entries(((url_hash(row.url), line) for line, row in listed_rows(place)), context)
 
 
-def submitted(dump: Location, options: dict[str, Any], report: Report) -> Entries:
+def submitted(dump: Location, options: dict[str, Any], context: Context) -> Entries:
     """The pages that the submissions of a dump link to; a row is the number of its line, less one."""
     blocks = (read_rows(block) for block, _ in read_blocks(dump, None, 0))
     rows = enumerate(itertools.chain.from_iterable(blocks))
     pages = ((link_or_own_url(row), line) for line, row in rows if isinstance(row, Submission))
-    return _entries(((url_hash(url), line) for url, line in pages), report=report)
+    return _entries(((url_hash(url), line) for url, line in pages), context)
 
 
 def listed_rows(place: Location) -> Iterator[tuple[int, Document]]:
@@ -337,7 +314,7 @@ def row_of(place: Location, number: int) -> Document | None:
     return next((row for line, row in listed_rows(place) if line == number), None)
 
 
-def order(shard: Location, options: dict[str, Any], report: Report) -> Entries:
+def order(shard: Location, options: dict[str, Any], context: Context) -> Entries:
     """Where the documents of a shard come in token files: by the key of their shuffle, or by number without one."""
     shuffled, seed, held_out = options["shuffle"], options["seed"], options["hold_out"]
     kept = (
@@ -345,23 +322,41 @@ def order(shard: Location, options: dict[str, Any], report: Report) -> Entries:
         for row, document in enumerate(read_documents(shard))
         if not encoding_refused(document, held_out, only_held_out=options["only_held_out"])
     )
-    return _entries(((shuffle_key(document, seed) if shuffled else row, row) for row, document in kept), report=report)
+    return _entries(((shuffle_key(document, seed) if shuffled else row, row) for row, document in kept), context)
 
 
-def passages(shard: Location, options: dict[str, Any], report: Report) -> Entries:
-    """The fingerprints of the texts of a shard; see `lookup.passages`."""
-    from webtext_audit.lookup.passages import fingerprints_of
+RUN = 8
+"""Words in a run,"""
+WINDOW = 16
+"""and runs of which one at least is kept, the one with the lowest hash: winnowing, as in `dedup.passages`."""
+CERTAIN_WORDS = RUN + WINDOW - 1 + 2
+"""Words with which a passage is found for certain; its first and last word may be parts of words."""
+PLAIN_BYTES = 1 << 20
+"""Shards of fewer bytes are done in the time in which machine code would be loaded."""
+_RUNS, _WORD = Shingling("word", RUN), re.compile(r"\w+")
 
-    keys, rows, count = [], [], 0
-    for count, document in enumerate(read_documents(shard), 1):
-        own = fingerprints_of(document.text)
-        keys.append(own)
-        rows.append(np.full(len(own), count - 1, np.uint32))
-        if count % REPORT_EVERY == 0:
-            report(count)
-    report(count)
-    nothing: Any = [np.zeros(0, np.uint32)]
-    return np.concatenate(keys or nothing), np.concatenate(rows or nothing)
+
+def passages(shard: Location, options: dict[str, Any], context: Context) -> Entries:
+    """The fingerprints of the texts of a shard, about one for nine words, each once in its text."""
+    keys, rows, compiled = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint32)], storage.size(shard) > PLAIN_BYTES
+    for documents in batches(context.counted(read_documents(shard))):
+        for runs in shingle_sequences([document.text for document in documents], _RUNS, compiled=compiled):
+            keys.append(np.unique(runs[minima(runs, min(WINDOW, len(runs)))].astype(np.uint32)))
+            rows.append(np.full(len(keys[-1]), len(rows) - 1, np.uint32))
+    return np.concatenate(keys), np.concatenate(rows)
+
+
+def of_passage(text: str) -> tuple[npt.NDArray[np.uint32], bool]:
+    """The fingerprints that tell of a passage, and whether every document that holds it has all of them.
+
+    Its first and last word are left out: they may be parts of words.
+    """
+    inner = " ".join(text.split()[1:-1])
+    if len(_WORD.findall(inner)) < RUN:
+        return np.zeros(0, np.uint32), False
+    (runs,) = shingle_sequences([inner], _RUNS, compiled=False)
+    is_certain = len(runs) >= WINDOW
+    return np.unique((runs[minima(runs, WINDOW)] if is_certain else runs).astype(np.uint32)), is_certain
 
 
 def same_page(url: str) -> list[str]:

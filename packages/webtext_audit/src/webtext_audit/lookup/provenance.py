@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, corpus_tokenizer
-from webtext_audit.lineage.tables import stage_of
+from webtext_audit.lineage import stage_of
 from webtext_audit.lookup import catalogue as kinds
 from webtext_audit.lookup.catalogue import Catalogue
 from webtext_audit.lookup.index import Hit, row_of
@@ -85,12 +85,10 @@ class Story:
         event: Event = {"stage": step.stage, "place": step.name, "verdict": UNKNOWN}
         if "finished_at" in step.run:
             event["finished_at"] = step.run["finished_at"]
-        if step.place is None:
-            self._unknown.add(id(step))
-            return {**event, "note": "its output is gone, or was made again since"}
         if step.state is None:
             self._unknown.add(id(step))
-            return {**event, "note": "its output is not on this machine"}
+            where = "gone, or was made again since" if step.place is None else "not on this machine"
+            return {**event, "note": f"its output is {where}"}
         if step.is_tokens:
             return {**event, **self._in_tokens(step)}
         return {**event, **self._in_shards(step)}

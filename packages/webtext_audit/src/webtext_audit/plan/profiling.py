@@ -10,7 +10,6 @@ reads documents also runs on a twentieth of what it reads of the sample: the dif
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from command_kit import write_json, write_text
+from command_kit import read_json, write_json, write_text
 from command_kit.command import PARENT
 from command_kit.settings import as_table, to_toml
 from webtext_audit.plan.sample import some_rows
@@ -156,9 +155,7 @@ class Measurements:
 
     def __init__(self, folder: Path, key: str, run: Run) -> None:
         self._folder, self._key, self._run = folder, key, run
-        self._entries: dict[str, dict[str, Any]] = {}
-        with contextlib.suppress(OSError, ValueError):
-            self._entries = dict(json.loads((folder / NAME).read_bytes()))
+        self._entries: dict[str, dict[str, Any]] = read_json(folder / NAME) or {}
 
     def measure(self, link: Link, before: str) -> tuple[Measured, str]:
         """Run a stage on its part of the sample, unless that is done.

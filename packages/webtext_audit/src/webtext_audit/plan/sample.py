@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import heapq
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ import msgspec
 import xxhash
 
 from command_kit import Progress, atomic_file, write_json
+from webtext_audit.lookup.index import url_hash
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
@@ -29,7 +31,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import host_of, url_key
+from webtext_prep.urls.urls import host_of
 
 NAME = "sample.json"
 FILES = "files"
@@ -40,7 +42,6 @@ MOST_HOSTS = 500_000
 """Hosts that are counted at once; a host with a smaller share of the URLs than 1 in this many may be missed."""
 KEPT_HOSTS = 1000
 """The busiest ones, which are remembered."""
-REPORT_EVERY = 10_000
 Read = Callable[[Location], Iterator[Document]]
 
 
@@ -135,33 +136,23 @@ def _by_hash(files: Sequence[Location], share: float) -> list[Location]:
     return [file for file in files if file in chosen]
 
 
-def row_hash(row: Document) -> int:
-    """64 bits, the same for two URLs that name one page."""
-    return xxhash.xxh3_64_intdigest(url_key(row.url).encode("utf-8", "surrogatepass"))
-
-
 def _of_rows(
     files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int
 ) -> Sample:
     is_list = _reads_urls(stage)
     read: Read = read_urls if is_list else read_documents
     some = list(files) if is_list else _by_hash(files, min(1.0, FILES_FOR_ROWS * share))
-    hosts, count = BusyHosts(), 0
+    hosts = BusyHosts()
 
     def hashes() -> Iterator[int]:
-        nonlocal count
-        for file in some:
-            for row in read(file):
-                if is_list:
-                    hosts.add(row.url)
-                count += 1
-                if count % REPORT_EVERY == 0:
-                    progress.update(count)
-                yield row_hash(row)
+        for row in progress.counted(itertools.chain.from_iterable(map(read, some))):
+            if is_list:
+                hosts.add(row.url)
+            yield url_hash(row.url)
 
     with Progress("plan: choosing the sample", stage.unit) as progress:
         lowest = heapq.nsmallest(at_most, hashes())
-    if not count:
+    if not (count := progress.done):
         raise InputError(f"no {stage.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")
     read_share = sum(storage.sizes(some)) / max(1, sum(storage.sizes(files)))
     total = round(count / read_share) if read_share else count
@@ -171,16 +162,8 @@ def _of_rows(
     place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
     sampled = _write_rows(some, stage, place, lambda value: value <= limit)
     rows = sampled.total()
-    busiest = hosts.most_common(KEPT_HOSTS) if is_list else []
-    return Sample(
-        "",
-        (str(place),),
-        stage.unit,
-        rows,
-        total,
-        max(1.0, total / rows),
-        {host: (number, sampled[host]) for host, number in busiest},
-    )
+    busiest = {host: (number, sampled[host]) for host, number in hosts.most_common(KEPT_HOSTS)}
+    return Sample("", (str(place),), stage.unit, rows, total, max(1.0, total / rows), busiest)
 
 
 class BusyHosts:
@@ -217,9 +200,8 @@ def _write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen:
     read: Read = read_urls if _reads_urls(stage) else read_documents
     found = Counter[str]()
     with atomic_file(place) as file_:
-        for file in files:
-            for row in read(file):
-                if is_chosen(row_hash(row)):
-                    file_.write(encode_url(row) + b"\n")
-                    found[host_of(row.url)] += 1
+        for row in itertools.chain.from_iterable(map(read, files)):
+            if is_chosen(url_hash(row.url)):
+                file_.write(encode_url(row) + b"\n")
+                found[host_of(row.url)] += 1
     return found

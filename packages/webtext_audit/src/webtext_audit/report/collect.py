@@ -17,7 +17,7 @@ import numpy as np
 
 from command_kit import Progress
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
-from webtext_audit.lineage.tables import dropped_of, has_dropped, stage_of
+from webtext_audit.lineage import dropped_of, has_dropped, stage_of
 from webtext_audit.plan.plan_file import Plan
 from webtext_audit.report.figures import (
     BINS_PER_DOUBLING,
@@ -119,14 +119,7 @@ def gather(
     outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
     examples = [entry for step in steps for entry in _examples(step, {id(s): f for s, f, _ in outcomes}, duplicates)]
     return Gathered(
-        list(ends),
-        steps,
-        [_corpus(end, sample, workers) for end in ends],
-        outcomes,
-        duplicates,
-        examples,
-        run,
-        plan,
+        list(ends), steps, [_corpus(end, sample, workers) for end in ends], outcomes, duplicates, examples, run, plan
     )
 
 
@@ -147,7 +140,9 @@ def _corpus(end: Step, sample: int, workers: int) -> Corpus:
     shards = [shard for step in steps for shard in step.shards() if storage.is_file(shard)]
     documents = sum(step.record["out"] for step in steps)
     share = _share(documents, sample)
-    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), _tokenizer_of(end))
+    own = tokenizer_path(end.place) if end.is_tokens and isinstance(end.place, Path) else None
+    tokenizer = str(own) if own is not None and own.is_file() else ""
+    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), tokenizer)
     figures = counting.over(shards, round(share * documents), workers)
     corpus = Corpus(end, steps, documents, figures)
     if end.is_tokens and isinstance(end.place, Path):
@@ -155,13 +150,6 @@ def _corpus(end: Step, sample: int, workers: int) -> Corpus:
             lengths = np.asarray(IndexedTokens(end.place).lengths)
             corpus.token_lengths, corpus.tokens = histogram_of(lengths), int(lengths.sum(dtype=np.int64))
     return corpus
-
-
-def _tokenizer_of(end: Step) -> str:
-    if end.is_tokens and isinstance(end.place, Path):
-        file = tokenizer_path(end.place)
-        return str(file) if file.is_file() else ""
-    return ""
 
 
 def histogram_of(values: np.ndarray[Any, Any]) -> LogHistogram:
@@ -233,7 +221,4 @@ def _judged_again(step: Step) -> Iterator[Document]:
         with Progress(
             f"report: examples of {step.stage}", "documents", min(MOST_JUDGED, step.record["in"])
         ) as progress:
-            for count, document in enumerate(judged, 1):
-                if document is not None:
-                    yield document
-                progress.update(count)
+            yield from (document for document in progress.counted(judged) if document is not None)

@@ -4,12 +4,14 @@ examples."""
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from command_kit import charts
 from command_kit.charts import bars, cell
+from command_kit.charts.drawing import Show
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, share, short, size
 from webtext_audit.report.collect import Corpus, Examples
@@ -20,12 +22,21 @@ MOST_ROWS = 15
 """Of a table; the rest is put together."""
 
 
-class Measured(NamedTuple):
-    """What some domains have."""
+DOCUMENTS, TEXT, TOKENS = ("documents", count), ("text", size), ("tokens", short)
+"""Columns of a table, and how their values are written."""
 
-    documents: float
-    bytes: float
-    tokens: float
+
+def _bars(
+    head: str, columns: Sequence[tuple[str, Show]], rows: Sequence[tuple[str, Sequence[float]]], whole: Sequence[float]
+) -> Markup:
+    """A table of numbers with their shares of the whole; a column of which there is nothing is left out."""
+    there = [at for at, total in enumerate(whole) if total]
+    most = [max(of[at] for _, of in rows) for at in range(len(whole))]
+    cells = [
+        [name, *(cell(columns[at][1](of[at]), share(of[at], whole[at]), of[at], most[at]) for at in there)]
+        for name, of in rows
+    ]
+    return bars([head, *(columns[at][0] for at in there)], cells)
 
 
 def domains(corpus: Corpus) -> Markup | None:
@@ -34,46 +45,29 @@ def domains(corpus: Corpus) -> Markup | None:
     if not figures.domains.names:
         return None
     rows = [
-        (name, Measured(documents * scale, bytes_ * scale, figures.tokens_in(bytes_, *counted) * scale))
+        (name, [documents * scale, bytes_ * scale, figures.tokens_in(bytes_, *counted) * scale])
         for name, (documents, bytes_, *counted) in figures.domains.top(MOST_ROWS, by=1 if figures.bytes else 0)
     ]
-    whole = Measured(figures.documents * scale, figures.bytes * scale, figures.tokens_in(figures.bytes) * scale)
+    whole = [figures.documents * scale, figures.bytes * scale, figures.tokens_in(figures.bytes) * scale]
     others = len(figures.domains.names) - len(rows)
     if others > 0 or figures.domains.is_cut:
-        rest = Measured(*(max(0.0, whole[at] - sum(of[at] for _, of in rows)) for at in range(3)))
+        rest = [max(0.0, total - sum(of[at] for _, of in rows)) for at, total in enumerate(whole)]
         rows.append((f"{'more than ' * figures.domains.is_cut}{count(others)} others", rest))
-    columns = [at for at, total in enumerate(whole) if total]
-    most = [max(measured[at] for _, measured in rows) for at in range(3)]
-    shows = (count, size, short)
-    cells = [
-        [name, *(cell(shows[at](of[at]), share(of[at], whole[at]), of[at], most[at]) for at in columns)]
-        for name, of in rows
-    ]
-    heads = ("documents", "text", "tokens")
-    return join([bars(["domain", *(heads[at] for at in columns)], cells), _notes(corpus)])
+    return join([_bars("domain", (DOCUMENTS, TEXT, TOKENS), rows, whole), _notes(corpus)])
 
 
 def _notes(corpus: Corpus) -> Markup | None:
     """How exact the figures of domains are, where they are not."""
-    figures = corpus.figures
-    notes = [sample_note(corpus)]
+    figures, notes = corpus.figures, []
+    if corpus.is_sample:
+        read = f"{count(figures.documents)} of {count(corpus.documents)} documents"
+        notes.append(f"Estimated from {read}, chosen by a hash; --all reads every one.")
     if figures.counted[0] and (figures.counted[0] < figures.bytes or corpus.is_sample):
         notes.append(f"Tokens were counted in {size(figures.counted[0])} of the text.")
     if figures.domains.is_cut:
         lost = count(figures.domains.lost * corpus.scale)
         notes.append(f"Rare domains were put together: none that is shown lacks more than {lost} documents.")
-    text = " ".join(filter(None, notes))
-    return tag("p", text, class_="note") if text else None
-
-
-def sample_note(corpus: Corpus) -> str:
-    """What the figures are of, where they are not of everything."""
-    if not corpus.is_sample:
-        return ""
-    return (
-        f"Estimated from {count(corpus.figures.documents)} of {count(corpus.documents)} documents, chosen by a hash; "
-        "--all reads every one."
-    )
+    return tag("p", " ".join(notes), class_="note") if notes else None
 
 
 def lengths(corpus: Corpus) -> Markup | None:
@@ -106,12 +100,11 @@ def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
 def languages(corpus: Corpus) -> Markup | None:
     """The languages of the documents, and of documents dropped for their language."""
     kept = [(name, values[0] * corpus.scale, "kept") for name, values in corpus.figures.languages.top(MOST_ROWS)]
-    gone: dict[str, int] = {}
+    gone = Counter[str]()
     for step in all_steps(corpus.end):
         for reason, number in step.record.get("dropped", {}).items():
             if reason.startswith("language_"):
-                name = reason.removeprefix("language_")
-                gone[name] = gone.get(name, 0) + number
+                gone[reason.removeprefix("language_")] += number
     dropped = [
         (name, float(number), "dropped") for name, number in sorted(gone.items(), key=lambda item: (-item[1], item[0]))
     ]
@@ -132,17 +125,7 @@ def kinds(corpus: Corpus) -> Markup | None:
     rows = [(name, [value * corpus.scale for value in values]) for name, values in found.top(MOST_ROWS)]
     if not rows:
         return None
-    shows = (count, size)
-    whole = [value * corpus.scale for value in found.totals()]
-    most = [max(values[at] for _, values in rows) for at in (0, 1)]
-    cells = [
-        [
-            name,
-            *(cell(show(n), share(n, of), n, top) for show, n, of, top in zip(shows, values, whole, most, strict=True)),
-        ]
-        for name, values in rows
-    ]
-    return bars(["kind of page", "documents", "text"], cells)
+    return _bars("kind of page", (DOCUMENTS, TEXT), rows, [value * corpus.scale for value in found.totals()])
 
 
 NAMES = {

@@ -62,6 +62,9 @@ class TopCounter:
     rest: list[float] = field(default_factory=list)
     lost: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.rest = self.rest or [0.0] * self.numbers
+
     def add(self, name: str, *values: float) -> None:
         """Add to the numbers of `name`."""
         found = self.names.get(name)
@@ -77,16 +80,14 @@ class TopCounter:
         """Add another counter's numbers."""
         for name, values in other.names.items():
             self.add(name, *values)
-        self.rest = [
-            a + b for a, b in zip(self.rest or [0.0] * self.numbers, other.rest or [0.0] * self.numbers, strict=True)
-        ]
+        self.rest = [a + b for a, b in zip(self.rest, other.rest, strict=True)]
         self.lost += other.lost
 
     def _cut(self) -> None:
         ordered = sorted(self.names.items(), key=lambda item: (-item[1][0], item[0]))
         self.names = dict(ordered[:MOST_NAMES])
         gone = [values for _, values in ordered[MOST_NAMES:]]
-        self.rest = [sum(column) for column in zip(*gone, self.rest or [0.0] * self.numbers, strict=True)]
+        self.rest = [sum(column) for column in zip(*gone, self.rest, strict=True)]
         self.lost += gone[0][0]
 
     @property
@@ -100,7 +101,7 @@ class TopCounter:
 
     def totals(self) -> list[float]:
         """Each number over all names."""
-        return [sum(column) for column in zip(*self.names.values(), self.rest or [0.0] * self.numbers, strict=True)]
+        return [sum(column) for column in zip(*self.names.values(), self.rest, strict=True)]
 
 
 @dataclass
@@ -164,7 +165,7 @@ class Lowest:
 
     Attributes:
         most: how many are kept.
-        entries: (key, entry), unordered.
+        entries: (key, entry), in the order of the keys.
     """
 
     most: int
@@ -172,24 +173,21 @@ class Lowest:
 
     def wants(self, key: int) -> bool:
         """Whether an entry with this key would be kept now."""
-        return len(self.entries) < self.most or key < -self.entries[0][0]
+        return len(self.entries) < self.most or key < self.entries[-1][0]
 
     def add(self, key: int, entry: Any) -> None:
         """Keep `entry` if its key is among the lowest; one key is kept once."""
-        if not self.wants(key) or any(-other == key for other, _ in self.entries):
-            return
-        heapq.heappush(self.entries, (-key, entry))
-        if len(self.entries) > self.most:
-            heapq.heappop(self.entries)
+        if self.wants(key) and all(key != other for other, _ in self.entries):
+            self.entries = sorted([*self.entries, (key, entry)], key=lambda item: item[0])[: self.most]
 
     def merge(self, other: Lowest) -> None:
         """Add another sample's entries."""
         for key, entry in other.entries:
-            self.add(-key, entry)
+            self.add(key, entry)
 
     def ordered(self) -> list[Any]:
         """The entries by their keys."""
-        return [entry for _, entry in sorted(self.entries, key=lambda item: -item[0])]
+        return [entry for _, entry in self.entries]
 
 
 KEPT_EXAMPLES = 3

@@ -12,6 +12,7 @@ from command_kit import charts, duration, hide_credentials
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
+from webtext_audit.commands.inspect import figure
 from webtext_audit.plan.plan_file import Expected, Plan, about, between
 from webtext_audit.report.collect import Corpus, Gathered
 from webtext_audit.report.funnel import Level, draw_funnel
@@ -37,23 +38,22 @@ def title_of(ends: Iterable[Step]) -> str:
 def outcome(found: Gathered) -> Iterator[str]:
     """How much of the sources is in a corpus, and what most others were dropped for, in a sentence."""
     for corpus in found.corpora[:1]:
-        steps = all_steps(corpus.end)
-        read = sum(step.record.get("in", 0) for step in steps if not step.inputs)
-        kept = corpus.end.record.get("out", 0)
+        steps, (read, kept) = all_steps(corpus.end), _read_and_kept(corpus)
         gone = Counter[str]()
         for step in steps:
             gone.update({in_words(reason, step): n for reason, n in step.record.get("dropped", {}).items()})
         if kept < read and gone:
             ((reason, number),) = gone.most_common(1)
             unit = "URLs" if any(step.stage in ("urls", "blacklist", "download") for step in steps) else "documents"
-            part = (
-                "All others"
-                if number == read - kept
-                else "Most others"
-                if 2 * number > read - kept
-                else "The largest part of the rest"
-            )
+            most = "Most others" if 2 * number > read - kept else "The largest part of the rest"
+            part = "All others" if number == read - kept else most
             yield f"{share(kept, read)} of {count(read)} {unit} are in the corpus. {part}: {reason} ({count(number)})."
+
+
+def _read_and_kept(corpus: Corpus) -> tuple[int, int]:
+    """What its sources had, and what it has."""
+    read = sum(step.record.get("in", 0) for step in all_steps(corpus.end) if not step.inputs)
+    return read, corpus.end.record.get("out", 0)
 
 
 def tiles(found: Gathered) -> Markup:
@@ -78,8 +78,7 @@ def tiles(found: Gathered) -> Markup:
 
 def _tiles_of(corpus: Corpus) -> Iterator[tuple[str, str, str]]:
     """Each figure of a corpus: what it is, the figure, and a word on it."""
-    read = sum(step.record.get("in", 0) for step in all_steps(corpus.end) if not step.inputs)
-    kept = corpus.end.record.get("out", 0)
+    read, kept = _read_and_kept(corpus)
     yield "documents", brief(kept), f"{share(kept, read)} of {brief(read)} in"
     bytes_ = corpus.figures.bytes * corpus.scale
     if bytes_:
@@ -145,10 +144,7 @@ def _rows(step: Step) -> Iterator[tuple[object, ...]]:
 
 def chains(ends: Sequence[Step], steps: Sequence[Step]) -> list[list[Step]]:
     """Steps that follow each other one by one; a new chain begins where several outputs meet or part."""
-    readers: dict[int, int] = {}
-    for step in steps:
-        for before in step.inputs:
-            readers[id(before)] = readers.get(id(before), 0) + 1
+    readers = Counter(id(before) for step in steps for before in step.inputs)
     found: dict[int, list[Step]] = {}
     for step in steps:
         only = step.inputs[0] if len(step.inputs) == 1 and not step.plain_files else None
@@ -284,13 +280,9 @@ def _pairs(values: dict[str, Any]) -> Markup:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(_value(entry) for entry in value) or "(none)"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return hide_credentials(str(value))
+        return ", ".join(map(_value, value)) or "(none)"
+    return hide_credentials(figure(value))
 
 
 HEAD = ("stage", "left, as planned", "left", "time, as planned", "time", "output, as planned", "output")

@@ -74,6 +74,7 @@ def _subtitle(found: Gathered) -> str:
 def _sections(found: Gathered) -> dict[str, list[Markup]]:
     """The sections by their headings, in order; sections without anything to show are empty."""
     corpora = found.corpora
+    planned = origin.comparison(found.plan, found.steps) if found.plan is not None else None
     kept, dropped = contents.kept_examples(corpora), list(contents.dropped_examples(found.examples))
     return {
         "What the model writes": training.written(found.run) if found.run is not None else [],
@@ -88,14 +89,9 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
         "Downloads": _headed([(step.name, contents.outcomes(of, taken)) for step, of, taken in found.outcomes]),
         "Scores": _headed([(step.name, contents.scores(step)) for step in found.steps]),
         "Duplicates": _headed([(step.name, contents.duplicates(step, of)) for step, of in found.duplicates]),
-        "Plan and what happened": _planned(found),
+        "Plan and what happened": [planned] if planned is not None else [],
         "How it was made": [origin.runs(found)],
     }
-
-
-def _planned(found: Gathered) -> list[Markup]:
-    part = origin.comparison(found.plan, found.steps) if found.plan is not None else None
-    return [] if part is None else [part]
 
 
 def _headed(parts: Sequence[Part]) -> list[Markup]:

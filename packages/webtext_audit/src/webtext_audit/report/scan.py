@@ -27,7 +27,7 @@ from webtext_audit.report.figures import (
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.tasks import REPORT_EVERY, Context, Task
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import host_of
 
@@ -81,16 +81,10 @@ class Pass(Generic[Found]):
     def rows(self, shard: Location, context: Context) -> Iterator[Document]:
         """The chosen rows of a shard."""
         if self.share >= 1:
-            rows: Iterator[tuple[int, Document]] = enumerate(read_documents(shard))
-        else:
-            limit, name = int(self.share * _SPACE), shard.name.encode("utf-8", "surrogatepass")
-            rows = read_chosen_documents(shard, lambda row: xxhash.xxh3_64_intdigest(b"%b/%d" % (name, row)) < limit)
-        number = -1
-        for number, row in rows:
-            if number % REPORT_EVERY == 0:
-                context.report(number)
-            yield row
-        context.report(number + 1)
+            return context.counted(read_documents(shard))
+        limit, name = int(self.share * _SPACE), shard.name.encode("utf-8", "surrogatepass")
+        rows = read_chosen_documents(shard, lambda row: xxhash.xxh3_64_intdigest(b"%b/%d" % (name, row)) < limit)
+        return context.counted(row for _, row in rows)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from command_kit import charts, parse_json
+from command_kit import charts, parse_json, read_json
 from command_kit.charts.curves import Axes, Curve, chart_of_any_width, legend_line, scales_of
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, short
@@ -116,15 +116,10 @@ def is_number(value: Any) -> bool:
 
 
 def _add_texts(found: TrainingRun, samples: str) -> None:
-    summaries: dict[str, Any] = {}
-    beside = found.folder.absolute().parent / PIPELINE
-    with contextlib.suppress(OSError, ValueError):
-        summaries = parse_json(beside.read_text(encoding="utf-8"))
-    if not isinstance(summaries, dict):
-        summaries = {}
+    summaries = read_json(found.folder.absolute().parent / PIPELINE)
     own = {
         name: summary
-        for name, summary in summaries.items()
+        for name, summary in (summaries.items() if isinstance(summaries, dict) else ())
         if isinstance(summary, dict) and found.folder.name in Path(str(summary.get("checkpoint", ""))).parts
     }
     found.evaluation = own.get("evaluate", {})

@@ -21,7 +21,7 @@ import msgspec
 from command_kit import setting
 from indexed_tokens import Tokenizer
 from webtext_audit.export.card import DOMAINS, README, UNKNOWN, Corpus, card, domain_list, header
-from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_of
+from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
@@ -29,19 +29,21 @@ from webtext_prep.documents.folders.shards import read_chosen_documents, read_do
 from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace_all
 from webtext_prep.documents.formats.arrow_tables import new_parquet
 from webtext_prep.documents.formats.compression import compressed
-from webtext_prep.documents.formats.parquet import GROUP_BYTES, GROUP_ROWS
+from webtext_prep.documents.formats.parquet import RowWriter
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage
-from webtext_prep.running.tasks import REPORT_EVERY, Context, Tally, Task
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
 FORMATS = {"parquet": "", "jsonl": "", "jsonl.gz": ".gz", "jsonl.zst": ".zst"}
 """Name of a format to the suffix of its compression."""
 FOLDER = "data"
+OF_STEP = ("stage", "in", "added", "out", "dropped", "notes", "settings", "facts")
+"""What the card says of a step, of its record."""
 
-Write = Callable[[Document], None]
+Write = Callable[[Document], object]
 
 
 def file_name(number: int, count: int, format_name: str) -> str:
@@ -63,44 +65,22 @@ def write_file(place: Location, columns: Sequence[Column], format_name: str) -> 
                 yield write
         else:
             with compressed(stream, FORMATS[format_name]) as lines:
-                yield lambda document: _write_line(lines, columns, document)
+                yield lambda document: lines.write(msgspec.json.encode(_row(columns, document)) + b"\n")
 
 
 def _row(columns: Sequence[Column], document: Document) -> dict[str, Any]:
     return {"url": document.url, "text": document.text, **row_of(columns, document.metadata)}
 
 
-def _write_line(lines: BinaryIO, columns: Sequence[Column], document: Document) -> None:
-    lines.write(msgspec.json.encode(_row(columns, document)) + b"\n")
-
-
 @contextlib.contextmanager
 def _parquet(stream: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
-    import pyarrow as pa
-
-    schema = arrow_schema(columns)
-    rows: list[dict[str, Any]] = []
-    held = 0
-
-    def flush() -> None:
-        nonlocal held
-        if rows:
-            file.write_table(pa.Table.from_pylist(list(times_of(columns, rows)), schema))
-        rows.clear()
-        held = 0
-
-    def write(document: Document) -> None:
-        nonlocal held
-        rows.append(_row(columns, document))
-        held += len(document.text)
-        if held >= GROUP_BYTES or len(rows) >= GROUP_ROWS:
-            flush()
-
+    schema, with_times = arrow_schema(columns), times_in(columns)
     plain = [column.name for column in columns if not column.is_list]
     indexed = [name for name in plain if name != "title"]
     with new_parquet(stream, schema, use_dictionary=indexed, write_statistics=["url", *plain]) as file:
-        yield write
-        flush()
+        writer = RowWriter(file, lambda document: with_times(_row(columns, document)))
+        yield writer.write
+        writer.flush()
 
 
 PIECE_BYTES = 16 << 20
@@ -161,31 +141,26 @@ class Export(Stage):
         measures, pieces = Measures(), list[list[int]]()
         encode = Tokenizer.gpt2().encode if self.card else None
         piece_bytes = min(PIECE_BYTES, self.shard_bytes // 4)
-        for document in read_documents(task.inputs[0]):
+        for document in context.counted(read_documents(task.inputs[0])):
             size = len(document.text.encode("utf-8", "replace"))
             measures.add(document, size, len(encode(document.text)) if encode else 0)
             if not pieces or pieces[-1][1] >= piece_bytes:
                 pieces.append([0, 0])
             pieces[-1][0] += 1
             pieces[-1][1] += size
-            if measures.total[0] % REPORT_EVERY == 0:
-                context.report(measures.total[0])
         with storage.create(task.outputs[0], durable=False) as file:
             file.write(msgspec.json.encode(measures))
-        context.report(measures.total[0])
         return {"pieces": pieces, "kinds": measures.kinds, "documents": measures.total[0]}
 
     def write(self, task: Task, context: Context) -> int:
         """Task: one file, from ranges of the documents of some shards. Returns how many it has."""
         columns = [Column(**column) for column in task.options["columns"]]
         count = 0
+        documents = context.counted(_documents_of(task.inputs, task.options["ranges"]))
         with write_file(task.outputs[0], columns, task.options["format"]) as write:
-            for document in _documents_of(task.inputs, task.options["ranges"]):
+            for document in documents:
                 write(document)
                 count += 1
-                if count % REPORT_EVERY == 0:
-                    context.report(count)
-        context.report(count)
         return count
 
     def describe(self, task: Task, context: Context) -> dict[str, int]:
@@ -230,7 +205,10 @@ class Export(Stage):
             "path": f"{FOLDER}/train-*.{job.format}",
             "files": len(files),
             "size": sum(storage.sizes(files)),
-            "steps": [_of_record(step.record) for step in all_steps(*trace_all(path.parent for path in records))],
+            "steps": [
+                {name: step.record[name] for name in OF_STEP if name in step.record}
+                for step in all_steps(*trace_all(path.parent for path in records))
+            ],
             "plain_files": len(plain),
         }
         outputs = tuple(job.output / name for name in ((README, DOMAINS) if self.card else (README,)))
@@ -291,9 +269,3 @@ def _documents_of(shards: Sequence[Location], ranges: Sequence[Sequence[int]]) -
         wanted = range(begin, end)
         chosen = read_chosen_documents(shard, wanted.__contains__)
         yield from (document for _, document in itertools.islice(chosen, len(wanted)))
-
-
-def _of_record(record: dict[str, Any]) -> dict[str, Any]:
-    """What the card says of a step."""
-    names = ("stage", "in", "added", "out", "dropped", "notes", "settings", "facts")
-    return {name: record[name] for name in names if name in record}

@@ -6,7 +6,6 @@ numbered through all shards, so that a number stands for the same document in ea
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -117,7 +116,3 @@ class Against(NamedTuple):
     first: int
     loses: str = LOSERS[0]
     hold_out: float = 0.0
-
-
-NOTHING = Against(sys.maxsize)
-"""All documents are new."""

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from webtext_prep import storage
 from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, Blocks
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, in_batches
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
 
@@ -165,7 +165,7 @@ def fingerprint_blocks(
     """
     bands, rows = bands_for(threshold)
     done = 0
-    for texts in _text_blocks(documents):
+    for texts in in_batches((document.text for document in documents), BLOCK_DOCUMENTS, BLOCK_CHARACTERS, len):
         if compiled and not done:
             check_against_datasketch(texts[:: len(texts) // 4 + 1], shingling)
         found = np.empty((bands, len(texts)), np.uint64)
@@ -176,20 +176,6 @@ def fingerprint_blocks(
             report(done + first + len(batch))
         yield len(texts), found.tobytes(), np.array([len(text) for text in texts], np.int64).tobytes()
         done += len(texts)
-
-
-def _text_blocks(documents: Iterable[Document]) -> Iterator[list[str]]:
-    """The texts of documents in blocks, none of them empty."""
-    texts: list[str] = []
-    characters = 0
-    for document in documents:
-        texts.append(document.text)
-        characters += len(document.text)
-        if len(texts) >= BLOCK_DOCUMENTS or characters >= BLOCK_CHARACTERS:
-            yield texts
-            texts, characters = [], 0
-    if texts:
-        yield texts
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.dedup.blocks import NOTHING, Against, Packed
+from webtext_prep.dedup.blocks import Against, Packed
 from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
@@ -117,34 +117,31 @@ class SetStore:
             return np.asarray(np.memmap(file, np.uint64, "r+", shape=(self._count,))), ends
 
 
+MATCH_CHARACTERS = 200
+"""The longest passage of matching text in a row of the table."""
+
+
 def matching_text(
     text: str,
     spans: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
     other: npt.NDArray[np.uint64],
-    most: int,
 ) -> str:
-    """The beginning, of at most `most` characters, of the longest passage of `text` whose shingles are all in `other`.
+    """The beginning of the longest passage of `text` whose shingles are all in `other`, in `MATCH_CHARACTERS`.
 
     Args:
         text: a text.
         spans: its shingles in order, as `fingerprints.shingle_spans` gives them.
         other: the set of another text.
-        most: characters.
     """
     hashes, starts, ends = spans
-    first, last = _longest_run(hashes, other)
-    return text[starts[first] : min(ends[last], starts[first] + most)] if last >= first else ""
-
-
-def _longest_run(hashes: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> tuple[int, int]:
-    """The first and the last of the longest run of `hashes` that are in the set `other`; (0, -1) if none is."""
     is_shared = np.isin(hashes, other)
     edges = np.flatnonzero(np.diff(is_shared, prepend=False, append=False))
-    firsts, ends = edges[::2], edges[1::2]
+    firsts, lasts = edges[::2], edges[1::2] - 1
     if not len(firsts):
-        return 0, -1
-    best = int((ends - firsts).argmax())
-    return int(firsts[best]), int(ends[best]) - 1
+        return ""
+    best = int((lasts - firsts).argmax())
+    start = starts[firsts[best]]
+    return text[start : min(ends[lasts[best]], start + MATCH_CHARACTERS)]
 
 
 MOST_PAIRS = 100_000
@@ -283,10 +280,7 @@ class Part:
         return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, whole, hashes, ends, compiled)
 
     def duplicates_at(
-        self,
-        threshold: float,
-        against: Against = NOTHING,
-        report: Callable[[int], None] = lambda decided: None,
+        self, threshold: float, against: Against, report: Callable[[int], None] = lambda decided: None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Who goes at a threshold. Documents of pages that are held out come before others of any length.
 
@@ -305,13 +299,7 @@ class Part:
 
             decide = greedy.find_duplicates
         by_rank, similarity_by_rank = decide(
-            self.hashes,
-            starts[order],
-            self.ends[order],
-            keys,
-            threshold,
-            is_old=is_old[order],
-            report=report,
+            self.hashes, starts[order], self.ends[order], keys, threshold, is_old=is_old[order], report=report
         )
         representatives = np.empty(len(order), np.int64)
         similarities = np.empty(len(order), np.float64)
@@ -337,9 +325,8 @@ class Part:
         representatives: npt.NDArray[np.int64],
         similarities: npt.NDArray[np.float64],
         shingling: Shingling,
-        most_characters: int,
     ) -> Iterator[Duplicate]:
-        """The documents of one frame that go, with up to a number of characters of matching text."""
+        """The documents of one frame that go."""
         found = Suspects.unpack(frame)
         first = int(np.searchsorted(self.numbers, np.frombuffer(found.numbers, np.int64)[0]))
         for row, content in enumerate(found.texts):
@@ -349,19 +336,13 @@ class Part:
             text = as_text(content)
             theirs = self.hashes[self.ends[other - 1] if other else 0 : self.ends[other]]
             spans = shingle_spans(text, shingling, compiled=self.compiled)
-            yield Duplicate(
-                int(self.numbers[at]),
-                as_text(self.urls[at]),
-                self.domains[at],
-                as_text(self.urls[other]),
-                self.domains[other],
-                float(similarities[at]),
-                matching_text(text, spans, theirs, most_characters),
-            )
+            number, url, duplicate_of = int(self.numbers[at]), as_text(self.urls[at]), as_text(self.urls[other])
+            similarity, match = float(similarities[at]), matching_text(text, spans, theirs)
+            yield Duplicate(number, url, self.domains[at], duplicate_of, self.domains[other], similarity, match)
 
 
 def ranking(
-    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[int] = ()
+    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[int]
 ) -> npt.NDArray[np.int64]:
     """The order in which documents are visited: the longest first, equals by URL, then by number.
 
@@ -369,11 +350,9 @@ def ranking(
         lengths: of the texts, in characters.
         urls: in UTF-8.
         numbers: their places in the input.
-        yields: documents with a higher number come after all with a lower one, for any length; all have 0 if
-            it is empty.
+        yields: documents with a higher number come after all with a lower one, for any length.
 
     Returns positions, shape (documents,).
     """
-    last = yields or [0] * len(urls)
-    order = sorted(range(len(urls)), key=lambda at: (last[at], -lengths[at], urls[at], numbers[at]))
+    order = sorted(range(len(urls)), key=lambda at: (yields[at], -lengths[at], urls[at], numbers[at]))
     return np.array(order, dtype=np.int64)

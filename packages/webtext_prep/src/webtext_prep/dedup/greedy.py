@@ -84,6 +84,18 @@ class _State(NamedTuple):
     room: npt.NDArray[np.uint64]  # as long as the longest set
 
 
+class _Work(NamedTuple):
+    """All of that, kept documents by short and by long prefixes, the threshold, and when a bucket is crowded."""
+
+    sets: _Sets
+    buckets: _Buckets
+    state: _State
+    short: _Index
+    long: _Index
+    threshold: float
+    crowded: int
+
+
 @compiled
 def _at_least(share: float, size: int) -> int:
     """The least whole number of shingles that is `share` of `size`, and at least one."""
@@ -183,8 +195,9 @@ def _may_overlap(sets: _Sets, left: int, right: int, most_apart: int) -> bool:
 
 
 @compiled
-def _compare(sets: _Sets, state: _State, document: int, other: int, threshold: float) -> None:
+def _compare(work: _Work, document: int, other: int) -> None:
     """Make `other` the representative of `document` if it is similar enough, and more so than the one it has."""
+    sets, state, threshold = work.sets, work.state, work.threshold
     if state.is_old[document] and state.is_old[other]:
         return
     size = sets.ends[document] - sets.starts[document]
@@ -219,10 +232,9 @@ def _share_a_bucket(buckets: _Buckets, left: int, right: int) -> bool:
 
 
 @compiled
-def _search_buckets(
-    sets: _Sets, buckets: _Buckets, state: _State, document: int, threshold: float, least: int, most: int
-) -> None:
+def _search_buckets(work: _Work, document: int, least: int, most: int) -> None:
     """Compare with all kept members of a document's buckets that have from `least` to `most` of them."""
+    buckets, state = work.buckets, work.state
     for band in range(buckets.of.shape[1]):
         bucket = buckets.of[document, band]
         if bucket < 0 or not least <= buckets.counts[bucket] <= most:
@@ -232,20 +244,13 @@ def _search_buckets(
             other = buckets.kept[at]
             if state.seen[other] != document + 1:
                 state.seen[other] = document + 1
-                _compare(sets, state, document, other, threshold)
+                _compare(work, document, other)
 
 
 @compiled
-def _search_index(
-    sets: _Sets,
-    buckets: _Buckets,
-    state: _State,
-    document: int,
-    threshold: float,
-    index: _Index,
-    shingles: npt.NDArray[np.uint64],
-) -> None:
+def _search_index(work: _Work, document: int, index: _Index, shingles: npt.NDArray[np.uint64]) -> None:
     """Compare with all indexed documents that share one of `shingles` and a bucket."""
+    buckets, state = work.buckets, work.state
     for shingle in shingles:
         tag = np.uint32(shingle >> np.uint64(32))
         posting = index.heads[_slot(shingle, len(index.heads))]
@@ -254,7 +259,7 @@ def _search_index(
             if index.tags[posting - 1] == tag and state.seen[other] != document + 1:
                 state.seen[other] = document + 1
                 if _share_a_bucket(buckets, document, other):
-                    _compare(sets, state, document, other, threshold)
+                    _compare(work, document, other)
             posting = index.following[posting - 1]
 
 
@@ -272,29 +277,22 @@ def _prefixes(size: int, threshold: float) -> tuple[int, int]:
 
 
 @compiled
-def _enter(sets: _Sets, state: _State, document: int, threshold: float, short: _Index, long: _Index) -> None:
+def _enter(work: _Work, document: int) -> None:
     """Put a kept document into both indexes: larger ones find it by its short prefix, smaller ones by its long one."""
+    sets, state = work.sets, work.state
     state.is_indexed[document] = True
     size = sets.ends[document] - sets.starts[document]
     if size > 0:
-        fewer, more = _prefixes(size, threshold)
+        fewer, more = _prefixes(size, work.threshold)
         _rarest(sets, document, more, state.degrees, state.room)
-        _add(short, document, state.room[:fewer])
-        _add(long, document, state.room[:more])
+        _add(work.short, document, state.room[:fewer])
+        _add(work.long, document, state.room[:more])
 
 
 @compiled
-def _keep(
-    sets: _Sets,
-    buckets: _Buckets,
-    state: _State,
-    document: int,
-    threshold: float,
-    crowded: int,
-    short: _Index,
-    long: _Index,
-) -> None:
+def _keep(work: _Work, document: int) -> None:
     """Add a document to its buckets, and all members of a bucket that is crowded now to the indexes."""
+    buckets, crowded = work.buckets, work.crowded
     for band in range(buckets.of.shape[1]):
         bucket = buckets.of[document, band]
         if bucket < 0:
@@ -305,33 +303,23 @@ def _keep(
         if count > crowded:
             # At the moment when it becomes crowded earlier ones; later this document alone.
             for at in range(first if count == crowded + 1 else first + count - 1, first + count):
-                if not state.is_indexed[buckets.kept[at]]:
-                    _enter(sets, state, buckets.kept[at], threshold, short, long)
+                if not work.state.is_indexed[buckets.kept[at]]:
+                    _enter(work, buckets.kept[at])
 
 
 @compiled
-def _decide(
-    first: int,
-    last: int,
-    first_new: int,
-    sets: _Sets,
-    buckets: _Buckets,
-    state: _State,
-    threshold: float,
-    crowded: int,
-    short: _Index,
-    long: _Index,
-) -> None:
+def _decide(work: _Work, first: int, last: int, first_new: int) -> None:
     """Decide the documents of ranks `first` to `last` - 1, when all before them are decided.
 
     Documents before the first new one have none to be compared with.
     """
     everyone = _signed(np.iinfo(np.int64).max)
+    sets, buckets, state, crowded = work.sets, work.buckets, work.state, work.crowded
     for document in range(first, last):
         if document < first_new:
-            _keep(sets, buckets, state, document, threshold, crowded, short, long)
+            _keep(work, document)
             continue
-        _search_buckets(sets, buckets, state, document, threshold, _signed(1), crowded)
+        _search_buckets(work, document, _signed(1), crowded)
         members = 0
         for band in range(buckets.of.shape[1]):
             bucket = buckets.of[document, band]
@@ -342,17 +330,17 @@ def _decide(
             by_shingles = False
             fewer, more = 0, 0
             if size > 0:  # empty sets have no shingle to be found by
-                fewer, more = _prefixes(size, threshold)
+                fewer, more = _prefixes(size, work.threshold)
                 _rarest(sets, document, more, state.degrees, state.room)
-                postings = _postings(short, state.room[:more]) + _postings(long, state.room[:fewer])
+                postings = _postings(work.short, state.room[:more]) + _postings(work.long, state.room[:fewer])
                 by_shingles = 2 * postings < members  # a step along a chain waits for memory
             if by_shingles:
-                _search_index(sets, buckets, state, document, threshold, short, state.room[:more])
-                _search_index(sets, buckets, state, document, threshold, long, state.room[:fewer])
+                _search_index(work, document, work.short, state.room[:more])
+                _search_index(work, document, work.long, state.room[:fewer])
             else:
-                _search_buckets(sets, buckets, state, document, threshold, crowded + 1, everyone)
+                _search_buckets(work, document, crowded + 1, everyone)
         if state.representatives[document] < 0:
-            _keep(sets, buckets, state, document, threshold, crowded, short, long)
+            _keep(work, document)
 
 
 @compiled
@@ -404,10 +392,10 @@ def find_duplicates(
     is_old = np.zeros(len(starts), np.bool_) if is_old is None else is_old
     first_new = len(is_old) if is_old.all() else int(np.argmin(is_old))
     state = _state(sets, large, is_old)
-    short, long = _indexes(sets, large, threshold)
+    work = _Work(sets, buckets, state, *_indexes(sets, large, threshold), threshold, crowded)
     for first in range(0, len(starts), CHUNK):
         last = min(first + CHUNK, len(starts))
-        _decide(first, last, first_new, sets, buckets, state, threshold, crowded, short, long)
+        _decide(work, first, last, first_new)
         report(last)
     return state.representatives, state.similarities
 

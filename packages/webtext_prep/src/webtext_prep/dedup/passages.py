@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from webtext_prep.dedup.blocks import runs_of
+from webtext_prep.documents.document import in_batches
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences, shingle_spans
@@ -26,9 +28,7 @@ Hashes = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
 Flags = npt.NDArray[np.bool_]
 
-WINDOW = np.dtype(
-    [("key", "<u8"), ("check", "<u8"), ("document", "<u4"), ("word", "<u4"), ("start", "<u4")],
-)
+WINDOW = np.dtype([("key", "<u8"), ("check", "<u8"), ("document", "<u4"), ("word", "<u4"), ("start", "<u4")])
 """A window: its two hashes; where it begins: the document in its shard, the word, and the character."""
 REPEAT = np.dtype([(name, "<u4") for name in ("document", "word", "count", "shard", "first", "start")])
 """A run of windows that begin earlier: document, word, and how many they are; and the document that has all of them
@@ -40,7 +40,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _WORD = re.compile(r"\w")
 
 
-def _minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
+def minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
     """Where in each run of `size` hashes the lowest one is, the first of equal ones; shape (runs,)."""
     lowest, width = (hashes & _ORDER) | np.arange(len(hashes), dtype=np.uint64), 1
     while 2 * width <= size:
@@ -70,7 +70,7 @@ class Anchored:
 
     def __init__(self, grams: Hashes, size: int) -> None:
         self._grams, self._size, self._within = grams, size, size - size // 2
-        places = _minima(grams, self._within) if len(grams) >= self._within else np.zeros(0, np.int64)
+        places = minima(grams, self._within) if len(grams) >= self._within else np.zeros(0, np.int64)
         is_new = np.ones(len(places), np.bool_)
         is_new[1:] = places[1:] != places[:-1]
         self.anchors, self.of_window = grams[places[is_new]], np.cumsum(is_new) - 1
@@ -94,10 +94,8 @@ def range_of(hashes: Hashes, ranges: int) -> npt.NDArray[np.uint16]:
 
 def add_by_range(writer: PartitionWriter, values: npt.NDArray[Any], within: npt.NDArray[np.uint16]) -> None:
     """Add values to the buckets of their ranges, each in the order given."""
-    order = np.argsort(within, kind="stable")
-    bounds = np.flatnonzero(np.diff(within[order])) + 1
-    for chosen in np.split(order, bounds) if len(order) else []:
-        writer.add_bytes(int(within[chosen[0]]), values[chosen].tobytes())
+    for number, chosen in runs_of(within):
+        writer.add_bytes(number, values[chosen].tobytes())
 
 
 def read_range(place: Location, number: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -112,16 +110,8 @@ def batches_of(
 
     Batches end with a shard, once they have `most` values.
     """
-    batch: list[tuple[int, npt.NDArray[Any]]] = []
-    count = 0
-    for shard, place in enumerate(places):
-        batch.append((shard, read_range(place, number, kind)))
-        count += len(batch[-1][1])
-        if count >= most:
-            yield batch
-            batch, count = [], 0
-    if batch:
-        yield batch
+    found = ((shard, read_range(place, number, kind)) for shard, place in enumerate(places))
+    return in_batches(found, len(places), most, lambda of_shard: len(of_shard[1]))
 
 
 def repeated(batches: Iterable[Hashes]) -> Hashes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
     from webtext_prep.dedup.candidates import Fingerprints
+    from webtext_prep.dedup.decisions import Part
 
 
 BLOCKS = "blocks.npy"
@@ -36,10 +37,6 @@ PLAIN_CHARACTERS = 12 << 20
 characters, which there are more of. Shards say little of it: pages of one template take a fiftieth of their text."""
 SORTED_DOCUMENTS = 1 << 23
 """Keys of a band that a task sorts, about, at most."""
-
-
-MATCH_CHARACTERS = 200
-"""The longest passage of matching text in a row of the table."""
 
 
 class DedupPhases(Previews):
@@ -79,13 +76,8 @@ class DedupPhases(Previews):
         urls: list[bytes] = []
         if len(task.outputs) > 3:
             documents = _with_urls(documents, urls)
-        blocks = fingerprint_blocks(
-            documents,
-            Shingling.parse(self.shingle),
-            self.similarity,
-            context.report,
-            compiled=task.hints["compiled"],
-        )
+        shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
+        blocks = fingerprint_blocks(documents, shingling, self.similarity, context.report, compiled=compiled)
         with contextlib.ExitStack() as stack:
             of_keys, of_lengths, groups = (
                 stack.enter_context(storage.create(place, durable=False)) for place in task.outputs[:3]
@@ -143,11 +135,7 @@ class DedupPhases(Previews):
             Task(
                 f"part-{shard:05}",
                 (path,),
-                (
-                    *fingerprints_of(job, shard),
-                    groups[shard],
-                    *sampling[shard : shard + 1],
-                ),
+                (*fingerprints_of(job, shard), groups[shard], *sampling[shard : shard + 1]),
                 {"source": str(path.parent) if has_folders else ""},
                 hints,
             )
@@ -209,25 +197,17 @@ class DedupPhases(Previews):
 
     def decide(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: which of the documents of one part go, and which one represents each; a bucket for each block."""
-        from webtext_prep.dedup.decisions import Decided, Part
+        from webtext_prep.dedup.decisions import Decided
 
-        blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
         # Making the sets again counts as half of the work.
-        frames = (content for _, content in _frames(task, blocks))
-        part = Part.read(
-            frames,
-            shingling,
-            context.scratch,
-            lambda read: context.report(read // 2),
-            compiled=task.hints["compiled"],
-        )
-        count, against = len(part.numbers), Against(task.options["new"], self.against_loses, self.hold_out)
+        part, against, blocks = self._part(task, context, lambda read: context.report(read // 2))
+        count, shingling = len(part.numbers), Shingling.parse(self.shingle)
         found = part.duplicates_at(
             self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
         )
         with write_partitions(task.outputs[0], len(blocks)) as writer:
             for block, content in _frames(task, blocks):
-                gone = list(part.receipts(content, *found, shingling, MATCH_CHARACTERS))
+                gone = list(part.receipts(content, *found, shingling))
                 if gone:
                     numbers = np.array([duplicate.number for duplicate in gone], np.int64)
                     relation = "duplicate_of" if numbers[0] < against.first else "superseded_by"
@@ -241,21 +221,25 @@ class DedupPhases(Previews):
 
     def examine_part(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what would become of the documents of one part at each similarity."""
-        from webtext_prep.dedup.decisions import Part
         from webtext_prep.dedup.preview import THRESHOLDS, examine
 
-        blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
-
-        def frames() -> Iterator[bytes]:
-            return (content for _, content in _frames(task, blocks))
-
-        hint = task.hints["compiled"]
-        part = Part.read(frames(), shingling, context.scratch, lambda read: None, compiled=hint)
-        count, against = len(part.numbers), Against(task.options["new"], self.against_loses, self.hold_out)
+        part, against, blocks = self._part(task, context, lambda read: None)
+        frames = (content for _, content in _frames(task, blocks))  # once more
+        count, shingling = len(part.numbers), Shingling.parse(self.shingle)
         return examine(
             part, frames, against, task.options["last"], shingling,
             lambda done: context.report(done * count // len(THRESHOLDS)),
         )  # fmt: skip
+
+    def _part(self, task: Task, context: Context, report: Callable[[int], None]) -> tuple[Part, Against, Blocks]:
+        """The suspects of a task's part, which of them are old, and the blocks of all shards."""
+        from webtext_prep.dedup.decisions import Part
+
+        blocks = Blocks.load(task.inputs[0])
+        frames = (content for _, content in _frames(task, blocks))
+        shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
+        part = Part.read(frames, shingling, context.scratch, report, compiled=compiled)
+        return part, Against(task.options["new"], self.against_loses, self.hold_out), blocks
 
     def sort_receipts(self, task: Task, context: Context) -> int:
         """Task: which documents of one shard go, and their rows of the table, in the order of the input."""

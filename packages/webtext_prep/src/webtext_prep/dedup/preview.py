@@ -29,7 +29,6 @@ STEP = 0.05
 THRESHOLDS = tuple(percent / 100 for percent in range(50, 100, 5))
 EXAMPLES = 3
 """Pairs that are shown for each similarity: some that are hardly more alike than that."""
-MATCH_CHARACTERS = 200
 EVERYTHING = 2**64 - 1
 """The highest hash of a sample that is the whole corpus."""
 _SEED = 0x5EED
@@ -49,7 +48,7 @@ def choose(hashes: npt.NDArray[np.uint64], size: int) -> int:
 
 def examine(
     part: Part,
-    frames: Callable[[], Iterable[bytes]],
+    frames: Iterable[bytes],
     against: Against,
     last: int,
     shingling: Shingling,
@@ -59,7 +58,7 @@ def examine(
 
     Args:
         part: the suspects.
-        frames: gives them once more, packed.
+        frames: the same once more, packed.
         against: which of them are old.
         last: the highest hash of the sample.
         shingling: what their sets were made with.
@@ -82,9 +81,9 @@ def examine(
         shown.append((pairs, similarities))
         report(done)
     examples: list[list[Any]] = [[] for _ in THRESHOLDS]
-    for content in frames():
+    for content in frames:
         for rows, (pairs, similarities) in zip(examples, shown, strict=True):
-            for found in part.receipts(content, pairs, similarities, shingling, MATCH_CHARACTERS):
+            for found in part.receipts(content, pairs, similarities, shingling):
                 row = {"url": found.url, **found.metadata("duplicate_of")}
                 rows.append([sample_hash(as_bytes(found.url)), without_surrogates(row)])
     return {"counts": counts, "examples": examples}

@@ -1,23 +1,27 @@
 """A document, and its form as one JSON object: `url`, all metadata, and `text`.
 
 A row of a URL list is the same without `text`. Where a page was cut into several documents, the metadata `piece` says
-which one a document is; see `Document.id`. Whether a page came before is asked of `SeenPages`.
+which one a document is; see `Document.id`. Whether a page came before is asked of `SeenPages`. A `Condition` is one on
+the metadata: `reddit_score >= 10`, `language == en`.
 """
 
 from __future__ import annotations
 
 import binascii
 import contextlib
+import operator
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import xxhash
 
+from webtext_prep.errors import InputError
 from webtext_prep.urls.urls import clean_metadata, domain_of, without_credentials
 
+Item = TypeVar("Item")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -87,10 +91,15 @@ def encode_document(document: Document) -> bytes:
     row: dict[str, Any] = {"url": document.url, **document.metadata}
     if document.text:
         row["text"] = document.text
+    return encode_json(row)
+
+
+def encode_json(value: Any) -> bytes:
+    """A JSON-like value as JSON, without the lone surrogates in its strings."""
     try:
-        return _encode(row)
+        return _encode(value)
     except UnicodeEncodeError:
-        return _encode(without_surrogates(row))
+        return _encode(without_surrogates(value))
 
 
 def without_surrogates(value: Any) -> Any:
@@ -159,18 +168,23 @@ CHARACTERS = 4 << 20
 """or until their texts have this many characters."""
 
 
-def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """The documents in order, in batches that are not empty."""
-    batch: list[Document] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if len(batch) == MOST or size >= CHARACTERS:
+def in_batches(items: Iterable[Item], most: int, size: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items in order, in batches that end with the item that makes them `most` or as large as `size`; none is empty."""
+    batch: list[Item] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += size_of(item)
+        if len(batch) == most or held >= size:
             yield batch
-            batch, size = [], 0
+            batch, held = [], 0
     if batch:
         yield batch
+
+
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents in order, in batches that are not empty."""
+    return in_batches(documents, MOST, CHARACTERS, lambda document: len(document.text))
 
 
 _DIGITS = 32
@@ -206,3 +220,45 @@ class SeenPages:
             return False
         self._keys.update([piece, in_pieces] if piece else [page])
         return True
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+_CONDITION = re.compile(rf"\s*([\w.-]+)\s*({'|'.join(_COMPARISONS)})\s*(.*?)\s*")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of one key of the metadata with a number, or with a text.
+
+    Attributes:
+        key: of the metadata; `score` is also that of Reddit (`reddit_score`).
+        comparison: one of `>=`, `<=`, `==`, `!=`, `>`, `<`.
+        value: what it is compared with.
+    """
+
+    key: str
+    comparison: str
+    value: float | str
+
+    @classmethod
+    def parse(cls, text: str, flag: str) -> Condition:
+        """`score >= 10` -> Condition("score", ">=", 10.0). Raises InputError, which names the flag."""
+        found = _CONDITION.fullmatch(text)
+        if found is None or not found[3]:
+            raise InputError(f"{flag} {text!r} is no condition: give KEY, a comparison and a value, as 'score >= 10'.")
+        try:
+            value: float | str = float(found[3])
+        except ValueError:
+            value = found[3]
+        return cls(found[1], found[2], value)
+
+    def holds(self, document: Document) -> bool:
+        """Whether it is true of a document: never where the key is missing, or holds another kind of value."""
+        known = document.metadata.get(self.key)
+        if known is None and self.key == "score":
+            known = document.metadata.get("reddit_score")
+        if isinstance(known, bool) or not isinstance(known, str if isinstance(self.value, str) else (int, float)):
+            return False
+        return bool(_COMPARISONS[self.comparison](known, self.value))

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import parse_json, write_json
+from command_kit import read_json, write_json
 from webtext_prep import storage
 from webtext_prep.documents.formats.compression import bare_name, write_zstd
 from webtext_prep.documents.formats.lines import read_utf8_from
@@ -51,11 +51,8 @@ class TaskState:
 
     def read(self) -> Any:
         """What was written last, or None."""
-        try:
-            found = parse_json(self._path.read_bytes())
-        except (OSError, ValueError):
-            return None
-        return found["value"] if found["key"] == self._key else None
+        found = read_json(self._path)
+        return found["value"] if found and found["key"] == self._key else None
 
     def write(self, value: Any) -> None:
         """Replace what was written before. Raises OSError."""

@@ -187,14 +187,9 @@ class Job(Run):
         needs = stage.preview_needs(sample, self.workers) if is_preview else stage.needs(sample, self.workers)
         if not self.engine.is_here:
             needs = dataclasses.replace(needs, memory=0)
+        written, machine = self._own.written(), self._machine
         return compare(
-            self.stage.name,
-            self.stage.unit,
-            needs,
-            output=self.output,
-            state=self.state,
-            written=self._own.written(),
-            machine=self._machine,
+            stage.name, stage.unit, needs, output=self.output, state=self.state, written=written, machine=machine
         )
 
     def _summary(self, tally: Tally, facts: dict[str, Any], *, seconds: float = 0.0, resumed: bool = False) -> Summary:

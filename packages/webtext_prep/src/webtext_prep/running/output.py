@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from command_kit import hide_credentials, parse_json, write_json, write_text
+from command_kit import hide_credentials, read_json, write_json, write_text
 from command_kit.command import print_warning
 from command_kit.settings import changes
 from webtext_prep import storage
@@ -130,9 +130,7 @@ class Output:
 
     def _read_claim(self) -> dict[str, Any] | None:
         """The stage and settings that own it, or None. Raises InputError if it, or its state, is another's."""
-        claim: dict[str, Any] | None = None
-        with contextlib.suppress(OSError, ValueError):
-            claim = parse_json((self.state / CLAIM).read_bytes())
+        claim: dict[str, Any] | None = read_json(self.state / CLAIM)
         if claim is not None and claim["stage"] != self.stage.name:
             raise InputError(
                 f"{self.place} is the output of `webtext {claim['stage']}`: give another --output, or remove it."

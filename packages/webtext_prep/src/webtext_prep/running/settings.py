@@ -119,10 +119,7 @@ class RunSettings:
     workers: int = setting(0, "tasks at once; 0 means all cores, of a cluster as many as it has", group="run")
     keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
     format: str = setting(
-        "",
-        "how to write shards (default: jsonl.zst; export: parquet)",
-        group="run",
-        choices=known_formats,
+        "", "how to write shards (default: jsonl.zst; export: parquet)", group="run", choices=known_formats
     )
     engine: str = setting("local", "where tasks run", group="run", choices=find_engines)
     state: str = setting("", "folder of this machine for what resuming needs, if the output is a URL", group="run")

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import platform
 import secrets
@@ -37,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_kit import atomic_file, hide_credentials, write_json, write_text
+from command_kit import atomic_file, hide_credentials, read_json, write_json, write_text
 from command_kit.atomic import sync_folder, waiting_lock
 from webtext_prep import storage
 from webtext_prep.errors import InputError, RetryableError, WebtextError
@@ -82,11 +81,9 @@ class OnSharedFiles:
     def of(cls, call: Call, state: Path) -> OnSharedFiles:
         """Wrap a call on the machine that starts the job. Raises OSError."""
         state = state.absolute()
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            return cls(call, state, json.loads((state / SEEN).read_bytes())["token"], str(Path.cwd()))
-        token = secrets.token_hex(8)
-        write_json(state / SEEN, {"token": token})
-        return cls(call, state, token, str(Path.cwd()))
+        if (seen := read_json(state / SEEN)) is None:
+            write_json(state / SEEN, seen := {"token": secrets.token_hex(8)})
+        return cls(call, state, seen["token"], str(Path.cwd()))
 
     def __call__(self, task: Task, context: Context) -> Any:
         """Run the task, and flush the files between phases that it made.
@@ -105,11 +102,7 @@ class OnSharedFiles:
     def _check(self) -> None:
         if (str(self.state), self.token) in _known:
             return
-        try:
-            found = json.loads((self.state / SEEN).read_bytes())["token"]
-        except (OSError, ValueError, KeyError):
-            found = None
-        if found != self.token:
+        if read_json(self.state / SEEN) != {"token": self.token}:
             raise InputError(
                 f"the machine {platform.node()} does not see the state folder {self.state}: put it on a file system "
                 "that all machines of the engine share, with --state DIR, or give --shared-scratch URL."

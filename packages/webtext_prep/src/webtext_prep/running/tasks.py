@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from command_kit import hide_credentials
+from command_kit.progress import counted
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 
 Item = TypeVar("Item")
-REPORT_EVERY = 64
-"""Documents between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,7 @@ class Context:
 
     def counted(self, items: Iterable[Item]) -> Iterator[Item]:
         """Pass `items` on, and report how many there were so far, now and then and at the end."""
-        count = 0
-        for count, item in enumerate(items, 1):
-            yield item
-            if count % REPORT_EVERY == 0:
-                self.report(count)
-        self.report(count)
+        return counted(items, self.report)
 
 
 MAX_PROBLEMS = 10
@@ -170,14 +164,8 @@ class Tally:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Tally:
         """The inverse of `as_dict`."""
-        return cls(
-            values["in"],
-            values["out"],
-            Counter(values["dropped"]),
-            Counter(values["notes"]),
-            list(values["problems"]),
-            added=values.get("added", 0),
-        )
+        dropped, notes, problems = Counter(values["dropped"]), Counter(values["notes"]), list(values["problems"])
+        return cls(values["in"], values["out"], dropped, notes, problems, added=values.get("added", 0))
 
 
 @dataclass

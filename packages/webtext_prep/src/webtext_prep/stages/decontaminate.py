@@ -1,6 +1,6 @@
 """`webtext decontaminate`: cut passages of evaluation sets out of documents, so that a model is not tested on them.
 
-The rules are the GPT-3 paper's, with the numbers that Megatron-LM's scripts use (`contamination/cutting.py`). Four
+The rules are the GPT-3 paper's, with the numbers that Megatron-LM's scripts use (`text/contamination.py`). Four
 phases: the n-grams of the evaluation texts are put into a table; each shard's documents are looked through and their
 n-grams counted (all cores); n-grams that the corpus has often are common phrases, and are left alone; each shard is
 written without the others (all cores). A document without a hit passes unchanged, at the cost of looking up its words.
@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -34,12 +34,8 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.contamination import plain
-from webtext_prep.text.contamination.cutting import cut, places_of, words_of
-
-if TYPE_CHECKING:
-    from webtext_prep.text.contamination.evaluation import NGrams
-
+from webtext_prep.text import contamination
+from webtext_prep.text.contamination import NGrams, cut, places_of, read_evaluation, words_of
 
 PLAIN_CHARACTERS = 12 << 20
 """Documents and evaluation texts of this many characters in all are done before machine code would be loaded."""
@@ -56,7 +52,7 @@ class _Matcher:
 
     def __init__(self, ngrams: NGrams, chosen: npt.NDArray[np.bool_] | None = None, *, compiled: bool = True) -> None:
         self.ngrams = ngrams
-        self._numbers = None if compiled else plain.numbers_of(ngrams.words, ngrams.starts, ngrams.sizes)
+        self._numbers = None if compiled else contamination.numbers_of(ngrams.words, ngrams.starts, ngrams.sizes)
         self._lengths = np.unique(ngrams.sizes)[::-1].astype(np.int64)
         self._chosen = np.ones(len(ngrams), np.bool_) if chosen is None else chosen
 
@@ -66,19 +62,17 @@ class _Matcher:
         numbers = map(self.ngrams.vocabulary.get, words, itertools.repeat(-1))
         own = np.fromiter(numbers, np.int32, len(words))
         if self._numbers is not None:
-            found = plain.find(own, self._numbers, self._lengths, self._chosen)
+            found = contamination.find(own, self._numbers, self._lengths, self._chosen)
         else:
-            from webtext_prep.text.contamination import matching
+            from webtext_prep.text import contamination_kernels as kernels
 
             table = self.ngrams
-            found = matching.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
+            found = kernels.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
         return list(zip(*(array.tolist() for array in found), strict=True))
 
 
 @functools.lru_cache(maxsize=1)
 def _table(place: Location, stamp: tuple[Any, ...]) -> NGrams:
-    from webtext_prep.text.contamination.evaluation import NGrams
-
     return NGrams.load(place)
 
 
@@ -134,8 +128,6 @@ class Decontaminate(Stage):
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""
-        from webtext_prep.text.contamination.evaluation import NGrams, read_evaluation
-
         texts = read_evaluation(self.setting_files(), self.evaluation_key)
         counted, compiled = context.counted(texts), task.hints["compiled"]
         ngrams = NGrams.of(counted, self.ngram, self.least_words, compiled=compiled)

@@ -54,7 +54,7 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.contamination.cutting import LINE_ENDS, cut, joined
+from webtext_prep.text.contamination import LINE_ENDS, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
 from webtext_prep.urls.held_out import is_held_out
 

@@ -46,11 +46,11 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import FilterStage, Outcome, Verdict, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.classifiers import fasttext
-from webtext_prep.text.classifiers.files import (
+from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
     PLAIN_CHARACTERS,
     Classifier,
+    check_fasttext,
     classifier_file,
     is_fasttext,
     read_classifier,
@@ -86,7 +86,7 @@ class Filter(FilterStage):
     name: ClassVar[str] = "filter"
     order: ClassVar[int] = 55
     summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifiers.kernels",)
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
 
     function: str = setting("", "the function, as FILE.py:NAME or MODULE:NAME", metavar="FILE.py:NAME")
     model: str | None = setting(None, "a classifier: what train-filter or fastText wrote", metavar="FILTER")
@@ -249,7 +249,7 @@ class Filter(FilterStage):
         if self.function:
             return super().run(job)
         if is_fasttext(self._model_file):
-            fasttext.check(self._model_file)
+            check_fasttext(self._model_file)
         total, hints = job.expected_documents(), self.hints(job)
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         places: list[tuple[Location, ...]] = [(path,) for path in job.inputs]

@@ -21,6 +21,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
 from command_kit import hide_credentials, setting
+from command_kit.progress import REPORT_EVERY
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, SeenPages, decode_document, encode_document, page_keys
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
@@ -51,7 +52,6 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
 from webtext_prep.running.tasks import (
-    REPORT_EVERY,
     CollectingTally,
     Context,
     Problems,

@@ -28,8 +28,7 @@ import xxhash
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.conditions import Condition
-from webtext_prep.documents.document import Document, batches
+from webtext_prep.documents.document import Condition, Document, batches
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
@@ -39,10 +38,17 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.classifiers import plain
-from webtext_prep.text.classifiers.files import COMPILER_BYTES, FILE, PLAIN_CHARACTERS
-from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
-from webtext_prep.text.classifiers.measures import auc, precision_at
+from webtext_prep.text import classifiers
+from webtext_prep.text.classifiers import (
+    COMPILER_BYTES,
+    FILE,
+    PLAIN_CHARACTERS,
+    LinearModel,
+    Speakers,
+    auc,
+    buckets_of,
+    precision_at,
+)
 from webtext_prep.tokens.runs import Entries, first_by_key
 
 SIDES = ("against", "good")
@@ -78,7 +84,7 @@ class TrainFilter(Stage):
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
     makes: ClassVar[Made] = "filter"
     side_files: ClassVar[tuple[str, ...]] = (FILE,)
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifiers.kernels",)
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
 
     good: tuple[str, ...] = setting((), "good documents", metavar="DIR", identity=False)
     against: tuple[str, ...] = setting((), "other documents, as with --input", metavar="DIR", identity=False)
@@ -277,10 +283,10 @@ class TrainFilter(Stage):
 def _functions(compiled: bool) -> Any:
     """The functions that learn and score: compiled ones, or others that do the same."""
     if not compiled:
-        return plain
-    from webtext_prep.text.classifiers import kernels
+        return classifiers
+    from webtext_prep.text import classifier_kernels
 
-    return kernels
+    return classifier_kernels
 
 
 class Limits(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webtext_prep.text.compiled import compiled
+from webtext_prep.text.contamination import hash_table
 
 Codes = NDArray[np.uint32]
 Floats = NDArray[np.float64]
@@ -23,6 +24,7 @@ Floats = NDArray[np.float64]
 _BASIC_PLANE = 0x10000
 _CASED_PLANES = 0x20000
 """No character above has a case, and langdetect normalizes none above the basic plane."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _RANDOM_NUMBERS = 1 << 15
 """More than seven trials of a thousand draws need, but for the unluckiest lengths of texts."""
 _COMPENSATED = sys.version_info >= (3, 12)
@@ -43,7 +45,9 @@ class Trials:
         self.languages = factory.get_lang_list()
         words = [word for word in factory.word_lang_prob_map if 1 <= len(word) <= NGram.N_GRAM]
         self._profiles = np.array([factory.word_lang_prob_map[word] for word in words], np.float64)
-        self._keys, self._rows = _hash_table(_packed(words))
+        packed = _packed(words)
+        self._rows = hash_table(packed * _FACTOR >> np.uint64(32), 2 * len(packed))
+        self._keys = np.where(self._rows >= 0, packed[self._rows], np.uint64(0))  # no word is packed to 0
         self._normalized = np.array([ord(NGram.normalize(chr(code))) for code in range(_BASIC_PLANE)], np.uint32)
         self._is_upper = np.array([chr(code).isupper() for code in range(_CASED_PLANES)])
         source = random.Random(factory.seed)
@@ -112,23 +116,8 @@ def _packed(words: list[str]) -> NDArray[np.uint64]:
 
 
 @compiled
-def _hash_table(words: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Packed words to their places, by open addressing; the key of a free slot is 0, which no word is packed to."""
-    size = 16
-    while size < 2 * len(words):
-        size *= 2
-    keys, rows = np.zeros(size, np.uint64), np.zeros(size, np.int32)
-    for row in range(len(words)):
-        slot = _slot(words[row], size)
-        while keys[slot]:
-            slot = (slot + 1) & (size - 1)
-        keys[slot], rows[slot] = words[row], row
-    return keys, rows
-
-
-@compiled
 def _slot(word: np.uint64, size: int) -> Any:
-    return np.int64((word * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & (size - 1)
+    return np.int64((word * _FACTOR) >> np.uint64(32)) & (size - 1)
 
 
 @compiled
@@ -137,7 +126,7 @@ def _extract(
     normalized: Codes,
     is_upper: NDArray[np.bool_],
     keys: NDArray[np.uint64],
-    rows: NDArray[np.int32],
+    rows: NDArray[np.int64],
     extended_is_latin: bool,
 ) -> NDArray[np.int32]:
     """`Detector.append`, `cleaning_text` and `_extract_ngrams`: rows of known n-grams of one to three characters.

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from webtext_prep.documents.document import in_batches
 from webtext_prep.errors import InputError, WebtextError
 
 SEED = 1
@@ -29,6 +30,7 @@ RECALL = 0.99
 _WORD = re.compile(r"\w+")
 _VISIBLE = re.compile(r"\S+")
 _BATCH = 1 << 20
+"""Characters of texts that are worked on at once: what bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +103,6 @@ class Texts:
         )
 
 
-def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The same texts, at most `_BATCH` characters at a time (or one longer text): what bounds the memory."""
-    first, size = 0, 0
-    for at, text in enumerate(texts):
-        if at > first and size + len(text) > _BATCH:
-            yield texts[first:at]
-            first, size = at, 0
-        size += len(text)
-    if first < len(texts):
-        yield texts[first:]
-
-
 def signatures(texts: Sequence[str], shingling: Shingling, *, compiled: bool = True) -> npt.NDArray[np.uint32]:
     """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values.
 
@@ -124,7 +114,7 @@ def signatures(texts: Sequence[str], shingling: Shingling, *, compiled: bool = T
     from webtext_prep.text import fingerprint_kernels
 
     factors, addends = _permutations()
-    for batch in _batches(texts):
+    for batch in in_batches(texts, len(texts), _BATCH, len):
         some = Texts(batch, shingling)
         found.append(fingerprint_kernels.signatures(some.data, some.ends, some.cut, some.space, factors, addends))
     return np.concatenate(found)
@@ -162,7 +152,7 @@ def _hashed(
     """In batches, the hashes of the shingles of each text, one text after another in their order, and their ends."""
     from webtext_prep.text import fingerprint_kernels
 
-    for batch in _batches(texts):
+    for batch in in_batches(texts, len(texts), _BATCH, len):
         some = Texts(batch, shingling)
         hashes = np.empty(some.most, np.uint64)
         yield hashes, fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)

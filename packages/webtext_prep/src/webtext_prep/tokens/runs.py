@@ -180,43 +180,15 @@ class EncodedShard:
             yield run
 
 
-@dataclass(frozen=True)
-class Slices:
-    """The documents of a range of keys, as they lie in the runs of several shards, one after another.
-
-    Attributes:
-        keys: of all documents, shape (documents,).
-        lengths: tokens in each.
-        tokens: all of their tokens.
-    """
-
-    keys: Keys
-    lengths: npt.NDArray[np.int64]
-    tokens: npt.NDArray[Any]
-
-    def sorted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Lengths and tokens by ascending key; documents of equal keys in the order of the shards, then as added."""
-        order = np.argsort(self.keys, kind="stable")
-        lengths = self.lengths[order]
-        begins = (np.cumsum(self.lengths) - self.lengths)[order]
-        tokens = np.empty_like(self.tokens)
-        at = 0
-        # Some documents at a time: an object for each of millions of short ones would be far more than their tokens.
-        for first in range(0, len(order), _AT_ONCE):
-            some = slice(first, first + _AT_ONCE)
-            pieces = [
-                self.tokens[a : a + n] for a, n in zip(begins[some].tolist(), lengths[some].tolist(), strict=True)
-            ]
-            size = int(lengths[some].sum())
-            np.concatenate(pieces, out=tokens[at : at + size])
-            at += size
-        return lengths, tokens
+Tokens = tuple[npt.NDArray[np.int64], npt.NDArray[Any]]
+"""How many tokens each of some documents has, and all of them, one document after another."""
 
 
-def read_slices(shards: Sequence[EncodedShard], dtype: np.dtype[Any], low: int, high: int) -> Slices:
+def read_sorted(shards: Sequence[EncodedShard], dtype: np.dtype[Any], low: int, high: int) -> Tokens:
     """All documents of `shards` whose keys are `low` to `high`, both included: one read for each run.
 
-    Raises WebtextError if a file is shorter than its table says.
+    They are in the order of their keys; those of equal keys in the order of the shards, then as added. Raises
+    WebtextError if a file is shorter than its table says.
     """
     keys, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     places: list[tuple[Path, int, int]] = []
@@ -236,7 +208,21 @@ def read_slices(shards: Sequence[EncodedShard], dtype: np.dtype[Any], low: int, 
             for _, begin, end in of_path:
                 _read_into(file, begin * dtype.itemsize, tokens[at : at + end - begin].view(np.uint8).data, path)
                 at += end - begin
-    return Slices(np.concatenate(keys), np.concatenate(lengths), tokens)
+    return _by_key(np.concatenate(keys), np.concatenate(lengths), tokens)
+
+
+def _by_key(keys: Keys, lengths: npt.NDArray[np.int64], tokens: npt.NDArray[Any]) -> Tokens:
+    order = np.argsort(keys, kind="stable")
+    begins, lengths = (np.cumsum(lengths) - lengths)[order], lengths[order]
+    found, at = np.empty_like(tokens), 0
+    # Some documents at a time: an object for each of millions of short ones would be far more than their tokens.
+    for first in range(0, len(order), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        pieces = [tokens[a : a + n] for a, n in zip(begins[some].tolist(), lengths[some].tolist(), strict=True)]
+        size = int(lengths[some].sum())
+        np.concatenate(pieces, out=found[at : at + size])
+        at += size
+    return lengths, found
 
 
 def _read_into(file: FileIO, offset: int, place: memoryview, path: Path) -> None:
@@ -309,11 +295,10 @@ class Plan:
         with atomic_file(path, durable=False) as file:
             file.write(msgspec.json.encode(self, enc_hook=bytes))
 
-    def read_part(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    def read_part(self, number: int) -> Tokens:
         """The tokens in each document of one part, and all of them. Memory is twice the part's tokens."""
         part = self.parts[number]
-        slices = read_slices(self.shards[slice(*part.shards)], np.dtype(self.draft.dtype), part.low, part.high)
-        return slices.sorted()
+        return read_sorted(self.shards[slice(*part.shards)], np.dtype(self.draft.dtype), part.low, part.high)
 
     def write_part(self, number: int, lengths: npt.NDArray[np.int64], tokens: npt.NDArray[Any]) -> Written:
         """Write what `read_part` gave to its place in the draft; returns its checksums. Raises OSError."""

@@ -15,7 +15,6 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from command_kit.atomic import UnfinishedFile, remove_leftovers_of
@@ -34,40 +33,6 @@ Accepts = Callable[[Location], bool]
 
 
 _SHOWN = 3
-
-
-@dataclass
-class Inputs:
-    """What was found to read.
-
-    Attributes:
-        files: the files to read, in order.
-        folders: the folders that were given.
-        skipped: suffix to number of files of that suffix which lie in the given folders and are not read.
-        broken_links: symbolic links in the given folders that lead nowhere.
-        special_files: pipes and devices in the given folders.
-    """
-
-    files: list[Location] = field(default_factory=list)
-    folders: list[Location] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    broken_links: list[Location] = field(default_factory=list)
-    special_files: list[Location] = field(default_factory=list)
-
-    def notes(self) -> list[str]:
-        """Sentences for the end of a command: what lay in the given folders and was not read."""
-        sentences = []
-        if self.skipped:
-            counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
-            sentences.append(f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.")
-        for files, kind in (
-            (self.broken_links, "symbolic links that lead nowhere"),
-            (self.special_files, "pipes or devices"),
-        ):
-            if files:
-                names = ", ".join(map(str, files[:_SHOWN])) + (", ..." if len(files) > _SHOWN else "")
-                sentences.append(f"not read, {len(files):,} {kind}: {names}.")
-        return sentences
 
 
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml", ".warc", ".wet")
@@ -98,36 +63,63 @@ def find_inputs(paths: Iterable[str], *, accepts: Accepts, kinds: str, output: L
 
     Raises InputError for a path that does not exist, a folder or glob without such files, or no path at all.
     """
-    search = _Search(accepts, kinds, output)
+    found = Inputs(accepts, kinds, output)
     for given in paths:
         if not given:
             raise InputError(f"an empty path was given as input: say which {kinds} to read.")
-        search.add(given)
-    if not search.found.files:
+        found.add(given)
+    if not found.files:
         raise InputError(f"no input: give {kinds} with --input.")
-    search.found.files = _without_repeats(search.found.files)
-    return search.found
+    found.files = _without_repeats(found.files)
+    return found
 
 
-class _Search:
-    """The input of one command as it is put together."""
+class Inputs:
+    """What was found to read.
+
+    Attributes:
+        files: the files to read, in order.
+        folders: the folders that were given.
+        skipped: suffix to number of files of that suffix which lie in the given folders and are not read.
+        broken_links: symbolic links in the given folders that lead nowhere.
+        special_files: pipes and devices in the given folders.
+    """
 
     def __init__(self, accepts: Accepts, kinds: str, output: Location | None) -> None:
-        self.accepts, self.kinds = accepts, kinds
-        self.output = storage.identity(output) if output is not None else None
-        self.found = Inputs()
+        self._accepts, self._kinds = accepts, kinds
+        self._output = storage.identity(output) if output is not None else None
+        self.files: list[Location] = []
+        self.folders: list[Location] = []
+        self.skipped = Counter[str]()
+        self.broken_links: list[Location] = []
+        self.special_files: list[Location] = []
+
+    def notes(self) -> list[str]:
+        """Sentences for the end of a command: what lay in the given folders and was not read."""
+        sentences = []
+        if self.skipped:
+            counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
+            sentences.append(f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.")
+        for files, kind in (
+            (self.broken_links, "symbolic links that lead nowhere"),
+            (self.special_files, "pipes or devices"),
+        ):
+            if files:
+                names = ", ".join(map(str, files[:_SHOWN])) + (", ..." if len(files) > _SHOWN else "")
+                sentences.append(f"not read, {len(files):,} {kind}: {names}.")
+        return sentences
 
     def add(self, given: str) -> None:
         """Add what one argument names."""
         place = storage.location(given)
         if storage.is_folder(place):
-            if storage.identity(place) == self.output:
+            if storage.identity(place) == self._output:
                 raise InputError(f"input and output are the same, {place}: give another --output.")
             self._add_folder(place)
         elif storage.is_file(place):
-            if not self.accepts(place):
-                raise InputError(f"{place} has the wrong suffix: here {self.kinds} are read; {self._hint(place)}")
-            self.found.files.append(place)
+            if not self._accepts(place):
+                raise InputError(f"{place} has the wrong suffix: here {self._kinds} are read; {self._hint(place)}")
+            self.files.append(place)
         elif isinstance(place, Path) and os.path.lexists(place):
             if _is_broken_link(place):
                 raise InputError(f"{place} is a symbolic link that leads nowhere: fix or remove it.")
@@ -140,28 +132,28 @@ class _Search:
             raise InputError(f"no file or folder {place}: check the path.")
 
     def _add_folder(self, folder: Location) -> None:
-        before = self.found.skipped.copy()
+        before = self.skipped.copy()
         files = list(self._files_below(folder))
         if not files:
-            raise InputError(f"no {self.kinds} in the folder {folder}{self._instead(folder, before)}")
-        self.found.files += files
-        self.found.folders.append(folder)
+            raise InputError(f"no {self._kinds} in the folder {folder}{self._instead(folder, before)}")
+        self.files += files
+        self.folders.append(folder)
 
     def _add_matches(self, pattern: Location) -> None:
         matches = [
             (match, is_folder)
             for match, is_folder in _matches(pattern)
-            if not _lies_in(storage.identity(match), self.output)
+            if not _lies_in(storage.identity(match), self._output)
         ]
         files = [file for file, is_folder in matches if not is_folder and file.name != RECORD]
         wanted = [file for file in files if self._is_readable(file)]
         folders = [folder for folder, is_folder in matches if is_folder and not wanted]
-        self.found.files += wanted
+        self.files += wanted
         for folder in folders:
             self._add_folder(folder)
         if not wanted and not folders:
             raise InputError(
-                f"no {self.kinds} match {pattern}: check the pattern (quoted, so that the shell leaves it)."
+                f"no {self._kinds} match {pattern}: check the pattern (quoted, so that the shell leaves it)."
             )
 
     def _files_below(self, folder: Location) -> Iterator[Location]:
@@ -169,7 +161,7 @@ class _Search:
 
         A folder that was met before is left out: a symbolic link may lead back.
         """
-        passed = {self.output}
+        passed = {self._output}
         remaining = [folder]
         while remaining:
             folder = remaining.pop()
@@ -196,10 +188,10 @@ class _Search:
 
     def _is_readable(self, file: Location) -> bool:
         if isinstance(file, Path) and not storage.is_file(file):
-            (self.found.broken_links if _is_broken_link(file) else self.found.special_files).append(file)
+            (self.broken_links if _is_broken_link(file) else self.special_files).append(file)
             return False
-        if not self.accepts(file):
-            self.found.skipped[_suffix(file)] += 1
+        if not self._accepts(file):
+            self.skipped[_suffix(file)] += 1
             return False
         return True
 
@@ -218,7 +210,7 @@ class _Search:
 
     def _instead(self, folder: Location, before: Counter[str]) -> str:
         """What a folder without any input holds, and what to do."""
-        others = self.found.skipped - before
+        others = self.skipped - before
         if not others:
             return ": give the folder or file that holds them."
         names = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
@@ -233,13 +225,13 @@ class _Search:
         suffix = _suffix(file)
         if suffix in (".bin", ".idx"):
             return "it holds tokens already, look at it with `webtext inspect`."
-        reads_documents = self.accepts(Path("part-00000.parquet")) and not self.accepts(Path("a.urls"))
+        reads_documents = self._accepts(Path("part-00000.parquet")) and not self._accepts(Path("a.urls"))
         if reads_documents and is_page_file(file):
             return (
                 "extract the text of pages first, with `webtext extract "
                 f"--input {shlex.quote(str(given))} --output extracted`, then give `--input extracted`."
             )
-        if reads_documents and not self.accepts(Path("a.txt")) and is_raw_file(file):
+        if reads_documents and not self._accepts(Path("a.txt")) and is_raw_file(file):
             return (
                 "turn text into documents first, with "
                 f"`webtext merge --input {shlex.quote(str(given))} --output merged`, then give `--input merged`."

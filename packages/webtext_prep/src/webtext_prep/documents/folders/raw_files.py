@@ -100,11 +100,7 @@ def file_names(files: Sequence[Location]) -> list[str]:
 
 
 def file_groups(
-    files: Sequence[Location],
-    sizes: Sequence[int],
-    alone: Container[Location] = (),
-    *,
-    at_least: int = BYTES_PER_TASK,
+    files: Sequence[Location], sizes: Sequence[int], alone: Container[Location] = (), *, at_least: int = BYTES_PER_TASK
 ) -> list[list[Location]]:
     """Files in order, small ones together: each group is one task, so that a million small files are not a million.
 

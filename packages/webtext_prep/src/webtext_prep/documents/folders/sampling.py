@@ -10,7 +10,7 @@ import io
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
@@ -56,16 +56,8 @@ class Sample:
 
     def __add__(self, other: Sample) -> Sample:
         """What both hold together."""
-        return Sample(
-            self.files + other.files,
-            self.size + other.size,
-            max(self.largest, other.largest),
-            self.text + other.text,
-            self.packed + other.packed,
-            self.written + other.written,
-            self.documents + other.documents,
-            self.excerpt + other.excerpt,
-        )
+        both = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        return Sample(**both | {"largest": max(self.largest, other.largest)})
 
     @property
     def largest_share(self) -> float:
@@ -136,8 +128,7 @@ def _begin_of(place: Location, format_name: str) -> Sample:
         if _kind(place) == ".parquet":
             return _whole_parquet(place)
         found, taken = bytearray(), 0
-        chunks = read_placed_chunks(place)
-        for chunk, taken in chunks:  # noqa: B007 - the last one counts
+        for chunk, taken in read_placed_chunks(place):  # noqa: B007 - the last one counts
             found += chunk
             if len(found) >= BYTES_READ:
                 break

@@ -67,7 +67,7 @@ def shards_in(folder: Location | str) -> list[Location]:
 
 def read_documents(shard: Location) -> Iterator[Document]:
     """The documents of one shard, in order. Raises InputError naming the file and the place that holds none."""
-    yield from _format_to_read(shard).read(shard)
+    yield from _format_of(shard).read(shard)
 
 
 def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
@@ -75,10 +75,10 @@ def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -
 
     Raises InputError as `read_documents` does; others than the chosen ones may not be looked at.
     """
-    yield from _format_to_read(shard).read_chosen(shard, is_chosen)
+    yield from _format_of(shard).read_chosen(shard, is_chosen)
 
 
-def _format_to_read(shard: Location) -> Format:
+def _format_of(shard: Location) -> Format:
     found = format_of(shard.name)
     if found is None:
         raise InputError(f"{shard} is not a document shard: turn it into documents with `webtext merge` first.")
@@ -91,9 +91,7 @@ def write_documents(shard: Location, *, durable: bool = True) -> Iterator[Docume
 
     Its suffix decides the format. Without `durable` a power cut may lose it: for shards between two phases.
     """
-    if (found := format_of(shard.name)) is None:
-        raise ValueError(f"{shard.name} has no known format")
-    with storage.create(shard, durable=durable) as stream, found.write(stream) as writer:
+    with storage.create(shard, durable=durable) as stream, _format_of(shard).write(stream) as writer:
         yield writer
 
 

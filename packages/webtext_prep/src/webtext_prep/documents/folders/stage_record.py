@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from command_kit import parse_json
+from command_kit import parse_json, read_json
 from webtext_prep import storage
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
@@ -105,10 +105,7 @@ def record_beside(file: Location) -> Location | None:
     for suffix in TOKEN_SUFFIXES:
         if file.name.endswith(suffix):
             beside = file.with_name(f"{file.name.removesuffix(suffix)}.json")
-            with contextlib.suppress(InputError):  # any file may have that name
-                if read_record(beside.parent, beside.name) is not None:
-                    return beside
-            return None
+            return beside if _is_record(beside) else None
     folder = stage_folder(file.parent)
     return folder / RECORD if read_record(folder) is not None else None
 
@@ -142,18 +139,14 @@ def files_by_record(inputs: Iterable[Location]) -> tuple[list[Location], list[Lo
 
     Raises InputError for a damaged record.
     """
-    folders: dict[Location, Location | None] = {}
+    beside: dict[Location, Location | None] = {}
     records: dict[Location, None] = {}
     plain: list[Location] = []
     for file in inputs:
-        if file.name.endswith(TOKEN_SUFFIXES):
-            record = record_beside(file)
-        else:
-            folder = file.parent
-            if folder not in folders:
-                folders[folder] = record_beside(file)
-            record = folders[folder]
-        if record is None:
+        place = file if file.name.endswith(TOKEN_SUFFIXES) else file.parent
+        if place not in beside:
+            beside[place] = record_beside(file)
+        if (record := beside[place]) is None:
             plain.append(file)
         else:
             records[record] = None
@@ -321,6 +314,7 @@ def _record_path(place: Location) -> tuple[Location, Location] | None:
 
 
 def _is_record(path: Location) -> bool:
+    """Whether it is a record: any file may have such a name."""
     with contextlib.suppress(InputError):
         return read_record(path.parent, path.name) is not None
     return False
@@ -412,8 +406,5 @@ def _digest(record_path: Location) -> str:
 
 def _read_run(place: Location) -> dict[str, Any]:
     """How the output was made, if its state lies next to it."""
-    found: Any = None
-    if isinstance(place, Path):
-        with contextlib.suppress(OSError, ValueError):
-            found = parse_json((state_of(place) / RUN).read_bytes())
+    found = read_json(state_of(place) / RUN) if isinstance(place, Path) else None
     return found if isinstance(found, dict) else {}

@@ -83,12 +83,7 @@ def _sizes(array: pa.Array) -> npt.NDArray[np.int64]:
         # Each of 16 bytes, the first four of which are the length.
         views = np.frombuffer(array.buffers()[1] or b"", np.int32)[::4][array.offset : array.offset + len(array)]
         return np.where(array.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
-    if (
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
-    ):
+    if kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if pa.types.is_struct(kind):
         return sum(map(_sizes, array.flatten()), np.zeros(len(array), np.int64))
@@ -117,7 +112,6 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any] | ValueError]:
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with times cut off to microseconds: Python's own types hold no more."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     for number, column in enumerate(batch.schema):
         kind = column.type
@@ -127,7 +121,7 @@ def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
             shorter = pa.duration("us")
         else:
             continue
-        batch = batch.set_column(number, column.name, pc.cast(batch.column(number), shorter, safe=False))
+        batch = batch.set_column(number, column.name, batch.column(number).cast(shorter, safe=False))
     return batch
 
 

@@ -8,12 +8,12 @@ columns are metadata.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import msgspec
 
-from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.document import Document, encode_json, without_surrogates
 from webtext_prep.documents.formats.arrow_tables import new_parquet, read_rows
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.errors import InputError
@@ -39,26 +39,25 @@ def _schema() -> pa.Schema:
     return pa.schema([(name, pa.string()) for name in ("url", "text", *COLUMNS, REST)])
 
 
-class _RowWriter(DocumentWriter):
-    def __init__(self, file: pq.ParquetWriter) -> None:
+class RowWriter(DocumentWriter):
+    """Writes documents, as the rows that `row_of` makes of them, in groups to an open file."""
+
+    def __init__(self, file: pq.ParquetWriter, row_of: Callable[[Document], dict[str, Any]]) -> None:
         super().__init__()
-        self._file = file
-        self._rows: list[dict[str, str | None]] = []
+        self._file, self._row_of = file, row_of
+        self._rows: list[dict[str, Any]] = []
         self._bytes = 0
 
     def write(self, document: Document) -> None:
-        rest = dict(document.metadata)
-        row: dict[str, str | None] = {"url": document.url, "text": document.text}
-        for name in COLUMNS:
-            row[name] = rest.pop(name) if isinstance(rest.get(name), str) else None
-        row[REST] = _encoded(rest) if rest else None
-        self._rows.append(row)
+        """See `DocumentWriter`."""
+        self._rows.append(self._row_of(document))
         self._bytes += len(document.text)
         self.written += 1
         if self._bytes >= GROUP_BYTES or len(self._rows) >= GROUP_ROWS:
             self.flush()
 
     def flush(self) -> None:
+        """Write the rows since the last group as one."""
         import pyarrow as pa
 
         if not self._rows:
@@ -71,11 +70,13 @@ class _RowWriter(DocumentWriter):
         self._rows, self._bytes = [], 0
 
 
-def _encoded(values: dict[str, Any]) -> str:
-    try:
-        return msgspec.json.encode(values).decode()
-    except UnicodeEncodeError:
-        return msgspec.json.encode(without_surrogates(values)).decode()
+def _row(document: Document) -> dict[str, str | None]:
+    rest = dict(document.metadata)
+    row: dict[str, str | None] = {"url": document.url, "text": document.text}
+    for name in COLUMNS:
+        row[name] = rest.pop(name) if isinstance(rest.get(name), str) else None
+    row[REST] = encode_json(rest).decode() if rest else None
+    return row
 
 
 class Parquet(Format):
@@ -105,7 +106,7 @@ class Parquet(Format):
         """See `Format`."""
         indexed = ["domain", "language"]
         with new_parquet(stream, _schema(), use_dictionary=indexed, write_statistics=["url", *indexed]) as file:
-            writer = _RowWriter(file)
+            writer = RowWriter(file, _row)
             yield writer
             writer.flush()
 

@@ -57,11 +57,9 @@ def _batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 def _valid_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | ValueError]:
-    import pyarrow as pa
-
     try:
         batch.validate(full=True)
-    except pa.ArrowInvalid as error:
+    except ValueError as error:
         if batch.num_rows <= 1:
             yield ValueError(str(error).split("\n")[0])
             return

@@ -19,11 +19,12 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import codec
 from webtext_prep.running.clusters import slurm_commands as commands
+from webtext_prep.running.clusters import slurm_job
 from webtext_prep.running.clusters.slurm_commands import JobState, SlurmError
 from webtext_prep.running.clusters.slurm_job import JobArray, arrays_in, stamps
 from webtext_prep.running.engines.base import MAX_ATTEMPTS, Attempts, Call, OnProgress, libraries_of, stage_of
@@ -52,20 +53,6 @@ _ENDS = {
     "PREEMPTED": "was preempted",
     "FORGOTTEN": "ended without a result, and Slurm does not know why",
 }
-
-
-class Submitting(NamedTuple):
-    """How tasks become jobs.
-
-    Attributes:
-        options: of sbatch.
-        tasks_per_job: how many tasks a job has.
-        at_once: how many jobs run at once, 0 for as many as Slurm lets.
-    """
-
-    options: Sequence[str]
-    tasks_per_job: int
-    at_once: int
 
 
 @dataclass
@@ -123,13 +110,17 @@ class Waiting:
     """One run of tasks; for the arguments see `Engine.run`.
 
     Args:
-        how: how tasks become jobs.
+        options: of sbatch.
+        tasks_per_job: how many tasks a job has.
+        at_once: how many jobs run at once, 0 for as many as Slurm lets.
     """
 
     def __init__(
-        self, call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress, how: Submitting
-    ) -> None:
-        self._tasks, self._scratch, self._on_progress, self._how = tasks, scratch, on_progress, how
+        self, call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress,
+        options: Sequence[str], tasks_per_job: int, at_once: int,
+    ) -> None:  # fmt: skip
+        self._tasks, self._scratch, self._on_progress = tasks, scratch, on_progress
+        self._options, self._tasks_per_job, self._at_once = options, tasks_per_job, at_once
         self._folder = scratch / FOLDER
         self._versions = versions_here(libraries_of(call))
         self._label = getattr(stage_of(call), "name", "") or getattr(call, "__name__", "tasks")
@@ -220,24 +211,20 @@ class Waiting:
         """Line up tasks to be submitted; one that has failed gets a job of its own."""
         alone = [[position] for position in sorted(positions) if self._attempts.failed(position)]
         others = [position for position in sorted(positions) if not self._attempts.failed(position)]
-        size = self._how.tasks_per_job
+        size = self._tasks_per_job
         jobs = [*alone, *(others[at : at + size] for at in range(0, len(others), size))]
         most = commands.most_jobs() if jobs else 1
         self._queue += [jobs[at : at + most] for at in range(0, len(jobs), most)]
 
     def _submit(self) -> None:
         """Submit the waiting tasks; with a limit on jobs at once one array at a time."""
-        while self._queue and time.monotonic() >= self._submit_due and not (self._jobs and self._how.at_once):
+        while self._queue and time.monotonic() >= self._submit_due and not (self._jobs and self._at_once):
             jobs = self._queue[0]
             tasks = [[self._encoded[position] for position in positions] for positions in jobs]
             array = JobArray.create(self._folder, self._label, self._call, tasks, self._scratch, self._versions)
-            script, logs = (
-                commands.script_for("webtext_prep.running.clusters.slurm_job", str(array.folder)),
-                array.log(0).parent,
-            )
-            options, at_once = self._how.options, self._how.at_once
+            script, logs = commands.script_for(slurm_job.__name__, str(array.folder)), array.log(0).parent
             try:
-                number = commands.submit(array.name, len(jobs), script, logs, options, at_once=at_once)
+                number = commands.submit(array.name, len(jobs), script, logs, self._options, at_once=self._at_once)
             except SlurmError as error:
                 shutil.rmtree(array.folder, ignore_errors=True)
                 self._refused(error)

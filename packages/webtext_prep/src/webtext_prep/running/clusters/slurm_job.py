@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from command_kit import write_text
+from command_kit import read_json, write_text
 from webtext_prep import storage
 from webtext_prep.running import codec
 from webtext_prep.running.engines.local import LocalEngine
@@ -100,9 +100,7 @@ class JobArray:
 
     def read(self, name: str) -> Any:
         """The content of such a file, or None where it can't be read (yet)."""
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads((self.folder / f"{name}.json").read_bytes())
-        return None
+        return read_json(self.folder / f"{name}.json")
 
     def names(self, kind: str, *, afresh: bool = False) -> list[tuple[int, ...]]:
         """The numbers in the names of all files of a kind, in order: (17, 0) for `results/17-0.json`.

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from webtext_prep.errors import InputError
-from webtext_prep.running.clusters.slurm import FOLDER, Submitting, Waiting, cancel_all
+from webtext_prep.running.clusters.slurm import FOLDER, Waiting, cancel_all
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
 from webtext_prep.running.tasks import Task
 
@@ -56,7 +56,7 @@ class SlurmEngine(Engine):
             ) from error
         if wrong := [word for word in options if word.partition("=")[0] in _NOT_FOR_USERS]:
             raise InputError(f"--slurm-options may not have {wrong[0]}: the engine says that itself. Leave it out.")
-        self._how = Submitting(options, self.settings.slurm_tasks_per_job, workers)
+        self._options, self._most = options, workers
         if shutil.which("sbatch") is None:
             raise InputError(
                 "--engine slurm needs Slurm's commands, and there is no sbatch here: start it on a login node of the "
@@ -68,7 +68,8 @@ class SlurmEngine(Engine):
     ) -> Iterator[tuple[int, Any]]:
         """See `Engine.run`."""
         if tasks:
-            yield from Waiting(call, tasks, scratch.absolute(), on_progress, self._how).run()
+            size, scratch = self.settings.slurm_tasks_per_job, scratch.absolute()
+            yield from Waiting(call, tasks, scratch, on_progress, self._options, size, self._most).run()
 
     def abandon(self, scratch: Path) -> None:
         """See `Engine.abandon`."""

@@ -23,12 +23,21 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from command_kit import hide_credentials
 from webtext_prep.errors import StorageBusyError, StorageError
-from webtext_prep.storage.stores.answers import EXTRAS, ask, in_background, words_of
-from webtext_prep.storage.stores.base import DraftStore, Location, Note, Url
+from webtext_prep.storage.stores.base import (
+    EXTRAS,
+    DraftStore,
+    Location,
+    Note,
+    Url,
+    Value,
+    ask,
+    in_background,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -66,10 +75,6 @@ class ReadAhead(io.RawIOBase):
     def seekable(self) -> bool:
         """It is."""
         return True
-
-    def tell(self) -> int:
-        """Where it reads next."""
-        return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """As of any file; nothing is fetched before something is read."""
@@ -118,8 +123,6 @@ class ReadAhead(io.RawIOBase):
         super().close()
 
 
-Value = TypeVar("Value")
-
 PART_BYTES = 16 << 20
 """Of an upload in parts. A file of up to twice as much is uploaded whole."""
 MOST_PARTS = 10_000
@@ -160,12 +163,11 @@ class ObjectStore(DraftStore):
 
     def open(self, location: Location) -> BinaryIO:
         """See `Store`. One request finds out what there is, and fetches its first bytes."""
-        import obstore
 
         def fetch(begin: int, end: int, version: str | None = None) -> tuple[ObjectMeta, Any]:
             def get(client: Any, key: str) -> tuple[ObjectMeta, Any]:
                 condition: Any = {"if_match": version} if version else {}
-                answer = obstore.get(client, key, options={"range": (begin, end), **condition})
+                answer = client.get(key, options={"range": (begin, end), **condition})
                 return answer.meta, answer.bytes()
 
             try:
@@ -184,16 +186,14 @@ class ObjectStore(DraftStore):
 
     def put(self, file: Path, location: Location) -> None:
         """See `DraftStore`. Parts follow from the size alone: equal files have equal entity tags."""
-        import obstore
-
         size = file.stat().st_size
         if size <= 2 * PART_BYTES:
-            _ask(location, lambda client, key: obstore.put(client, key, file.read_bytes(), use_multipart=False))
+            _ask(location, lambda client, key: client.put(key, file.read_bytes(), use_multipart=False))
             return
         part = max(PART_BYTES, -(-size // MOST_PARTS))
 
         def put(client: Any, key: str) -> None:
-            obstore.put(client, key, file, use_multipart=True, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
+            client.put(key, file, use_multipart=True, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
 
         try:
             _ask(location, put)
@@ -201,16 +201,14 @@ class ObjectStore(DraftStore):
             raise _failed(location, "could not be uploaded, which a later command has ended", busy=True) from error
 
     def _head(self, location: Location) -> ObjectMeta:
-        import obstore
-
         def head(client: Any, key: str) -> ObjectMeta:
             if not key:
                 raise IsADirectoryError(errno.EISDIR, "Is a bucket", str(location))
             try:
-                return obstore.head(client, key)
+                return cast("ObjectMeta", client.head(key))
             except Exception as error:
                 if {"400", "403"} & {*words_of(error)}:  # the answer has no body that would say why
-                    obstore.get(client, key)
+                    client.get(key)
                 raise
 
         return _ask(location, head)
@@ -230,16 +228,13 @@ class ObjectStore(DraftStore):
 
     def is_folder(self, location: Location) -> bool:
         """See `Store`."""
-        import obstore
-
-        return _ask(location, lambda client, key: any(obstore.list(client, key or None, chunk_size=1)) or not key)
+        return _ask(location, lambda client, key: any(client.list(key or None, chunk_size=1)) or not key)
 
     def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
         """See `Store`."""
-        import obstore
 
         def names(client: Any, key: str) -> dict[str, bool]:
-            found = obstore.list_with_delimiter(client, key or None)
+            found = client.list_with_delimiter(key or None)
             # Some tools make an empty object for a folder.
             files = {entry["path"]: False for entry in found["objects"] if entry["path"] != key}
             return {**dict.fromkeys(found["common_prefixes"], True), **files}
@@ -249,10 +244,8 @@ class ObjectStore(DraftStore):
 
     def remove(self, location: Location) -> None:
         """See `Store`."""
-        import obstore
-
         with contextlib.suppress(FileNotFoundError):
-            _ask(location, obstore.delete)
+            _ask(location, lambda client, key: client.delete(key))
 
     def remove_leftovers(self, folder: Location) -> None:
         """See `Store`. Also ends uploads to S3 of files of this folder that were not finished, which obstore can't."""
@@ -263,10 +256,9 @@ class ObjectStore(DraftStore):
 
     def read_note(self, location: Location) -> Note:
         """See `Store`."""
-        import obstore
 
         def read(client: Any, key: str) -> Note:
-            answer = obstore.get(client, key)
+            answer = client.get(key)
             age = _time_of_server(client, key) - answer.meta["last_modified"]
             return Note(bytes(answer.bytes()), _tag(location, answer.meta), max(0.0, age.total_seconds()))
 
@@ -274,19 +266,17 @@ class ObjectStore(DraftStore):
 
     def write_note(self, location: Location, data: bytes, version: str = "") -> None:
         """See `Store`. The storage decides between writers; systems that don't know how take the last one."""
-        import obstore
-
         bucket = cast(Url, location).parts[0]
         mode: Any = {_tag_name(location): version} if version else "create"
 
         def write(client: Any, key: str) -> None:
             try:
-                obstore.put(client, key, data, mode="overwrite" if bucket in _unconditional else mode)
+                client.put(key, data, mode="overwrite" if bucket in _unconditional else mode)
             except Exception as error:
                 if not {"501", "NotSupportedError", "NotImplementedError"} & {*words_of(error)}:
                     raise
                 _unconditional.add(bucket)
-                obstore.put(client, key, data)
+                client.put(key, data)
 
         _ask(location, write)
 

@@ -13,13 +13,10 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
 from command_kit.atomic import LEFTOVER_SUFFIX
-from webtext_prep.storage.stores.answers import ask
-from webtext_prep.storage.stores.base import DraftStore, Location, Note, Url
-
-Value = TypeVar("Value")
+from webtext_prep.storage.stores.base import DraftStore, Location, Note, Url, Value, ask
 
 READ_AHEAD_BYTES = 8 << 20
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")

@@ -16,7 +16,7 @@ Array = npt.NDArray[np.int64]
 
 @compiled
 def _hash(words: npt.NDArray[np.int32], start: int, size: int) -> np.uint64:
-    """See `evaluation.ngram_hashes`."""
+    """See `contamination.ngram_hashes`."""
     value = np.uint64(0xCBF29CE484222325)
     for at in range(start, start + size):
         value = (value ^ np.uint64(words[at])) * np.uint64(0x100000001B3)

@@ -11,6 +11,8 @@ weights on every machine.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,28 +40,28 @@ def logistic(value: float) -> float:
     return 1.0 / (1.0 + power) if value >= 0.0 else power / (1.0 + power)
 
 
+class Grams(NamedTuple):
+    """How texts are cut: into n-grams of 1 to `orders` words, in 2**bits buckets; and room for one text."""
+
+    orders: int
+    bits: int
+    alphabet: Alphabet
+    space: Space
+
+
 @compiled
 def buckets_of(
-    data: Bytes,
-    start: int,
-    end: int,
-    orders: int,
-    bits: int,
-    alphabet: Alphabet,
-    space: Space,
-    found: Buckets,
-    filled: int,
-    table: Buckets | None,
+    data: Bytes, start: int, end: int, grams: Grams, found: Buckets, filled: int, table: Buckets | None
 ) -> int:
     """Write the bucket of each n-gram of `data[start:end]` to `found[filled:]`: all words, then all pairs, and so on.
 
     Returns where they end. With room for a `table`, each bucket is written once.
     """
     begin = filled
-    _, count = normalise(data, start, end, True, alphabet, space, None)
-    text, units = space
-    shift = U64(64 - bits)
-    for order in range(1, orders + 1):
+    _, count = normalise(data, start, end, True, grams.alphabet, grams.space, None)
+    text, units = grams.space
+    shift = U64(64 - grams.bits)
+    for order in range(1, grams.orders + 1):
         for at in range(count - order + 1):
             found[filled] = U32(xxh3(text, signed(units[at]), signed(units[at + order]) - 1) >> shift)
             filled += 1
@@ -91,43 +93,24 @@ def keep_distinct(buckets: Buckets, start: int, end: int, table: Buckets) -> int
 
 
 @compiled
-def buckets_of_all(
-    data: Bytes,
-    ends: Offsets,
-    orders: int,
-    bits: int,
-    alphabet: Alphabet,
-    space: Space,
-    found: Buckets,
-    table: Buckets | None,
-) -> Offsets:
+def buckets_of_all(data: Bytes, ends: Offsets, grams: Grams, found: Buckets, table: Buckets | None) -> Offsets:
     """Write the buckets of several texts, which end at `ends`, one after the other; returns where each text's end."""
     found_ends = np.empty(len(ends), np.int64)
     start, filled = signed(0), signed(0)
     for row in range(len(ends)):
-        filled = buckets_of(data, start, ends[row], orders, bits, alphabet, space, found, filled, table)
+        filled = buckets_of(data, start, ends[row], grams, found, filled, table)
         found_ends[row] = filled
         start = ends[row]
     return found_ends
 
 
 @compiled
-def scores_of(
-    data: Bytes,
-    ends: Offsets,
-    orders: int,
-    bits: int,
-    alphabet: Alphabet,
-    space: Space,
-    found: Buckets,
-    table: Buckets,
-    weights: Weights,
-) -> Floats:
+def scores_of(data: Bytes, ends: Offsets, grams: Grams, found: Buckets, table: Buckets, weights: Weights) -> Floats:
     """The score of each text, from 0 to 1; one half for a text without words."""
     scores = np.empty(len(ends), np.float64)
     start = signed(0)
     for row in range(len(ends)):
-        filled = buckets_of(data, start, ends[row], orders, bits, alphabet, space, found, signed(0), table)
+        filled = buckets_of(data, start, ends[row], grams, found, signed(0), table)
         scores[row] = score(found, signed(0), filled, weights)
         start = ends[row]
     return scores

@@ -3,11 +3,16 @@
 Evaluation sets come in files of any kind that `webtext merge` reads. Of a record every text in it counts (a question,
 its choices, its context); of a text each run of `size` words is an n-gram, or the whole text where it has fewer, but
 at least `least`. n-grams are kept as numbers of words, and compared word by word: nothing is left to a hash.
+
+Passages are cut out of a text by the rules of the GPT-3 paper as Megatron-LM wrote them down. Around each n-gram
+`margin` characters on both sides go, and from there on the rest of the sentence; the text falls into pieces, and short
+ones go, too. (Brown et al. 2020, appendix C; Megatron-LM, tools/openwebtext/filter_ngrams.py.)
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +28,6 @@ from webtext_prep.documents.records.base import Keys, Record, SourceFile, Unread
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import fingerprints
-from webtext_prep.text.contamination import plain
-from webtext_prep.text.contamination.cutting import words_of
 from webtext_prep.text.fingerprints import Shingling
 
 _TEXTS = "texts"
@@ -165,9 +168,14 @@ class NGrams:
         """Of each text whether it may hold an n-gram: all that do, and few others. Costs a tenth of looking closely."""
         shingling = Shingling("word", int(self.sizes.min()))
         hashes, ends = fingerprints.shingle_sets(texts, shingling, compiled=compiled)
-        found = _functions(compiled).any_in(hashes, ends, self.screen).tolist()
+        if compiled:
+            from webtext_prep.text import contamination_kernels
+
+            found = contamination_kernels.any_in(hashes, ends, self.screen)
+        else:
+            found = any_in(hashes, ends, self.screen)
         # The one character that no word has, and that case folding turns into a letter: word boundaries move.
-        return [hit or "\u0345" in text for hit, text in zip(found, texts, strict=True)]
+        return [hit or "\u0345" in text for hit, text in zip(found.tolist(), texts, strict=True)]
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""
@@ -182,15 +190,6 @@ class NGrams:
             lists: dict[str, Any] = {name: _unpacked(file[name]) for name in cls._LISTS}
             vocabulary = {word: number for number, word in enumerate(lists.pop("vocabulary"))}
             return cls(vocabulary, **lists, **{name: file[name] for name in cls._ARRAYS})
-
-
-def _functions(compiled: bool) -> Any:
-    """What works on arrays of words and hashes, in machine code or without."""
-    if not compiled:
-        return plain
-    from webtext_prep.text.contamination import matching
-
-    return matching
 
 
 def _distinct(
@@ -240,3 +239,127 @@ def _packed(values: Sequence[str]) -> npt.NDArray[np.uint8]:
 
 def _unpacked(values: npt.NDArray[np.uint8]) -> list[str]:
     return values.tobytes().decode("utf-8", "surrogatepass").split("\0")[:-1]
+
+
+# The functions of `contamination_kernels` without machine code, for few and short texts: the same to the bit
+
+
+Ints = npt.NDArray[np.int64]
+
+
+def numbers_of(known: npt.NDArray[np.int32], starts: Ints, sizes: npt.NDArray[np.int32]) -> dict[tuple[int, ...], int]:
+    """The number of each n-gram, by its words."""
+    words = known.tolist()
+    spans = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return {tuple(words[start : start + size]): number for number, (start, size) in enumerate(spans)}
+
+
+def find(
+    words: npt.NDArray[np.int32], ngrams: dict[tuple[int, ...], int], lengths: Ints, chosen: npt.NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
+    """See `contamination_kernels.find`; `ngrams` come from `numbers_of`."""
+    own, found = words.tolist(), []
+    for at in range(len(own)):
+        for length in lengths.tolist():
+            number = ngrams.get(tuple(own[at : at + length]), -1)
+            if number >= 0 and chosen[number]:
+                found.append((at, number))
+                break
+    positions, numbers = np.array(found, np.int64).reshape(-1, 2).T
+    return positions.copy(), numbers.copy()
+
+
+def any_in(
+    values: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], table: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """See `contamination_kernels.any_in`."""
+    hits = np.append(0, np.cumsum(np.isin(np.maximum(values, np.uint64(1)), table)))
+    return np.diff(hits[np.append(0, ends)]) > 0
+
+
+# Words, and what is cut out of a text
+
+
+_WORD = re.compile(r"\w+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of `text` in lower case, in order."""
+    if text.isascii():
+        return _WORD.findall(text.lower())
+    # Each by itself: lower-casing a whole text may split a word (a dotted capital I becomes two characters).
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def places_of(text: str) -> list[tuple[int, int]]:
+    """Where each of `words_of(text)` begins and ends."""
+    return [found.span() for found in _WORD.finditer(text)]
+
+
+SENTENCE_ENDS = ".!?"
+LINE_ENDS = SENTENCE_ENDS + "\n。！？"
+"""Of sentences in more languages, and of lines: lists and poems have no other."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The pieces of a text that are left.
+
+    Attributes:
+        pieces: the pieces that stay, in order.
+        used: the number of each hit that was cut out; the others lay in what an earlier one took along.
+    """
+
+    pieces: list[str]
+    used: list[int]
+
+
+def cut(
+    text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int, ends_of_sentences: str = SENTENCE_ENDS
+) -> Cut:
+    """Cut `hits`, (start, end) in order of their starts, out of `text`; pieces of `shortest` characters or fewer go."""
+    pieces, used, rest = [], [], 0
+    for number, (start, end) in enumerate(hits):
+        if start < rest:
+            continue
+        used.append(number)
+        before = _last_end(text, rest, start - margin, ends_of_sentences)
+        if before - rest > shortest:
+            pieces.append(text[rest:before])
+        rest = _next_end(text, end + margin, ends_of_sentences)
+        if len(text) - rest <= shortest:
+            break
+    else:
+        pieces.append(text[rest:])
+    return Cut([piece.strip() for piece in pieces], used)
+
+
+def joined(text: str, hits: Sequence[tuple[int, int]], ends_of_sentences: str) -> list[tuple[int, int]]:
+    """The same hits, with hits put together that begin in the cut of an earlier one."""
+    found: list[tuple[int, int]] = []
+    rest = 0
+    for start, end in hits:
+        if found and start < rest:
+            start, end = found[-1][0], max(found.pop()[1], end)
+        found.append((start, end))
+        rest = _next_end(text, end, ends_of_sentences)
+    return found
+
+
+def _last_end(text: str, begin: int, before: int, marks: str) -> int:
+    """After the last end of a sentence at or before `before`; `begin` if there is none after it."""
+    if before <= begin:
+        return begin
+    found = max(text.rfind(mark, begin + 1, before + 1) for mark in marks)
+    return found + 1 if found >= 0 else begin
+
+
+def _next_end(text: str, behind: int, marks: str) -> int:
+    """After the first end of a sentence at or after `behind`; the end of the text if there is none."""
+    found = _any_of(marks).search(text, behind)
+    return found.end() if found else len(text)
+
+
+@functools.cache
+def _any_of(marks: str) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(marks)}]")

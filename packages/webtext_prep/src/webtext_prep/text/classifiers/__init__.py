@@ -1,1 +1,0 @@
-"""Classifiers of documents: a linear one of our own, learned by `train-filter`, and fastText's files."""
