@@ -180,7 +180,7 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
 def _fork(
     words: list[str], *, pass_fds: Sequence[int] = (), env: dict[str, str], **options: Any
 ) -> subprocess.Popen[bytes]:
-    """`subprocess.Popen` of a Python program that is a fork of this process."""
+    """`subprocess.Popen` of a Python program that is a fork of this process, which has no threads of torch."""
 
     def begin() -> NoReturn:
         # The pipe through which Popen waits for a program to begin is one of those that are closed.
@@ -188,6 +188,10 @@ def _fork(
             os.closerange(low + 1, high)
         _become(words, env)
 
+    # What a thread has locked meanwhile, as that of torch's store has libc's resolver, stays locked in the fork.
+    with contextlib.suppress(OSError):  # one has just ended
+        names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+        assert not any(name.startswith("pt_") for name in names), "a process that is forked has threads of torch"
     return subprocess.Popen(words, preexec_fn=begin, pass_fds=pass_fds, **options)
 
 

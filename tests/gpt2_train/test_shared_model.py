@@ -335,7 +335,7 @@ def test_a_report_fits_into_its_pipe(character: str) -> None:
 
 def test_the_pipe_of_a_report_is_closed_in_the_end() -> None:
     workers = WorkerGroup()
-    workers.children = [Child("this", {}, threads=1), Child("this", {}, threads=1)]
+    workers.children = [Child("this", threads=1), Child("this", threads=1)]
     assert workers.children[0].report() == workers.children[0].report() == {}
     workers.end()
     assert all(child._report.closed for child in workers.children)

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Literal, NoReturn
 
@@ -39,20 +39,19 @@ LONGEST_TEXT = 20_000
 
 
 class Child:
-    """One of them.
+    """One of them, which waits for `tell`.
 
     Args:
         module: run as `python -m`; all that it does is `work_as_child`.
-        config: what `work_as_child` gives to its work, plain values.
         threads: CPU threads that its libraries may start.
 
     Attributes:
         process: the process itself.
     """
 
-    def __init__(self, module: str, config: dict[str, Any], *, threads: int) -> None:
+    def __init__(self, module: str, *, threads: int) -> None:
         reading, writing = os.pipe()
-        self._report = os.fdopen(reading, "rb")
+        self._report, self._report_number = os.fdopen(reading, "rb"), writing
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -62,9 +61,12 @@ class Child:
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         )
         os.close(writing)
+
+    def tell(self, config: dict[str, Any]) -> None:
+        """Give it what `work_as_child` gives to its work, plain values."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(config | {"report": writing}).encode() + b"\n")
+            self.process.stdin.write(json.dumps(config | {"report": self._report_number}).encode() + b"\n")
             self.process.stdin.flush()
 
     @property
@@ -102,7 +104,7 @@ class Child:
 def start_children(
     children: list[Child],
     module: str,
-    ranks: Iterable[int],
+    ranks: Sequence[int],
     size: int,
     *,
     threads: int | Literal["auto"] | None,
@@ -110,14 +112,16 @@ def start_children(
 ) -> dist.TCPStore:
     """Start the processes with the numbers `ranks` of a job of `size` processes; returns the store at which they meet.
 
-    Each is added to `children` at once: where one can't be started, the caller ends the others.
+    Each is added to `children` at once: where one can't be started, the caller ends the others. The store, which
+    answers in a thread, is made after them: what a thread has locked while its process forks stays locked in the fork.
     `threads` are for each, the cores shared among them without it; `config` are further plain values for `module`.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     of_each = threads if isinstance(threads, int) else max(1, available_cores() // size)
-    for rank in ranks:
-        place = {"rank": rank, "size": size, "port": store.port, "threads": threads}
-        children.append(Child(module, config | place, threads=of_each))
+    for _ in ranks:
+        children.append(Child(module, threads=of_each))
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for rank, child in zip(ranks, children, strict=True):
+        child.tell(config | {"rank": rank, "size": size, "port": store.port, "threads": threads})
     return store
 
 
