@@ -17,7 +17,7 @@ from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.stored_shapes import EMBEDDING, parameter_shapes
+from gpt2_train.checkpoint.load import EMBEDDING, parameter_shapes
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig
 from gpt2_train.conversion.formats import open_weights

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.stored_shapes import (
+from gpt2_train.checkpoint.load import (
     EMBEDDING,
+    StoredTensor,
+    checked,
     is_usable,
     missing,
-    other_shape,
     parameter_shapes,
     warn_if_not_finite,
-    whole_numbers,
 )
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
@@ -87,14 +87,7 @@ class ModelWeights:
         model asks for, or is not floating-point.
         """
         tensor = self.readers[name]()
-        if not is_usable(tensor):
-            raise whole_numbers(self.origin, name)
-        expected = shapes_of(self.config)[name]
-        found = tuple(tensor.shape)
-        if name == EMBEDDING and found:
-            found = (min(found[0], expected[0]), *found[1:])
-        if found != expected:
-            raise other_shape(self.origin, name, tuple(tensor.shape), expected)
+        checked(self.origin, name, shapes_of(self.config)[name], StoredTensor(tuple(tensor.shape), is_usable(tensor)))
         if not self._warned and warn_if_not_finite(self.origin, name, tensor):
             self._warned.add(name)
         if name == EMBEDDING and rows is not None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from command_kit import write_text
-from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.load import StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
