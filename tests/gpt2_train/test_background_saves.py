@@ -29,8 +29,8 @@ from gpt2_train.distributed.collectives import group_for_a_thread
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.training import trainer as train_module
+from gpt2_train.training.trainer import make_optimizer
 
 Run = Callable[..., int]
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
