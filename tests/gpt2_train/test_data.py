@@ -359,6 +359,7 @@ def test_a_blend_goes_on_in_the_middle_of_a_later_block(tmp_path: Path) -> None:
             expected.append((pick, counts[pick]))
         counts[pick] += 1
     assert across == expected
+    assert Blend([stream, stream], weights, IndexCache(tmp_path / "one")).taken(BLEND_BLOCK + 3) == counts
     # Another reader starts from what the first one kept on disk.
     assert Blend([stream, stream], weights, IndexCache(tmp_path / "one")).locate(BLEND_BLOCK, 3) == expected[3:]
 

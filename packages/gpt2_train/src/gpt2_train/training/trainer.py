@@ -154,8 +154,7 @@ class Trainer:
         step, scale = state.step + 1, state.scale.scale
         self.results.begin_step()
         # The next batch is read again only if an overflow repeats this step.
-        batches, epochs_ended, waited = self.reader.take(step, read_ahead=state.goes_past(step))
-        self.recorder.epoch_notes.set(step, epochs_ended)
+        batches, waited = self.reader.take(step, read_ahead=state.goes_past(step))
 
         loss_here, norm = self.gradient(batches)
         counted = sum(batch.counted for batch in batches)
