@@ -168,15 +168,15 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
 
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
-        scorer = Scorer(source, batch_size=settings.batch_size, precision=settings.precision)
-        print_notes(source, scorer.precision)
+        scorer = Scorer(source, batch_size=settings.batch_size)
+        print_notes(source)
         result = settings.make_task().run(scorer)
     return {
         "checkpoint": str(source.folder),
         "step": source.step,
         "task": settings.task_name,
         **result,
-        "precision": scorer.precision,
+        "precision": source.precision,
         "seconds": scorer.seconds,
         "tokens_per_second": scorer.tokens / scorer.seconds if scorer.seconds else None,
     }

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.device import autocast
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
@@ -141,17 +142,30 @@ class ModelRunner:
     Args:
         model: on its device, in evaluation mode.
         group: the processes that divide it, each of which makes the same calls; None for a whole model.
+        share: the number of this model among all, each of which scores one batch at the same time.
+        shares: how many there are.
     """
 
-    batches_at_once: int = 1
-    """How many batches are scored in the time of one."""
-
-    def __init__(self, model: GPT2, group: ProcessGroup | None = None) -> None:
-        self.model, self.group = model, group
+    def __init__(self, model: GPT2, group: ProcessGroup | None = None, share: int = 0, shares: int = 1) -> None:
+        self.model, self.group, self.share = model, group, share
+        self.batches_at_once = shares
+        """How many batches are scored in the time of one."""
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
-        return [score_batch(self.model, batch, precision, self.group) for batch in batches]
+        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite.
+
+        Where there are several models, all their processes call this together, with the same batches.
+        """
+        if self.batches_at_once == 1:
+            return [score_batch(self.model, batch, precision, self.group) for batch in batches]
+
+        def own() -> BatchScores | None:
+            if self.share >= len(batches):
+                return None
+            scores = score_batch(self.model, batches[self.share], precision, self.group)
+            return scores if self.group is None or self.group.rank() == 0 else None
+
+        return [scores for scores in on_all_ranks(own) if scores is not None]
 
     def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
         """A cache of `rows` sequences, for writing texts. Raises Gpt2UsageError as `CachedModel` does."""

@@ -38,7 +38,7 @@ from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
-from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
+from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.inference.worker import divide
@@ -173,25 +173,14 @@ class TrainingRunner(ModelRunner):
     """
 
     def __init__(self, view: GPT2, world: World, is_stopped: Callable[[], bool]) -> None:
-        super().__init__(view, world.tp_group)
-        self.world, self.is_stopped = world, is_stopped
-        self.batches_at_once = world.dp_size
+        super().__init__(view, world.tp_group, world.dp_rank, world.dp_size)
+        self.is_stopped = is_stopped
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of `batches`, of which each data-parallel rank computes one.
-
-        Raises, on all processes, Gpt2Error, or StoppedError where a signal came.
-        """
+        """As `ModelRunner.score`. Raises, on all processes, Gpt2Error, or StoppedError where a signal came."""
         if self.is_stopped():
             raise StoppedError
-
-        def own() -> BatchScores | None:
-            if self.world.dp_rank >= len(batches):
-                return None
-            scores = score_batch(self.model, batches[self.world.dp_rank], precision, self.group)
-            return scores if self.world.tp_rank == 0 else None
-
-        return [scores for scores in on_all_ranks(own) if scores is not None]
+        return super().score(batches, precision)
 
 
 class StoppedError(Exception):
@@ -248,7 +237,7 @@ def observe(
                 show(row)
         for task in todo.tasks:
             began = time.monotonic()
-            result = task.task.measure(Scorer(source, precision=precision), task.found)
+            result = task.task.measure(Scorer(source), task.found)
             row = {"kind": "task", "task": task.task.name, "settings": task.settings, "result": result}
             show(row | {"took_seconds": round(time.monotonic() - began, 3)})
 
