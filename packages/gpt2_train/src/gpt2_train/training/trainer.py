@@ -215,7 +215,6 @@ class Trainer:
                 world.tp_group,
                 vocabulary=self.model.config.vocabulary_size,
                 compiled=plan.compiled,
-                overwrite_logits=True,
                 gradient=self.run.batches.counted(of_each, batch),
             )
             del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
