@@ -9,13 +9,13 @@ is not after the last one), what it had recorded beyond that is left out, too. N
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from command_kit import parse_json
+from command_kit.settings import command_table, read_toml
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
 
@@ -139,19 +139,19 @@ def short_names(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
+def run_settings(folder: Path) -> dict[str, Any]:
+    """The settings that the run in `folder` has recorded. Raises UsageError if they can't be read."""
+    return command_table(read_toml(folder / CONFIG_FILE), "train")
+
+
 def read_run(folder: Path, name: str) -> Run:
-    """The run in `folder`. Raises Gpt2UsageError where there is none, or nothing was recorded yet."""
+    """The run in `folder`. Raises UsageError where there is none, it can't be read, or nothing was recorded yet."""
     path = folder / METRICS_FILE
     if not path.is_file():
         raise Gpt2UsageError(f"{folder} holds no {METRICS_FILE}: give the folder that `gpt2 train --output` wrote.")
     run = Run(name, folder)
-    try:
-        config = tomllib.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        run.settings = dict(config.get("train", config))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise Gpt2UsageError(f"{folder / CONFIG_FILE} can't be read ({error}): restore it.") from error
+    if (folder / CONFIG_FILE).exists():
+        run.settings = run_settings(folder)
     _add_values(run, read_records(path))
     if not run.values:
         raise Gpt2UsageError(f"{path} holds no measurement yet: wait for the first logged step.")
