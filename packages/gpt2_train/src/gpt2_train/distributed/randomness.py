@@ -10,16 +10,12 @@ differs between them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gpt2_train.distributed.mesh import World
 from gpt2_train.model.gpt2 import GPT2
-
-if TYPE_CHECKING:
-    from gpt2_train.distributed.mesh import World
 
 
 def mixed_seed(*numbers: int) -> int:

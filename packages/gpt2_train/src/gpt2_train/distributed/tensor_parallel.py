@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -33,12 +33,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from gpt2_train.config.layout import check_tensor_parallel
+from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.randomness import share_dropout
 from gpt2_train.model.gpt2 import GPT2, Attention, FeedForward
-
-if TYPE_CHECKING:
-    from gpt2_train.distributed.mesh import World
-
 
 _collectives = torch.ops._c10d_functional
 _wait = torch.ops._c10d_functional.wait_tensor
@@ -184,22 +181,16 @@ class DividedLayer(nn.Module):
                 values = values.chunk(part.size, placement.dim)[part.rank]
             whole.register_parameter(name, nn.Parameter(values))
 
-    def take_parameters(self) -> None:
-        """Set `here`: before a forward pass, after what FSDP2 gathers, and outside of compiled graphs."""
-        weight, bias = self._parameters["weight"], self._parameters.get("bias")
-        self.here = _as_plain(weight), _as_plain(bias)
-
-
-def _as_plain(parameter: Any) -> Any:
-    return _Local.apply(parameter) if isinstance(parameter, DTensor) else parameter
-
 
 def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) -> None:
-    """Have `layers` take their parameters whenever `module` is called."""
+    """Have `layers` take their parameters (`here`) whenever `module` is called: after what FSDP2 gathers, and outside
+    of compiled graphs."""
 
     def take(*_: Any) -> None:
         for layer in layers:
-            layer.take_parameters()
+            parts: list[Any] = [layer._parameters.get(name) for name in ("weight", "bias")]
+            weight, bias = (_Local.apply(part) if isinstance(part, DTensor) else part for part in parts)
+            layer.here = weight, bias
 
     module.register_forward_pre_hook(take)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gpt2_train.config.errors import Gpt2Error
@@ -19,12 +20,8 @@ from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.device import autocast
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
+from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
-    from gpt2_train.model.gpt2 import GPT2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +77,7 @@ class BatchScores:
 
 
 @torch.inference_mode()
-def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup | None = None) -> BatchScores:
+def score_batch(model: GPT2, batch: Batch, precision: str, group: dist.ProcessGroup | None = None) -> BatchScores:
     """The scores of a batch by a model in evaluation mode; on the CPU, for any device of the model.
 
     Args:
@@ -111,7 +108,7 @@ def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup |
     return BatchScores(losses, is_greedy)
 
 
-def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = None) -> Tensor:
+def most_likely(logits: Tensor, vocabulary: int, group: dist.ProcessGroup | None = None) -> Tensor:
     """The most likely ids, int64 (...), for logits (..., V), or each process's part of V in the order of `group`.
 
     Ids from `vocabulary` on pad the embedding: they are never written, so they are not the most likely either.
@@ -120,8 +117,6 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
     known = logits[..., : max(0, vocabulary - first)]
     if group is None:
         return known.argmax(dim=-1)
-    import torch.distributed as dist  # A single process has no group and needs none of this.
-
     if known.size(-1):
         highest, places = known.float().max(dim=-1)
     else:
@@ -146,7 +141,7 @@ class ModelRunner:
         shares: how many there are.
     """
 
-    def __init__(self, model: GPT2, group: ProcessGroup | None = None, share: int = 0, shares: int = 1) -> None:
+    def __init__(self, model: GPT2, group: dist.ProcessGroup | None = None, share: int = 0, shares: int = 1) -> None:
         self.model, self.group, self.share = model, group, share
         self.batches_at_once = shares
         """How many batches are scored in the time of one."""

@@ -179,10 +179,6 @@ class Recorder:
             self.run.world.say(f"stopped by {found['stopped_by']} at step {state.step:,}{length}, {saved}.")
         return found
 
-    def close(self) -> None:
-        """Wait until all rows have arrived where they are sent to."""
-        self.log.close()
-
 
 @torch.no_grad()
 def validation_loss(run: Run, model: GPT2, blend: Blend) -> tuple[float, int]:

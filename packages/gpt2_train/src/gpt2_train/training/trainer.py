@@ -264,9 +264,9 @@ class Trainer:
         checkpointer.save(self.average.model_tensors(), step=state.step, samples=samples)
 
     def close(self) -> None:
-        """End the thread that reads batches, and close open files."""
+        """End the thread that reads batches, close open files, and wait for what is sent elsewhere."""
         self.reader.close()
         self.until_the_end.close()
-        self.recorder.close()
+        self.recorder.log.close()
         if self.state.schedule is not None:
             self.state.schedule.close()
