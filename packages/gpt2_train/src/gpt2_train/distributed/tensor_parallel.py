@@ -34,7 +34,6 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.distributed.mesh import World
-from gpt2_train.distributed.randomness import share_dropout
 from gpt2_train.model.gpt2 import GPT2, Attention, FeedForward
 
 _collectives = torch.ops._c10d_functional
@@ -257,6 +256,57 @@ class WholeLayerNorm(DividedLayer, nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
         return F.layer_norm(x, self.normalized_shape, *self.here, self.eps)
+
+
+class SharedDropout(nn.Module):
+    """Dropout with a mask that follows from a seed tensor, the same on all tensor-parallel ranks.
+
+    The device's generator differs between these ranks and is left alone. The seed is a tensor, so that a compiled
+    graph takes it as an input, and recomputation in activation checkpointing drops the same elements again.
+
+    Args:
+        probability: of an element to be dropped.
+        seed: int64 (2,), each below 2^32; whoever changes it in place changes the mask.
+        part: which part a process has: concatenated, the parts, all of one size, are the whole tensor.
+    """
+
+    def __init__(self, probability: float, seed: Tensor, part: int = 0) -> None:
+        super().__init__()
+        self.probability, self.part = probability, part
+        self.seed: Tensor
+        self.register_buffer("seed", seed, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` with elements dropped and the others scaled up, in training; else `x`."""
+        if not self.training:
+            return x
+        count = x.numel()
+        index = torch.arange(self.part * count, (self.part + 1) * count, device=x.device).view(x.shape)
+        bits = _mixed_bits(_mixed_bits(index ^ self.seed[0]) ^ self.seed[1])
+        kept = bits >= round(self.probability * 2**32)
+        return x * (kept / (1 - self.probability)).to(x.dtype)
+
+
+def _mixed_bits(x: Tensor) -> Tensor:
+    """A bijection of 32-bit numbers, held in int64, in which each bit of `x` changes half of the result's."""
+    for _ in range(2):
+        # The factor is small enough for the product to stay below 2^63.
+        x = (((x >> 16) ^ x) * 0x45D9F3B) & 0xFFFFFFFF
+    return (x >> 16) ^ x
+
+
+def share_dropout(model: GPT2, device: torch.device | None = None, part: int = 0) -> None:
+    """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it.
+
+    The seeds are on `device`, where the model will be if it has no memory yet. `part` is this process's where each has
+    a share of the tokens.
+    """
+    places = [(module, name) for module in model.modules() for name, child in module.named_children()
+              if isinstance(child, nn.Dropout)]  # fmt: skip
+    seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=device or model.final_norm.weight.device)
+    model.register_buffer("dropout_seeds", seeds, persistent=False)
+    for (module, name), seed in zip(places, seeds, strict=True):
+        setattr(module, name, SharedDropout(model.config.dropout, seed, part))
 
 
 def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool = False) -> None:

@@ -38,9 +38,8 @@ from gpt2_train.distributed.collectives import (
     on_all_ranks,
     rank_and_size,
 )
-from gpt2_train.distributed.mesh import World, fill
+from gpt2_train.distributed.mesh import World, fill, mixed_seed
 from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.attention import attention_kind
 from gpt2_train.model.gpt2 import GPT2
