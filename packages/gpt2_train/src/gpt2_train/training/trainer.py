@@ -27,18 +27,17 @@ from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
-from gpt2_train.distributed.mesh import settle_gradients
+from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
 from gpt2_train.distributed.parallelize import half_copies, synchronize_gradients
 from gpt2_train.distributed.processes import StopRequest
-from gpt2_train.distributed.randomness import seed_micro_step
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import AdamW, Optimizer, TailAverage
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.muon import Muon
-from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
 from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
+from gpt2_train.training.plan import learning_rate, learning_rate_by_time
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
