@@ -168,8 +168,8 @@ def calibrated(
     from gpt2_train.ablation.plan import RUNS_FOLDER
     from gpt2_train.ablation.runs import Job
     from gpt2_train.checkpoint.info import find_checkpoint, read_info
+    from gpt2_train.config.files import read_records
     from gpt2_train.config.settings import TrainSettings
-    from gpt2_train.metrics.records import read_records
 
     print_note(f"timing the steps of {recipe['layers']} layers of width {recipe['hidden']}")
     folder = output / RUNS_FOLDER / "calibration"

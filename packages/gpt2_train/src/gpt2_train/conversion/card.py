@@ -14,10 +14,9 @@ from typing import Any
 
 from command_kit import UsageError, parse_json, write_text
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, read_records, run_settings
 from gpt2_train.config.settings import DataSettings
 from gpt2_train.conversion.weights import ModelWeights
-from gpt2_train.metrics.records import read_records, run_settings
 from indexed_tokens.checksums import record_path
 
 _SHOWN_SETTINGS = (

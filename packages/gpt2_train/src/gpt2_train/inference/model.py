@@ -138,14 +138,10 @@ def open_model(
     """
     if not path:
         raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
-    from gpt2_train.checkpoint.info import find_checkpoint
-    from gpt2_train.conversion.formats import ReadOptions, located, open_weights
+    from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
     from gpt2_train.distributed.device import choose_device, default_precision
 
-    place = located(path)
-    if not place.exists():
-        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
-    weights = open_weights(place, ReadOptions(tokenizer=tokenizer))
+    weights = open_weights(find_model(path), ReadOptions(tokenizer=tokenizer))
     where = choose_device(device, local_size=processes)
     return InferenceModel(
         folder=weights.origin,

@@ -28,14 +28,13 @@ from typing import Any, TextIO
 from command_kit import atomic_file
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CONFIG_FILE, SCHEDULE_FILE
+from gpt2_train.config.files import CONFIG_FILE, SCHEDULE_FILE, read_records
 from gpt2_train.config.layout import plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
 from gpt2_train.distributed.device import choose_precision, free_memory
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import is_compiled
-from gpt2_train.metrics.records import read_records
 from gpt2_train.model.attention_kernels import AttentionChoice, choose_attention
 from gpt2_train.training.memory import choose_micro_batch
 

@@ -29,6 +29,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from gpt2_train.config.files import read_records
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.mesh import World, local
@@ -42,7 +43,6 @@ from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.inference.worker import divide
-from gpt2_train.metrics.records import read_records
 from gpt2_train.model.gpt2 import GPT2
 
 SAMPLES_AT_ONCE = 8

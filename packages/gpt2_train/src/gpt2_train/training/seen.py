@@ -21,13 +21,19 @@ from command_kit import add_flags, setting, settings_from
 from command_kit.settings import make_settings
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.files import (
+    CACHE_FOLDER,
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    METRICS_FILE,
+    read_records,
+    run_settings,
+)
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.corpus import Corpus, open_corpora
 from gpt2_train.data.index import IndexCache
 from gpt2_train.data.order import run_order
 from gpt2_train.data.streams import Blend, blend_split
-from gpt2_train.metrics.records import read_records, run_settings
 
 SHOWN_STEPS = 20
 

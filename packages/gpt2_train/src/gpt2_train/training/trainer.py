@@ -24,7 +24,6 @@ from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
 from gpt2_train.config.errors import explained_compile_failure
 from gpt2_train.config.files import AVERAGE_FOLDER, CHECKPOINTS_FOLDER
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
@@ -36,6 +35,7 @@ from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import AdamW, Optimizer, TailAverage
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.muon import Muon
+from gpt2_train.training.batches import BatchReader, MicroBatch
 from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
 from gpt2_train.training.plan import learning_rate, learning_rate_by_time
 from gpt2_train.training.recorder import Recorder, note_saved
