@@ -150,12 +150,8 @@ def latest_checkpoint(checkpoints: str | Path) -> Path | None:
     return known[-1] if known else None
 
 
-def holds_checkpoint(path: Path) -> bool:
-    """Whether `path` is a checkpoint, or a folder in which `find_checkpoint` finds one."""
-    return _checkpoint_in(path) is not None
-
-
-def _checkpoint_in(path: Path) -> Path | None:
+def checkpoint_in(path: Path) -> Path | None:
+    """`path` if it is a checkpoint, or the one that `find_checkpoint` finds in it; None if there is none."""
     if (path / CHECKPOINT_FILE).is_file():
         return path
     return latest_checkpoint(path) or latest_checkpoint(path / CHECKPOINTS_FOLDER)
@@ -175,7 +171,7 @@ def find_checkpoint(path: str | Path) -> Path:
                 "(--keep-checkpoints); run the same command again, or give that one."
             )
         raise Gpt2UsageError(f"no checkpoint {path}: give the --output folder of a `gpt2 train`, or a step in it.")
-    if (found := _checkpoint_in(path)) is not None:
+    if (found := checkpoint_in(path)) is not None:
         return found
     raise Gpt2UsageError(
         f"{path} holds no checkpoint (no {CHECKPOINT_FILE} in it, nor in {CHECKPOINTS_FOLDER}/step-...): "

@@ -42,7 +42,6 @@ from gpt2_train.checkpoint.info import (
     FORMAT,
     CheckpointInfo,
     describe_tokenizer,
-    latest_checkpoint,
     list_checkpoints,
     read_info,
     step_folder,
@@ -189,7 +188,10 @@ class Checkpointer:
         unfinished.replace(folder)
         sync_folder(self.checkpoints)
         write_text(self.checkpoints / LATEST_FILE, folder.name + "\n")
-        remove_old(self.checkpoints, self.keep)
+        # The latest one always stays.
+        for path in list_checkpoints(self.checkpoints)[: -self.keep if self.keep else 0]:
+            if path != folder:
+                set_aside_and_remove(path)
 
 
 def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
@@ -226,15 +228,6 @@ def set_aside_and_remove(folder: Path) -> None:
     doomed = temporary_name(folder.with_name(f"{folder.name}.removed"))
     folder.replace(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def remove_old(checkpoints: Path, keep: int) -> None:
-    """Remove all but the `keep` newest checkpoints (none if it is 0); the latest one always stays."""
-    known = list_checkpoints(checkpoints)
-    latest = latest_checkpoint(checkpoints)
-    for path in known[: -keep if keep else 0]:
-        if path != latest:
-            set_aside_and_remove(path)
 
 
 @dataclasses.dataclass(frozen=True)

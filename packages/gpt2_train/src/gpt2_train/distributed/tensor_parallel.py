@@ -60,11 +60,6 @@ class Part:
         """This process's place in `group`."""
         return cls(group.group_name, group.rank(), group.size(), of_sequences)
 
-    def own_tokens(self, x: Tensor) -> Tensor:
-        """This process's share of tokens: (B, T) -> (B, T/t)."""
-        batch, length = x.shape
-        return x.reshape(self.size, batch, length // self.size)[self.rank]
-
 
 def _start_sum(x: Tensor, part: Part) -> Tensor:
     """Begin to add up `x` over the group; with sequence parallelism each process gets the sum of its tokens."""
@@ -342,5 +337,6 @@ def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool 
 
 def _embed_own_tokens(model: GPT2, part: Part, tokens: Tensor, positions: Tensor) -> Tensor:
     """What `GPT2.embed` gives, of this process's share of the tokens: (B, T) -> (B, T/t, hidden)."""
-    own = part.own_tokens(positions.expand(tokens.shape))
+    batch, length = tokens.shape
+    own = positions.expand(batch, length).reshape(part.size, batch, length // part.size)[part.rank]
     return model.token_embedding(tokens) + model.position_embedding(own)

@@ -119,13 +119,6 @@ def _heading(setting_name: str) -> str:
     return f"--task {', '.join(task.name for task in owners[:-1])} or {owners[-1].name}"
 
 
-def _overview() -> str:
-    """All tasks, as `--help` lists them."""
-    known = tasks()
-    width = max(map(len, known))
-    return "\n".join(["tasks:", *(f"  {name:<{width}}  {task.summary}" for name, task in known.items()), "", ""])
-
-
 def __getattr__(name: str) -> Any:
     # Worked out when it is asked for: tasks may be added by then.
     if name == "SETTINGS":
@@ -135,7 +128,10 @@ def __getattr__(name: str) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 evaluate`, and of its tasks, to `parser`."""
-    parser.epilog = _overview() + EXAMPLE
+    known = tasks()
+    width = max(map(len, known))
+    overview = [f"  {name:<{width}}  {task.summary}" for name, task in known.items()]
+    parser.epilog = "\n".join(["tasks:", *overview, "", EXAMPLE])
     add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_flags(parser, settings_class())

@@ -175,7 +175,9 @@ class Tracer:
             firsts = [longest_matches(self.indices, some[:FIRST_TOKENS])[0] for some in (ids, spaced)]
             if _size(self.tokenizer, spaced[: firsts[1]]) - 1 > _size(self.tokenizer, ids[: firsts[0]]):
                 ids, skipped = spaced, 1
-        begins, ends = _bounds(self.tokenizer, ids)
+        sizes = np.array([_size(self.tokenizer, [number]) for number in ids], np.int64)
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
         # A token that holds the end of the prompt and the beginning of the text is left out.
         own = int(np.searchsorted(begins, skipped)) if prompt else 0
         return ids[own:], _as_characters(text, begins[own:] - skipped, ends[own:] - skipped)
@@ -230,13 +232,6 @@ def _common_tokenizer(indices: Sequence[SuffixIndex], given: Tokenizer | None) -
 
 def _size(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
     return len(tokenizer.decode_bytes(ids))
-
-
-def _bounds(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The bytes at which tokens begin and end in their text."""
-    sizes = np.array([_size(tokenizer, [number]) for number in ids], np.int64)
-    ends = np.cumsum(sizes)
-    return ends - sizes, ends
 
 
 def _as_characters(

@@ -186,7 +186,8 @@ def line_of(row: dict[str, Any], steps: int | None) -> str:
     """A row as a person reads it, with `steps` as in `step_of`."""
     step = step_of(row["step"], steps)
     if row.get("kind") == "sample":
-        return f"{step}  sample  {_quoted(row['prompt'], 40)} {_quoted(row['text'], 100)}"
+        # In quotation marks, on one line, with what a terminal would act on made visible.
+        return f"{step}  sample  {shortened(row['prompt'])!r} {shortened(row['text'], 100)!r}"
     if row.get("kind") == "task":
         return f"{step}  {_task_line(row)}  ({duration(row['took_seconds'])})"
     if "valid_loss" in row:
@@ -207,11 +208,6 @@ def line_of(row: dict[str, Any], steps: int | None) -> str:
     if row["seconds_left"] is not None:
         parts.append(f"{duration(row['seconds_left'])} left")
     return "  ".join(parts)
-
-
-def _quoted(text: str, length: int) -> str:
-    """The beginning of a text in quotation marks, on one line, with what a terminal would act on made visible."""
-    return repr(shortened(text, length))
 
 
 def _task_line(row: dict[str, Any]) -> str:

@@ -142,13 +142,9 @@ class TailAverage:
         self._means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
         self.steps = steps
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The means in the layout of the parameters, by the names in checkpoints."""
-        return {f"average.{name}": mean for name, mean in self._means.items()}
-
-    def model_tensors(self) -> dict[str, Tensor]:
-        """The same as the tensors of a model."""
-        return {f"model.{name}": mean for name, mean in self._means.items()}
+    def tensors(self, part: str = "average") -> dict[str, Tensor]:
+        """The means in the layout of the parameters, by the names in checkpoints, as those of a `part`."""
+        return {f"{part}.{name}": mean for name, mean in self._means.items()}
 
     @torch.no_grad()
     def update(self, *, is_tail: bool) -> None:

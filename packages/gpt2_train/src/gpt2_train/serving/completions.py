@@ -380,16 +380,13 @@ class _Choice:
     def _entry(self, token: int, known: Likelihood | None, offset: int) -> dict[str, Any]:
         """One token; its own probability is listed with the most likely ones, whether it is one of them or not."""
         logprob, most_likely = known if known is not None else (None, ())
-        likely = {self._name(other): value for other, value in (*most_likely, (token, logprob))}
+        likely = {token_text(self._tokenizer, other): value for other, value in (*most_likely, (token, logprob))}
         return {
-            "tokens": [self._name(token)],
+            "tokens": [token_text(self._tokenizer, token)],
             "token_logprobs": [logprob],
             "top_logprobs": [likely if known is not None else None],
             "text_offset": [offset],
         }
-
-    def _name(self, token: int) -> str:
-        return token_text(self._tokenizer, token)
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -242,24 +242,19 @@ def shape_of_run(
 ) -> tuple[TrainSettings, ModelConfig]:
     """The settings, and the model's shape: with --init-from its model's (the checkpoint's, once that is gone).
 
-    Its sequences are then as long as that model takes them, unless another length is given. Raises as
-    `config_of_first_weights` does.
+    Its sequences are then as long as that model takes them, unless another length is given. The batch is in sequences.
+    Raises as `config_of_first_weights` and `sequences_of` do.
     """
-    source = first or resumed
-    if source is None or not settings.init_from:
-        return with_batch(settings), settings.model_config(tokenizer.vocabulary_size)
-    if settings.sequence_length == GPT2_SEQUENCE_LENGTH:
+    source = (first or resumed) if settings.init_from else None
+    if source is not None and settings.sequence_length == GPT2_SEQUENCE_LENGTH:
         settings = dataclasses.replace(settings, sequence_length=source.config.sequence_length)
-    settings = with_batch(settings)
+    batch = sequences_of(settings) or settings.global_batch_size
+    settings = dataclasses.replace(settings, global_batch_size=batch, batch_tokens=None)
+    if source is None:
+        return settings, settings.model_config(tokenizer.vocabulary_size)
     if first is not None:
         return settings, config_of_first_weights(settings, first, tokenizer)
     return settings, dataclasses.replace(source.config, dropout=settings.dropout)
-
-
-def with_batch(settings: TrainSettings) -> TrainSettings:
-    """The settings with the batch in sequences. Raises Gpt2UsageError as `sequences_of`."""
-    batch = sequences_of(settings) or settings.global_batch_size
-    return dataclasses.replace(settings, global_batch_size=batch, batch_tokens=None)
 
 
 def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokenizer: Tokenizer) -> ModelConfig:

@@ -260,7 +260,7 @@ class Trainer:
             self.saver.checkpointer, checkpoints=self.run.folder / AVERAGE_FOLDER, keep=1, group=None
         )
         samples = state.step * settings.global_batch_size
-        checkpointer.save(self.average.model_tensors(), step=state.step, samples=samples)
+        checkpointer.save(self.average.tensors("model"), step=state.step, samples=samples)
 
     def close(self) -> None:
         """End the thread that reads batches, close open files, and wait for what is sent elsewhere."""
