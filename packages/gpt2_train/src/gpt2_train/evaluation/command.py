@@ -16,6 +16,7 @@ from typing import Any
 from command_kit import add_config_flag, add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
+from gpt2_train.config.settings import given
 from gpt2_train.evaluation.tasks import Task, tasks
 from gpt2_train.inference.model import ModelSettings, print_notes
 
@@ -51,18 +52,14 @@ class EvaluateSettings(ModelSettings):
     def __post_init__(self) -> None:
         self.make_task()
 
-    def _given(self) -> set[str]:
-        """The settings that are given."""
-        return {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
-
     @property
     def task_name(self) -> str:
         """The task asked for by name, else the only one that has all the settings given that belong to tasks."""
         if self.task:
             return self.task
         of_tasks = {name: _field_names(task) for name, task in tasks().items()}
-        given = self._given() & set().union(*of_tasks.values())
-        fitting = [name for name, own in of_tasks.items() if given <= own]
+        asked = given(self) & set().union(*of_tasks.values())
+        fitting = [name for name, own in of_tasks.items() if asked <= own]
         return fitting[0] if len(fitting) == 1 else DEFAULT_TASK
 
     def make_task(self) -> Task:
@@ -76,7 +73,7 @@ class EvaluateSettings(ModelSettings):
             raise Gpt2UsageError(f"no task {name}: known are {', '.join(known)}.")
         own = _field_names(known[name])
         for other_name, other in known.items():
-            foreign = self._given() & _field_names(other) - own
+            foreign = given(self) & _field_names(other) - own
             if not foreign:
                 continue
             flag = f"--{min(foreign).replace('_', '-')}"

@@ -119,21 +119,18 @@ class Scorer:
             count(batch.tokens)
         return total, tokens
 
-    def document_losses(
-        self, documents: Sequence[npt.NDArray[np.int64]], count: Callable[[int], object] = lambda _: None
-    ) -> npt.NDArray[np.float64]:
+    def document_losses(self, documents: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.float64]:
         """Summed loss in nats of each of `documents`, token ids, one after another in one text: float64 (documents,).
 
         The text begins with an end of text where the tokenizer has one, so that all tokens are scored; else all but the
-        first. `count` gets the number of tokens that each batch read. Raises Gpt2Error if the loss is not finite.
+        first. Raises Gpt2Error if the loss is not finite.
         """
         begin = [] if self.source.end_of_text is None else [self.source.end_of_text]
         found = [np.zeros(1 - len(begin))]
         text = np.concatenate([np.array(begin, np.int64), *documents])
         for batch, scores in self._scored(_whole(rows) for rows in windows([text], self.length, self.batch_size)):
             counts = torch.ne(batch.rows[:, :-1], self._masked) if self._masked is not None else 1
-            found.append((scores.losses * counts).double().cpu().numpy().ravel())
-            count(batch.tokens)
+            found.append((scores.losses * counts).numpy().ravel())
         starts = np.cumsum([0, *map(len, documents[:-1])])
         return np.add.reduceat(np.concatenate(found), starts)
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 from command_kit import add_flags, atomic_file, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import given
 from gpt2_train.metrics.plots import KEYS, View, loss_curves, page, panels_of, picture
 from gpt2_train.metrics.records import read_runs
 
@@ -56,10 +57,9 @@ class PlotSettings:
             raise Gpt2UsageError("gpt2 plot needs a RUN: give the folder that `gpt2 train --output` wrote.")
         if self.output and Path(self.output).suffix.lower() not in SUFFIXES:
             raise Gpt2UsageError(f"--output {self.output} should end in {', '.join(SUFFIXES)}.")
-        for field in dataclasses.fields(self):
-            is_given = getattr(self, field.name) != field.default
-            if is_given and not self.output and field.name not in ("runs", "output"):
-                raise Gpt2UsageError(f"--{field.name} is for a file: name one with --output, too.")
+        of_files = sorted(given(self) - {"runs", "output"})
+        if of_files and not self.output:
+            raise Gpt2UsageError(f"--{of_files[0]} is for a file: name one with --output, too.")
         for flag, names in (("--only", self.only), ("--log", self.log)):
             for name in _parts(names):
                 if name not in KEYS:

@@ -30,7 +30,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from gpt2_train.config.files import read_records
-from gpt2_train.config.settings import TrainSettings
+from gpt2_train.config.settings import TrainSettings, given
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.mesh import World, local
 from gpt2_train.distributed.parallelize import free_gathered_parameters
@@ -64,11 +64,8 @@ class ReadTask:
     @property
     def settings(self) -> dict[str, Any]:
         """What tells it from other tasks of its name, the file that it reads among it."""
-        return {
-            field.name: getattr(self.task, field.name)
-            for field in dataclasses.fields(self.task)  # type: ignore[arg-type]
-            if field.name == self.task.source or getattr(self.task, field.name) != field.default
-        }
+        told = given(self.task) | {self.task.source}
+        return {name: value for name, value in vars(self.task).items() if name in told}
 
 
 @dataclasses.dataclass(frozen=True)
