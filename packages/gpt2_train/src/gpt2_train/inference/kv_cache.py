@@ -17,10 +17,9 @@ import itertools
 import platform
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from gpt2_train.config.errors import Gpt2UsageError
@@ -28,6 +27,9 @@ from gpt2_train.distributed.device import autocast, is_emulated
 from gpt2_train.inference.sampling import on_device
 from gpt2_train.model.attention import CacheUpdate, StaticUpdate, spans_of
 from gpt2_train.model.gpt2 import DTYPES, GPT2
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class CachedModel:
@@ -57,7 +59,7 @@ class CachedModel:
         length: int | None = None,
         *,
         precision: str = "fp32",
-        group: dist.ProcessGroup | None = None,
+        group: ProcessGroup | None = None,
         static: bool | None = None,
     ) -> None:
         config = model.config
@@ -97,10 +99,7 @@ class CachedModel:
             for row, new in zip(rows, tokens, strict=True):
                 self.lengths[row] += len(new)
         if self._group is not None:
-            part = logits.float().contiguous()
-            parts = [torch.empty_like(part) for _ in range(self._group.size())]
-            dist.all_gather(parts, part, group=self._group)
-            logits = torch.cat(parts, dim=-1)
+            logits = whole_logits(logits.float(), self._group)
         return logits[:, : self.model.config.vocabulary_size].float()
 
     def forget(self, row: int) -> None:
@@ -154,6 +153,15 @@ class CachedModel:
 def asked_of(tokens: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]:
     """How many logits each of `tokens` gets, where the places `every` get one for each token."""
     return [len(new) if place in every else 1 for place, new in enumerate(tokens)]
+
+
+def whole_logits(part: Tensor, group: ProcessGroup) -> Tensor:
+    """Logits (..., padded vocabulary), on every process, from each process's part of them, (..., ids)."""
+    import torch.distributed as dist  # A single process has no group and needs none of this.
+
+    parts = [torch.empty_like(part) for _ in range(group.size())]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    return torch.cat(parts, dim=-1)
 
 
 def local_heads(model: GPT2) -> int:

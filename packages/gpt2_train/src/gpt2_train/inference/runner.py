@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gpt2_train.config.errors import Gpt2Error
-from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.device import autocast
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ class BatchScores:
 
 
 @torch.inference_mode()
-def score_batch(model: GPT2, batch: Batch, precision: str, group: dist.ProcessGroup | None = None) -> BatchScores:
+def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup | None = None) -> BatchScores:
     """The scores of a batch by a model in evaluation mode; on the CPU, for any device of the model.
 
     Args:
@@ -108,7 +109,7 @@ def score_batch(model: GPT2, batch: Batch, precision: str, group: dist.ProcessGr
     return BatchScores(losses, is_greedy)
 
 
-def most_likely(logits: Tensor, vocabulary: int, group: dist.ProcessGroup | None = None) -> Tensor:
+def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = None) -> Tensor:
     """The most likely ids, int64 (...), for logits (..., V), or each process's part of V in the order of `group`.
 
     Ids from `vocabulary` on pad the embedding: they are never written, so they are not the most likely either.
@@ -117,6 +118,8 @@ def most_likely(logits: Tensor, vocabulary: int, group: dist.ProcessGroup | None
     known = logits[..., : max(0, vocabulary - first)]
     if group is None:
         return known.argmax(dim=-1)
+    import torch.distributed as dist  # A single process has no group and needs none of this.
+
     if known.size(-1):
         highest, places = known.float().max(dim=-1)
     else:
@@ -137,30 +140,17 @@ class ModelRunner:
     Args:
         model: on its device, in evaluation mode.
         group: the processes that divide it, each of which makes the same calls; None for a whole model.
-        share: the number of this model among all, each of which scores one batch at the same time.
-        shares: how many there are.
     """
 
-    def __init__(self, model: GPT2, group: dist.ProcessGroup | None = None, share: int = 0, shares: int = 1) -> None:
-        self.model, self.group, self.share = model, group, share
-        self.batches_at_once = shares
-        """How many batches are scored in the time of one."""
+    batches_at_once: int = 1
+    """How many batches are scored in the time of one."""
+
+    def __init__(self, model: GPT2, group: ProcessGroup | None = None) -> None:
+        self.model, self.group = model, group
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite.
-
-        Where there are several models, all their processes call this together, with the same batches.
-        """
-        if self.batches_at_once == 1:
-            return [score_batch(self.model, batch, precision, self.group) for batch in batches]
-
-        def own() -> BatchScores | None:
-            if self.share >= len(batches):
-                return None
-            scores = score_batch(self.model, batches[self.share], precision, self.group)
-            return scores if self.group is None or self.group.rank() == 0 else None
-
-        return [scores for scores in on_all_ranks(own) if scores is not None]
+        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
+        return [score_batch(self.model, batch, precision, self.group) for batch in batches]
 
     def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
         """A cache of `rows` sequences, for writing texts. Raises Gpt2UsageError as `CachedModel` does."""

@@ -40,7 +40,7 @@ from gpt2_train.distributed.tensor_parallel import (
     take_parameters_before,
 )
 from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
-from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
+from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
 from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 
 
@@ -128,6 +128,34 @@ class Layout:
         return f"--tensor-parallel {self.tensor_parallel}{with_data}"
 
 
+class GroupRunner(ModelRunner):
+    """Computes with one of several models, each with batches of its own; all their processes make the same calls.
+
+    Args:
+        model: this process's part of one.
+        group: the processes that divide it; None for a whole one.
+        share: its number among the models.
+        shares: how many there are.
+    """
+
+    def __init__(self, model: GPT2, group: dist.ProcessGroup | None, share: int, shares: int) -> None:
+        super().__init__(model, group)
+        self.share, self.batches_at_once = share, shares
+
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """As `ModelRunner.score`, one batch by each model."""
+        if self.batches_at_once == 1:
+            return super().score(batches, precision)
+
+        def own() -> BatchScores | None:
+            if self.share >= len(batches):
+                return None
+            scores = score_batch(self.model, batches[self.share], precision, self.group)
+            return scores if self.group is None or self.group.rank() == 0 else None
+
+        return [scores for scores in on_all_ranks(own) if scores is not None]
+
+
 class ModelWorker:
     """This process's part of a shared model, after it has joined the process group; all processes make one.
 
@@ -137,7 +165,7 @@ class ModelWorker:
         runner: computes with the part, after `load`.
     """
 
-    runner: ModelRunner
+    runner: GroupRunner
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         self.layout, self.device = layout, device
@@ -159,7 +187,7 @@ class ModelWorker:
             weights = open_weights(path, ReadOptions(tokenizer=tokenizer, reader=share))
             group = self.group
             model = weights.load(self.device) if group is None else load_part(weights, group, self.device)
-            self.runner = ModelRunner(model, group, self.dp_rank, self.layout.data_parallel)
+            self.runner = GroupRunner(model, group, self.dp_rank, self.layout.data_parallel)
 
         on_all_ranks(read)
 

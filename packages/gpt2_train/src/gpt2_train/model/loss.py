@@ -17,13 +17,15 @@ in float32: on a CPU what its cache holds.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gpt2_train.config.layout import rows_at_a_time
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -35,7 +37,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup | None, known: int, compiled: bool
+        ctx: Any, logits: Tensor, targets: Tensor, group: ProcessGroup | None, known: int, compiled: bool
     ) -> Tensor:
         local = targets - (logits.size(1) * group.rank() if group is not None else 0)
         # Detached, logits of training and of validation are the same to torch.compile.
@@ -73,8 +75,10 @@ class _InOnePass(torch.autograd.Function):
         return ctx.saved_tensors[0], None, None, None, None
 
 
-def _over_all_shards(total: Tensor, target: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
+def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """Log-sum-exp and target logit of each row over the whole vocabulary, each (N,), from this shard's."""
+    import torch.distributed as dist  # A single process has no group and needs none of this.
+
     local_stats = torch.stack([total, target])
     parts = [torch.empty_like(local_stats) for _ in range(group.size())]
     dist.all_gather(parts, local_stats, group=group)
@@ -85,7 +89,7 @@ def _over_all_shards(total: Tensor, target: Tensor, group: dist.ProcessGroup) ->
 def token_losses(
     logits: Tensor,
     targets: Tensor,
-    group: dist.ProcessGroup | None = None,
+    group: ProcessGroup | None = None,
     *,
     vocabulary: int | None = None,
     compiled: bool = False,

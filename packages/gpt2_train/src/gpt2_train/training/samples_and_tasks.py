@@ -39,10 +39,10 @@ from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
-from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
+from gpt2_train.inference.runner import Batch, BatchScores
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.worker import divide
+from gpt2_train.inference.worker import GroupRunner, divide
 from gpt2_train.model.gpt2 import GPT2
 
 SAMPLES_AT_ONCE = 8
@@ -160,7 +160,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
         free_gathered_parameters(model)
 
 
-class TrainingRunner(ModelRunner):
+class TrainingRunner(GroupRunner):
     """Computes with the model of a training run; all its processes make the same calls.
 
     Args:
@@ -174,7 +174,7 @@ class TrainingRunner(ModelRunner):
         self.is_stopped = is_stopped
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `ModelRunner.score`. Raises, on all processes, Gpt2Error, or StoppedError where a signal came."""
+        """As `GroupRunner.score`. Raises, on all processes, Gpt2Error, or StoppedError where a signal came."""
         if self.is_stopped():
             raise StoppedError
         return super().score(batches, precision)
