@@ -17,7 +17,6 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,7 +39,7 @@ FIRST_TOKENS = 32
 """Tokens that are looked up both ways to see how a text begins."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Source:
     """A document that holds a passage.
 
@@ -61,7 +60,7 @@ class Source:
     after: str
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Passage:
     """A part of a text that stands in the corpus.
 
@@ -84,7 +83,7 @@ class Passage:
     sources: list[Source]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Trace:
     """What of a text stands in the corpus.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import re
 import secrets
 import time
@@ -135,27 +136,24 @@ def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits, clie
     sampling = Sampling(_or(asked.temperature, 1.0), _or(asked.top_k, 0), _or(asked.top_p, 1.0))
     seed = secrets.randbelow(2**63) if asked.seed is None else asked.seed
     stops = _stops(asked.stop)
-    requests = []
-    samples: collections.Counter[tuple[int, ...]] = collections.Counter()
-    for prompt, ids in prompts:
-        for _ in range(_or(asked.n, 1)):
-            sample, ignore_end = samples[ids], bool(asked.ignore_eos)
-            samples[ids] += 1
-            requests.append(
-                GenerationRequest(
-                    prompt=prompt,
-                    tokens=tokens,
-                    sampling=sampling,
-                    seed=seed,
-                    sample=sample,
-                    ignore_end=ignore_end,
-                    stop=stops,
-                    logprobs=asked.logprobs,
-                    prompt_tokens=ids,
-                    prompt_logprobs=bool(asked.echo) and asked.logprobs is not None,
-                    client=client,
-                )
-            )
+    numbers: dict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
+    requests = [
+        GenerationRequest(
+            prompt=prompt,
+            tokens=tokens,
+            sampling=sampling,
+            seed=seed,
+            sample=next(numbers[ids]),
+            ignore_end=bool(asked.ignore_eos),
+            stop=stops,
+            logprobs=asked.logprobs,
+            prompt_tokens=ids,
+            prompt_logprobs=bool(asked.echo) and asked.logprobs is not None,
+            client=client,
+        )
+        for prompt, ids in prompts
+        for _ in range(_or(asked.n, 1))
+    ]
     return CompletionRequest(
         requests=requests,
         prompt_tokens=sum(len(ids) for _, ids in prompts),

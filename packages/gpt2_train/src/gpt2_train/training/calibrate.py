@@ -155,12 +155,9 @@ def _device(device: torch.device, cuda: str | None) -> Check:
 
 
 def _precision(device: torch.device) -> Check:
-    chosen = default_precision(device)
-    if device.type == "cpu":
-        slow = [kind for kind in ("bf16", "fp16") if is_emulated(device, kind)]
-        note = f"; this CPU only emulates {' and '.join(slow)}, many times slower" if slow else ""
-        return Check("precision", f"{chosen} by default{note}")
-    return Check("precision", f"{chosen} by default")
+    slow = [kind for kind in ("bf16", "fp16") if is_emulated(device, kind)]
+    note = f"; this CPU only emulates {' and '.join(slow)}, many times slower" if slow else ""
+    return Check("precision", f"{default_precision(device)} by default{note}")
 
 
 def _compiler(device: torch.device) -> Check:

@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -123,7 +124,7 @@ def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
     if settings.sample_prompts is not None:
         prompts += prompts_of_file(settings.sample_prompts)
     sampling = Sampling(settings.sample_temperature, settings.sample_top_k)
-    seen: collections.Counter[str] = collections.Counter()
+    numbers: dict[str, Iterator[int]] = collections.defaultdict(itertools.count)
     for prompt in prompts or [""]:
         # A prompt that comes again gets another text.
         yield GenerationRequest(
@@ -131,9 +132,8 @@ def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
             tokens=settings.sample_tokens,
             sampling=sampling,
             seed=settings.sample_seed,
-            sample=seen[prompt],
+            sample=next(numbers[prompt]),
         )
-        seen[prompt] += 1
 
 
 @contextlib.contextmanager
