@@ -84,9 +84,9 @@ def read_info(path: str | Path) -> CheckpointInfo:
     if table.get("crc32") != table_crc(table):
         raise damaged(folder, f"{CHECKPOINT_FILE} is not what was written")
     try:
-        table |= {"config": table["model"], "folder": folder}
+        table |= {"config": ModelConfig(**table["model"]), "folder": folder}
         return msgspec.convert(table, CheckpointInfo, dec_hook=lambda kind, value: value)  # of Path, as it is
-    except (KeyError, msgspec.ValidationError, Gpt2UsageError) as error:
+    except (KeyError, TypeError, msgspec.ValidationError, Gpt2UsageError) as error:
         raise damaged(folder, f"{CHECKPOINT_FILE} is incomplete: {error}") from error
 
 
