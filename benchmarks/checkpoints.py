@@ -24,7 +24,7 @@ from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.training.trainer import make_optimizer
 from indexed_tokens.checksums import checksum_of_file
 
 TINY = ModelConfig(layers=4, hidden=128, heads=4, sequence_length=128)
@@ -48,7 +48,7 @@ def measure(config: ModelConfig, folder: Path, repeats: int) -> list[str]:
         # What saving used to do in addition, to know the CRCs of its files.
         files = sorted(folder.glob(f"step-{2 * step:07d}/*/__*"))
         reading_back.append(_timed(lambda files=files: [checksum_of_file(path) for path in files], time.perf_counter))  # type: ignore[misc]
-        saver.start(step=2 * step + 1, samples=0, state={})
+        saver.save(goes_on=True, step=2 * step + 1, samples=0, state={})
         saver.finish()
         copying.append(_timed(saver.staging.copy, time.process_time))
         hashing.append(_timed(lambda: [zlib.crc32(tensor.numpy()) for tensor in tensors.values()], time.process_time))

@@ -87,7 +87,7 @@ def ours(
     static: bool | None = None,
 ) -> Write:
     """Writing with an `Engine` over the weights in `folder`, arranged for the batch; `static` as for `CachedModel`."""
-    source = for_writing(open_model(folder, device=device), batch, precision)
+    source = for_writing(open_model(folder, device=device, precision=precision), batch)
     model = source.model
 
     def write(prompts: list[list[int]], tokens: int) -> list[list[int]]:

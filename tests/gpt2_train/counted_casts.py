@@ -11,8 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.mesh import World, make_world
-from gpt2_train.distributed.parallelize import free_gathered_parameters, parallelize, synchronize_gradients
-from gpt2_train.distributed.weight_casts import HalfCopies
+from gpt2_train.distributed.parallelize import (
+    HalfCopies,
+    free_gathered_parameters,
+    parallelize,
+    synchronize_gradients,
+)
 from gpt2_train.model.gpt2 import GPT2
 
 CONFIG = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100, dropout=0.1)

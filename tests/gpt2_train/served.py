@@ -13,7 +13,6 @@ from typing import Any
 import httpx2
 import openai
 
-from gpt2_train.inference.model import open_shared_model
 from gpt2_train.serving.command import ServeSettings, make_server
 from gpt2_train.serving.server import Server, bound_socket
 
@@ -65,9 +64,7 @@ def served(checkpoint: Path, **settings: Any) -> Iterator[Served]:
     """A server for the block."""
     asked = ServeSettings(checkpoint=str(checkpoint), name=NAME, port=0, device="cpu", threads=1, **settings)
     with (
-        open_shared_model(
-            str(checkpoint), device="cpu", tensor_parallel=asked.tensor_parallel, threads=asked.threads
-        ) as source,
+        asked.opened() as source,
         contextlib.closing(bound_socket(asked.host, asked.port)) as listener,
         running(make_server(asked, listener, source), listener, asked.token) as found,
     ):

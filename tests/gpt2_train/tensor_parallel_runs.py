@@ -13,9 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.distributed.mesh import World, make_world, settle_gradients
+from gpt2_train.distributed.mesh import World, make_world, seed_micro_step, settle_gradients
 from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.randomness import seed_micro_step
 from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses

@@ -29,8 +29,8 @@ from gpt2_train.distributed.collectives import group_for_a_thread
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.training import trainer as train_module
+from gpt2_train.training.trainer import make_optimizer
 
 Run = Callable[..., int]
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
@@ -109,13 +109,13 @@ def test_a_checkpoint_under_way_is_finished_before_a_stop(
     monkeypatch.setattr(Saver, "finish", lambda saver: gate.open() or plain(saver))
     # The save itself is the first to ask for the end of the one before it.
     monkeypatch.setattr(Saver, "poll", lambda saver: None)
-    started = Saver.start
+    started = Saver.save
 
-    def start(saver: Saver, **what: Any) -> None:
+    def save(saver: Saver, **what: Any) -> None:
         started(saver, **what)
         gate._opened.clear()
 
-    monkeypatch.setattr(Saver, "start", start)
+    monkeypatch.setattr(Saver, "save", save)
     at_call(monkeypatch, 7, lambda: signal.raise_signal(signal.SIGTERM))
     assert gpt2(tmp_path, "--steps", 20, "--save-every", 5) == 128 + signal.SIGTERM
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-0000005", "step-0000007"]
@@ -142,13 +142,13 @@ def test_a_failed_save_ends_the_run_at_the_next_step(
     capsys.readouterr()
     full_disk(monkeypatch, 0)
     savers: list[Saver] = []
-    plain = Saver.start
+    plain = Saver.save
 
-    def start(saver: Saver, **what: Any) -> None:
+    def save(saver: Saver, **what: Any) -> None:
         plain(saver, **what)
         savers.append(saver)
 
-    monkeypatch.setattr(Saver, "start", start)
+    monkeypatch.setattr(Saver, "save", save)
 
     # Step 4 does not end before the save of step 3 has failed.
     def wait() -> None:
@@ -191,14 +191,14 @@ def test_the_next_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pyt
     saved: list[Saved] = []
     saver = Saver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), saved.append)
     gate = Gate(monkeypatch, 1)
-    saver.start(step=1, samples=8, state={})
+    saver.save(goes_on=True, step=1, samples=8, state={})
     first = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
     plain = Saver.finish
     monkeypatch.setattr(Saver, "finish", lambda saver: gate.open() or plain(saver))
-    saver.start(step=2, samples=16, state={})
+    saver.save(goes_on=True, step=2, samples=16, state={})
     assert gate.was_opened and [entry.step for entry in saved] == [1]
     saver.finish()
     saver.close()
@@ -212,12 +212,12 @@ def test_a_failure_is_raised_once_and_the_next_save_works(tmp_path: Path, monkey
     model = GPT2(SMALL).initialise()
     saver = Saver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), lambda saved: None)
     full_disk(monkeypatch, 1)
-    saver.start(step=1, samples=8, state={})
+    saver.save(goes_on=True, step=1, samples=8, state={})
     with pytest.raises(Gpt2Error, match="the disk is full"):
         saver.finish()
     assert list(tmp_path.iterdir()) == [] and not saver.has_failed
     monkeypatch.undo()
-    saver.start(step=2, samples=16, state={})
+    saver.save(goes_on=True, step=2, samples=16, state={})
     saver.finish()
     assert read_info(tmp_path).step == 2
 
@@ -302,7 +302,7 @@ def save_in_layouts(folder: str) -> None:
         tensors = model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
         load_tensors(place / before, tensors)
         saver = Saver(Checkpointer(place / name, config=info.config, group=group), tensors, lambda saved: None)
-        saver.start(step=info.step, samples=info.samples, state={})
+        saver.save(goes_on=True, step=info.step, samples=info.samples, state={})
         # The copies are what is saved, whatever training does meanwhile.
         with torch.no_grad():
             for tensor in tensors.values():
@@ -317,7 +317,7 @@ def save_in_layouts(folder: str) -> None:
         return plain(writer, *rest)
 
     TensorWriter.write_data = deadly  # type: ignore[method-assign]
-    saver.start(step=info.step + 1, samples=info.samples, state={})
+    saver.save(goes_on=True, step=info.step + 1, samples=info.samples, state={})
     try:
         saver.finish()
     except Gpt2Error as error:

@@ -17,7 +17,7 @@ from gpt2_train.config.layout import check_layout, plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.evaluation.command import EvaluateSettings
 from gpt2_train.inference.command import GenerateSettings
-from gpt2_train.metrics.log import EpochNotes, Heartbeat, StepClock
+from gpt2_train.metrics.log import Heartbeat, StepClock
 from gpt2_train.training.calibrate import SIZES, size_advice
 from gpt2_train.training.launch import processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
@@ -316,19 +316,6 @@ def test_the_time_left_is_known_from_the_first_step_on() -> None:
     assert clock.seconds_left(10) is None
     clock.add(1.0, 1.0, 2.5, 0.0)
     assert clock.seconds_left(10) == pytest.approx(25.0)
-
-
-def test_epochs_of_a_tiny_corpus_are_one_line() -> None:
-    """Two steps printed 16 lines, one for each epoch that ended."""
-    notes = EpochNotes()
-    notes.set(1, [(0, 1), (0, 2), (1, 1)])
-    notes.set(2, [(0, 3)])
-    notes.set(2, [(0, 3)])  # repeated after an overflow
-    assert notes.lines(["a", "b"]) == [
-        "epochs 1 to 3 of a ended; the next one is shuffled again",
-        "epoch 1 of b ended; the next one is shuffled again",
-    ]
-    assert notes.lines(["a", "b"]) == []
 
 
 def test_compiled_code_is_kept_on_this_machine_where_nobody_else_can_write(

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tests.gpt2_train import forks
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.data.batches import BatchReader, check_vocabulary
 from gpt2_train.data.corpus import PIECE_TOKENS, SPLITS, Corpus, split_ranges
 from gpt2_train.data.index import IndexCache, build_sample_index, stream_seed
 from gpt2_train.data.streams import BLEND_BLOCK, Blend, Stream, blend_picks, blend_split
+from gpt2_train.training.batches import BatchReader, check_vocabulary
 from gpt2_train.training.setup import SharedIndexCache
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter
 from indexed_tokens.checksums import checksum_of_file
@@ -359,6 +359,7 @@ def test_a_blend_goes_on_in_the_middle_of_a_later_block(tmp_path: Path) -> None:
             expected.append((pick, counts[pick]))
         counts[pick] += 1
     assert across == expected
+    assert Blend([stream, stream], weights, IndexCache(tmp_path / "one")).taken(BLEND_BLOCK + 3) == counts
     # Another reader starts from what the first one kept on disk.
     assert Blend([stream, stream], weights, IndexCache(tmp_path / "one")).locate(BLEND_BLOCK, 3) == expected[3:]
 

@@ -390,7 +390,7 @@ def reciting(text: str) -> GPT2:
 
 def collected(session: TextSession) -> dict[int, list[TextPiece]]:
     found: dict[int, list[TextPiece]] = {}
-    while session.waiting or session.writing:
+    while session.engine.waiting or session.engine.writing:
         for piece in session.step():
             found.setdefault(piece.number, []).append(piece)
     return found
@@ -426,11 +426,11 @@ def test_a_cancelled_request_makes_room_for_the_next(model: GPT2) -> None:
     second = session.submit(GenerationRequest("b", tokens=5, ignore_end=True))
     third = session.submit(GenerationRequest("c", tokens=5, ignore_end=True))
     session.step()
-    assert (session.writing, session.waiting) == (1, 2)
+    assert (session.engine.writing, session.engine.waiting) == (1, 2)
     session.cancel(first)
     session.cancel(third)
     session.cancel(third)
-    assert (session.writing, session.waiting) == (0, 1)
+    assert (session.engine.writing, session.engine.waiting) == (0, 1)
     assert set(collected(session)) == {second}
 
 

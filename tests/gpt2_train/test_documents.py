@@ -23,9 +23,8 @@ from gpt2_train.conversion.formats import open_weights
 from gpt2_train.data.corpus import open_corpora
 from gpt2_train.data.index import IndexCache
 from gpt2_train.data.streams import blend_split
-from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.mesh import World, mixed_seed
 from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.model.attention import Documents, attention_kind, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import setup

@@ -14,8 +14,7 @@ from tests.gpt2_train.counted_casts import CONFIG, TOKENS, Casts, compare, compa
 from torch._dynamo.utils import counters
 
 from gpt2_train.distributed.mesh import World
-from gpt2_train.distributed.parallelize import apply_compile
-from gpt2_train.distributed.weight_casts import HalfCopies, half_copies
+from gpt2_train.distributed.parallelize import HalfCopies, apply_compile, half_copies
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer as train_module
 

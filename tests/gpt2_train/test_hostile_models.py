@@ -17,7 +17,7 @@ from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.stored_shapes import EMBEDDING, parameter_shapes
+from gpt2_train.checkpoint.load import EMBEDDING, parameter_shapes
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig
 from gpt2_train.conversion.formats import open_weights
@@ -373,10 +373,10 @@ def raw(content: str) -> Damage:
         (sealed(model={"heads": None}), "heads is None"),
         (sealed(model={"more": 1}), "checkpoint.json is incomplete"),
         (sealed(model=[2, 32]), "checkpoint.json is incomplete"),
-        (sealed(step="5"), "step is no whole number"),
-        (sealed(step=-1), "step is no whole number"),
-        (sealed(step=float("inf")), "step is no whole number"),
-        (sealed(tokens=True), "tokens is no whole number"),
+        (sealed(step="5"), "Expected `int`, got `str` - at `$.step`"),
+        (sealed(step=-1), "Expected `int` >= 0 - at `$.step`"),
+        (sealed(step=float("inf")), "Expected `int`, got `float` - at `$.step`"),
+        (sealed(tokens=True), "Expected `int`, got `bool` - at `$.tokens`"),
         (sealed(tokenizer=["gpt2"]), "checkpoint.json is incomplete"),
         (sealed(settings=5), "checkpoint.json is incomplete"),
         (sealed(data=["x"]), "checkpoint.json is incomplete"),

@@ -26,8 +26,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_layout, choose_data_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import open_weights
-from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.randomness import mixed_seed
+from gpt2_train.distributed.mesh import make_world, mixed_seed
 from gpt2_train.training.memory import memory_per_rank
 
 CONFIG = ModelConfig(2, 32, 4, 16, 100, dropout=0.0)

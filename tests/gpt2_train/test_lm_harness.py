@@ -123,7 +123,7 @@ def test_texts_are_written_in_the_precision_asked_for(tmp_path: Path) -> None:
     from gpt2_train.evaluation.lm_harness_model import HarnessModel
 
     model = HarnessModel(str(save(tmp_path, random_model())), device="cpu", threads=1, precision="bf16")
-    assert model.scorer.precision == model.generator.source.precision == "bf16"
+    assert model.scorer.source.precision == model.generator.source.precision == "bf16"
     assert model.generator.source.runner is model.source.runner
 
 

@@ -20,15 +20,15 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model import loss
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
-from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import FIRST_LOSS_SCALE, LossScale, gradient_norm
-from gpt2_train.optim.schedule import learning_rate
+from gpt2_train.training.plan import learning_rate
+from gpt2_train.training.trainer import make_optimizer
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize(("overwrites", "is_known"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("is_known", [False, True])
 def test_losses_and_gradients_are_those_of_cross_entropy(
-    monkeypatch: pytest.MonkeyPatch, overwrites: bool, is_known: bool, dtype: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, is_known: bool, dtype: torch.dtype
 ) -> None:
     """Also where the gradient is known before, with columns of padding."""
     monkeypatch.setattr(layout, "PIECE_ELEMENTS", {"cpu": 100})  # several pieces
@@ -37,7 +37,7 @@ def test_losses_and_gradients_are_those_of_cross_entropy(
     mine, theirs = logits.clone().requires_grad_(), logits[..., :30].clone().requires_grad_()
     weights = torch.rand(3, 7, generator=torch.Generator().manual_seed(3))
     gradient = weights if is_known else None
-    losses = token_losses(mine * 1, targets, vocabulary=30, overwrite_logits=overwrites, gradient=gradient)
+    losses = token_losses(mine * 1, targets, vocabulary=30, gradient=gradient)
     wide = theirs.flatten(0, 1).to(losses.dtype)
     expected = F.cross_entropy(wide, targets.flatten(), reduction="none").view(3, 7)
     torch.testing.assert_close(losses, expected)
@@ -109,9 +109,7 @@ def test_a_spread_vocabulary_gives_the_plain_loss(
         ranks.local.rank = rank
         share = logits.chunk(size, dim=1)[rank].clone().requires_grad_()
         parts = share * 1  # Its gradient may take its place.
-        losses = token_losses(
-            parts, targets, group=ranks, vocabulary=vocabulary, compiled=compiled, overwrite_logits=compiled
-        )  # type: ignore[arg-type]
+        losses = token_losses(parts, targets, group=ranks, vocabulary=vocabulary, compiled=compiled)  # type: ignore[arg-type]
         losses.sum().backward()
         results[rank] = (losses.detach(), share.grad)
 

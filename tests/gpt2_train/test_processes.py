@@ -30,9 +30,9 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import open_weights
-from gpt2_train.distributed.mesh import World, make_world
+from gpt2_train.distributed.mesh import World, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
+from gpt2_train.distributed.tensor_parallel import SharedDropout, _mixed_bits, share_dropout
 from gpt2_train.model.attention import PACKED
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import launch, run_folder

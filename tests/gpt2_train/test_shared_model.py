@@ -30,7 +30,7 @@ from gpt2_train.evaluation.tasks import tasks
 from gpt2_train.inference.driver import WorkerGroup, interrupts_deferred
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import open_model, open_shared_model
+from gpt2_train.inference.model import ModelSettings, open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.inference.worker import is_lost_connection, load_part
@@ -84,11 +84,10 @@ class Report:
 
 def drive(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) -> dict[str, Any]:
     """What a driver of so many processes finds: the fields of `Report`."""
-    layout = {"tensor_parallel": tensor_parallel, "data_parallel": data_parallel}
-    with open_shared_model(folder, device="cpu", **layout, threads=1) as source:
+    with ModelSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
         found: dict[str, Any] = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
         runner: Any = source.runner
-        found["parameters"] = sum(parameter.numel() for parameter in runner.process.model.parameters())
+        found["parameters"] = sum(parameter.numel() for parameter in runner.process.runner.model.parameters())
         cached = runner.cached_model(3)
         found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
         cached.copy(0, 2)
@@ -237,7 +236,7 @@ def test_another_number_of_processes_than_torchruns_is_told(run_folder: Path, mo
     monkeypatch.setenv("WORLD_SIZE", "4")
     with (
         pytest.raises(Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"),
-        open_shared_model(str(run_folder), tensor_parallel=2),
+        ModelSettings(str(run_folder), tensor_parallel=2).opened(),
     ):
         pass
 

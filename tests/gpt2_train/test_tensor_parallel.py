@@ -13,7 +13,7 @@ from tests.gpt2_train.tensor_parallel_runs import run_tasks
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.distributed.randomness import SharedDropout
+from gpt2_train.distributed.tensor_parallel import SharedDropout
 from gpt2_train.training.memory import memory_per_rank
 
 TOKENS, HIDDEN, LAYERS = 64, 32, 2

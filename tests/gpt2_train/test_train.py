@@ -145,6 +145,9 @@ def test_epochs_roll_over_and_the_log_says_so(tmp_path: Path, gpt2: Run, capsys:
     err = capsys.readouterr().err
     assert f"epoch 1 of {data} ended" in err and f"epoch 2 of {data} ended" in err
     assert rows(tmp_path / "run")[-1]["epoch"] == pytest.approx(2.5, abs=1)
+    # Those that end between two lines are one line.
+    assert gpt2(tmp_path / "few", "--epochs", 2.5, "--split", 1, "--log-every", 1000, data=data) == 0
+    assert f"epochs 1 to 2 of {data} ended; the next one is shuffled again" in capsys.readouterr().err
 
 
 def test_one_document_is_enough_to_train_on(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:

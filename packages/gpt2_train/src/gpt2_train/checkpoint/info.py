@@ -12,7 +12,9 @@ import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+import msgspec
 
 from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
@@ -22,6 +24,16 @@ from indexed_tokens import Tokenizer
 
 FORMAT = 2
 """Version of a checkpoint's layout; any other is refused."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class StoredFile(TypedDict):
+    """Size and CRC-32 of a file."""
+
+    bytes: Count
+    crc32: Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +53,16 @@ class CheckpointInfo:
         files: size (`bytes`) and CRC-32 (`crc32`) of each tensor file, by its path in the folder.
     """
 
-    step: int
-    samples: int
-    tokens: int
+    step: Count
+    samples: Count
+    tokens: Count
     config: ModelConfig
     tokenizer: dict[str, Any]
     settings: dict[str, Any]
     data: list[dict[str, Any]]
     state: dict[str, Any]
     folder: Path
-    files: dict[str, dict[str, int]]
+    files: dict[str, StoredFile]
 
 
 def read_info(path: str | Path) -> CheckpointInfo:
@@ -72,22 +84,9 @@ def read_info(path: str | Path) -> CheckpointInfo:
     if table.get("crc32") != table_crc(table):
         raise damaged(folder, f"{CHECKPOINT_FILE} is not what was written")
     try:
-        return CheckpointInfo(
-            step=_count(table, "step"),
-            samples=_count(table, "samples"),
-            tokens=_count(table, "tokens"),
-            config=ModelConfig(**table["model"]),
-            tokenizer=_table(table["tokenizer"]),
-            settings=_table(table["settings"]),
-            data=[_table(entry) for entry in table["data"]],
-            state=_table(table["state"]),
-            folder=folder,
-            files={
-                name: {key: _count(entry, key) for key in ("bytes", "crc32")}
-                for name, entry in _table(table["files"]).items()
-            },
-        )
-    except (KeyError, TypeError, ValueError, Gpt2UsageError) as error:
+        table |= {"config": ModelConfig(**table["model"]), "folder": folder}
+        return msgspec.convert(table, CheckpointInfo, dec_hook=lambda kind, value: value)  # of Path, as it is
+    except (KeyError, TypeError, msgspec.ValidationError, Gpt2UsageError) as error:
         raise damaged(folder, f"{CHECKPOINT_FILE} is incomplete: {error}") from error
 
 
@@ -95,20 +94,6 @@ def table_crc(table: Mapping[str, Any]) -> int:
     """CRC-32 of what `checkpoint.json` says, but for `crc32`, in any order and layout."""
     rest = {name: value for name, value in table.items() if name != "crc32"}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
-
-
-def _count(table: Mapping[str, Any], name: str) -> int:
-    """A whole number that is not negative. Raises ValueError for anything else."""
-    value = table[name]
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{name} is no whole number")
-    return value
-
-
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("a table is something else")
-    return value
 
 
 def describe_tokenizer(tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -165,12 +150,8 @@ def latest_checkpoint(checkpoints: str | Path) -> Path | None:
     return known[-1] if known else None
 
 
-def holds_checkpoint(path: Path) -> bool:
-    """Whether `path` is a checkpoint, or a folder in which `find_checkpoint` finds one."""
-    return _checkpoint_in(path) is not None
-
-
-def _checkpoint_in(path: Path) -> Path | None:
+def checkpoint_in(path: Path) -> Path | None:
+    """`path` if it is a checkpoint, or the one that `find_checkpoint` finds in it; None if there is none."""
     if (path / CHECKPOINT_FILE).is_file():
         return path
     return latest_checkpoint(path) or latest_checkpoint(path / CHECKPOINTS_FOLDER)
@@ -190,7 +171,7 @@ def find_checkpoint(path: str | Path) -> Path:
                 "(--keep-checkpoints); run the same command again, or give that one."
             )
         raise Gpt2UsageError(f"no checkpoint {path}: give the --output folder of a `gpt2 train`, or a step in it.")
-    if (found := _checkpoint_in(path)) is not None:
+    if (found := checkpoint_in(path)) is not None:
         return found
     raise Gpt2UsageError(
         f"{path} holds no checkpoint (no {CHECKPOINT_FILE} in it, nor in {CHECKPOINTS_FOLDER}/step-...): "

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import mmap
 import shutil
 import threading
@@ -42,7 +43,6 @@ from gpt2_train.checkpoint.info import (
     FORMAT,
     CheckpointInfo,
     describe_tokenizer,
-    latest_checkpoint,
     list_checkpoints,
     read_info,
     step_folder,
@@ -189,7 +189,10 @@ class Checkpointer:
         unfinished.replace(folder)
         sync_folder(self.checkpoints)
         write_text(self.checkpoints / LATEST_FILE, folder.name + "\n")
-        remove_old(self.checkpoints, self.keep)
+        # The latest one always stays.
+        for path in list_checkpoints(self.checkpoints)[: -self.keep if self.keep else 0]:
+            if path != folder:
+                set_aside_and_remove(path)
 
 
 def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
@@ -228,15 +231,6 @@ def set_aside_and_remove(folder: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def remove_old(checkpoints: Path, keep: int) -> None:
-    """Remove all but the `keep` newest checkpoints (none if it is 0); the latest one always stays."""
-    known = list_checkpoints(checkpoints)
-    latest = latest_checkpoint(checkpoints)
-    for path in known[: -keep if keep else 0]:
-        if path != latest:
-            set_aside_and_remove(path)
-
-
 @dataclasses.dataclass(frozen=True)
 class Saved:
     """A checkpoint that is complete under its name.
@@ -263,7 +257,7 @@ class Saver:
     Args:
         checkpointer: writes the checkpoints; for saves in the background its `group` becomes one for a thread.
         tensors: `model.<name>` and `optimizer.<name>`, plain or sharded.
-        on_saved: called for each checkpoint once it is complete, from `save`, `poll`, `start` or `finish`.
+        on_saved: called for each checkpoint once it is complete, from `save`, `poll` or `finish`.
         in_background: whether training may go on meanwhile.
         minutes: that an exchange in the background waits for other processes, as long as torch has it if None.
         warn: called with the reason why a save waits although it need not.
@@ -304,42 +298,33 @@ class Saver:
         """Whether the save that was started last has failed; processes may notice this at different moments."""
         return isinstance(self._outcome, BaseException)
 
-    def save(self, *, goes_on: bool, **content: Any) -> None:
-        """Save a checkpoint of `content`, the arguments of `Checkpointer.save`; wait for it unless training `goes_on`.
+    def save(self, *, goes_on: bool, step: int, samples: int, state: Mapping[str, Any]) -> None:
+        """Save a checkpoint; arguments as in `Checkpointer.save`. Waits for it unless training `goes_on`.
 
-        Raises Gpt2Error if it, or the one before it, can't be written.
+        Then only for a copy of the tensors as they are now, and for the save before it. Raises Gpt2Error if it, or the
+        one before it, can't be written.
         """
         if goes_on and self.in_background and self.staging is None:
             try:
                 self.prepare()
             except Gpt2Error as error:  # No memory for it: what was learned so far is saved while training waits.
                 self.warn(f"warning: {error}")
-        if goes_on and self.staging is not None:
-            self.start(**content)
+        save = functools.partial(self.checkpointer.save, self.tensors, step=step, samples=samples, state=state)
+        staging, begin = self.staging, time.monotonic()
+        self.finish()
+        if not goes_on or staging is None:
+            begin = time.monotonic()
+            folder = save()
+            seconds = time.monotonic() - begin
+            self.on_saved(Saved(step, folder, seconds, seconds))
             return
-        self.finish()
-        begin = time.monotonic()
-        folder = self.checkpointer.save(self.tensors, **content)
-        seconds = time.monotonic() - begin
-        self.on_saved(Saved(content["step"], folder, seconds, seconds))
-
-    def start(self, *, step: int, samples: int, state: Mapping[str, Any]) -> None:
-        """Copy the tensors as they are now and begin to save them; arguments as in `Checkpointer.save`.
-
-        Waits for the save before it. Raises what that one failed with, and as `prepare` does.
-        """
-        staging = self.staging or self.prepare()
-        begin = time.monotonic()
-        self.finish()
         wait_for_copies = staging.copy()
         waited = time.monotonic() - begin
 
         def work() -> None:
             try:
                 on_all_ranks(wait_for_copies, self.checkpointer.group)
-                folder = self.checkpointer.save(
-                    self.tensors, step=step, samples=samples, state=state, copies=staging.copies
-                )
+                folder = save(copies=staging.copies)
                 self._outcome = Saved(step, folder, time.monotonic() - begin, waited)
             except BaseException as error:
                 self._outcome = error

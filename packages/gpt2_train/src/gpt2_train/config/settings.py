@@ -262,6 +262,11 @@ class ModelSettings:
         return ModelConfig(**{name: int(value) for name, value in numbers.items() if value is not None}, **rest)
 
 
+def given(settings: Any) -> set[str]:
+    """The names of the settings, a dataclass's, that are not at their defaults."""
+    return {field.name for field in dataclasses.fields(settings) if getattr(settings, field.name) != field.default}
+
+
 def sequences_of(settings: Any) -> int | None:
     """The sequences in an optimizer step, by --batch-tokens if given, else by --global-batch-size.
 
@@ -482,13 +487,12 @@ class TrainSettings(ModelSettings, DataSettings):
 
     def _check_observed(self) -> None:
         """Raise Gpt2UsageError for a setting of samples or evaluation tasks where there are none."""
-        for field in dataclasses.fields(self):
-            is_given = getattr(self, field.name) != field.default
-            if is_given and field.name.startswith("sample_") and not self.writes_samples:
-                raise Gpt2UsageError(
-                    f"--{field.name.replace('_', '-')} is a setting of samples, and there are none: also give "
-                    "--sample-every or --sample-prompt."
-                )
+        of_samples = sorted(name for name in given(self) if name.startswith("sample_"))
+        if of_samples and not self.writes_samples:
+            raise Gpt2UsageError(
+                f"--{of_samples[0].replace('_', '-')} is a setting of samples, and there are none: also give "
+                "--sample-every or --sample-prompt."
+            )
         if self.eval_task_every and not self.eval_task:
             raise Gpt2UsageError("--eval-task-every, but no --eval-task: name a task, such as lambada:FILE.jsonl.")
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import UsageError, parse_json, write_text
-from command_kit.settings import command_table, read_toml
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, read_records, run_settings
 from gpt2_train.config.settings import DataSettings
 from gpt2_train.conversion.weights import ModelWeights
-from gpt2_train.metrics.records import read_records
 from indexed_tokens.checksums import record_path
 
 _SHOWN_SETTINGS = (
@@ -93,7 +91,7 @@ def _run_folder(source: Path) -> Path | None:
 
 def _settings(run: Path | None) -> dict[str, Any]:
     try:
-        return command_table(read_toml(run / CONFIG_FILE), "train") if run else {}
+        return run_settings(run) if run else {}
     except UsageError:
         return {}
 

@@ -12,16 +12,10 @@ import functools
 import json
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from command_kit import Progress, add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gpt2_train.checkpoint.load import StoredTensors
-    from gpt2_train.conversion.weights import ModelWeights
 
 EXAMPLE = """\
 example:
@@ -75,9 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
     return status
 
 
-PIECE = 1 << 22
-"""Values that are compared at a time, in float64."""
-
 Outcome = tuple[dict[str, Any], list[str], int]
 """What `--json` prints, the same as a person reads it, and the exit code."""
 
@@ -88,6 +79,7 @@ def diff(settings: DiffSettings) -> Outcome:
     Rows that only pad the vocabulary are no part of a model. Raises Gpt2UsageError if one can't be read.
     """
     from gpt2_train.conversion.formats import open_weights
+    from gpt2_train.conversion.weights import compare, model_pairs, optimizer_of
 
     first, second = open_weights(settings.first), open_weights(settings.second)
     names = settings.first, settings.second
@@ -126,73 +118,6 @@ def diff(settings: DiffSettings) -> Outcome:
         "differences": [_finite(dataclasses.asdict(entry)) for entry in found],
     }
     return result, _described_diff(result), 1 if found or alone else 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """How one tensor differs between two models.
-
-    Attributes:
-        name: the tensor, `model.<parameter>` or `optimizer.<parameter>.<moment>`.
-        elements: values in it.
-        differing: how many of them differ.
-        max_absolute: the largest difference; NaN if one of two values is no number.
-        max_relative: the largest difference divided by the larger of the two magnitudes.
-    """
-
-    name: str
-    elements: int
-    differing: int
-    max_absolute: float
-    max_relative: float
-
-
-Pair = tuple[str, Callable[[], "Tensor"], Callable[[], "Tensor"]]
-"""Name of a tensor, and what reads it on either side."""
-
-
-def model_pairs(first: ModelWeights, second: ModelWeights) -> list[Pair]:
-    """The parameters of two models of one shape, in the model's order."""
-    from gpt2_train.conversion.weights import shapes_of
-
-    ours, theirs = (functools.partial(weights.read, rows=weights.config.vocabulary_size) for weights in (first, second))
-    names = shapes_of(first.config)
-    return [(f"model.{name}", functools.partial(ours, name), functools.partial(theirs, name)) for name in names]
-
-
-def optimizer_of(weights: ModelWeights) -> StoredTensors | None:
-    """The optimizer's state that lies next to a model; None without one. Raises Gpt2UsageError if it is damaged."""
-    from gpt2_train.checkpoint.info import read_info
-    from gpt2_train.checkpoint.load import StoredTensors
-
-    if weights.format != "checkpoint":
-        return None
-    info = read_info(weights.origin)
-    if not any(name.startswith("optimizer/") for name in info.files):
-        return None
-    stored = StoredTensors(info, "optimizer")
-    return stored if stored.names() else None
-
-
-def compare(name: str, first: Tensor, second: Tensor) -> Difference:
-    """How two tensors of one shape differ, as numbers: their types may differ, too. Two NaNs are equal."""
-    import torch
-
-    if first.dtype == second.dtype and torch.equal(first, second):
-        return Difference(name, first.numel(), 0, 0.0, 0.0)
-    differing, largest, relative = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    pieces = zip(first.reshape(-1).split(PIECE), second.reshape(-1).split(PIECE), strict=True)
-    for left, right in ((left.double(), right.double()) for left, right in pieces):
-        differs = (left != right) & ~(left.isnan() & right.isnan())
-        left, right = left[differs], right[differs]
-        if not left.numel():
-            continue
-        differing += left.numel()
-        gap = (left - right).abs()
-        # torch's maximum of a NaN and a number is a NaN, Python's depends on their order.
-        largest = torch.maximum(largest, gap.max())
-        relative = torch.maximum(relative, (gap / torch.maximum(left.abs(), right.abs())).max())
-    return Difference(name, first.numel(), differing, float(largest), float(relative))
 
 
 def _described_diff(result: dict[str, Any]) -> list[str]:

@@ -1,7 +1,12 @@
 """A model's weights in any kind of file: names, shapes and order of rows are as in `gpt2.py`.
 
 Tensors are read when they are asked for, one at a time, so that converting needs the memory of the tensor being
-written.
+written, and comparing two models that of one tensor of each.
+
+PyTorch's own files (`torch.save`) are read without running anything in them. torch reads them with `weights_only=True`,
+which makes tensors and plain containers and refuses everything else. Checkpoints of Megatron-LM also hold settings and
+random states as objects of its own classes. Each class that the file names is therefore replaced by a plain record that
+keeps what was stored in it: the class itself is never looked up.
 """
 
 from __future__ import annotations
@@ -9,22 +14,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import pickle
+import pickletools
 import types
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.stored_shapes import (
+from gpt2_train.checkpoint.info import read_info
+from gpt2_train.checkpoint.load import (
     EMBEDDING,
+    StoredTensor,
+    StoredTensors,
+    checked,
     is_usable,
     missing,
-    other_shape,
     parameter_shapes,
     warn_if_not_finite,
-    whole_numbers,
 )
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
@@ -87,14 +97,7 @@ class ModelWeights:
         model asks for, or is not floating-point.
         """
         tensor = self.readers[name]()
-        if not is_usable(tensor):
-            raise whole_numbers(self.origin, name)
-        expected = shapes_of(self.config)[name]
-        found = tuple(tensor.shape)
-        if name == EMBEDDING and found:
-            found = (min(found[0], expected[0]), *found[1:])
-        if found != expected:
-            raise other_shape(self.origin, name, tuple(tensor.shape), expected)
+        checked(self.origin, name, shapes_of(self.config)[name], StoredTensor(tuple(tensor.shape), is_usable(tensor)))
         if not self._warned and warn_if_not_finite(self.origin, name, tensor):
             self._warned.add(name)
         if name == EMBEDDING and rows is not None:
@@ -200,3 +203,144 @@ def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
     if rows <= vocabulary:
         return known[:rows].contiguous()
     return torch.cat([known, known[-1:].expand(rows - vocabulary, -1)])
+
+
+PIECE = 1 << 22
+"""Values that are compared at a time, in float64."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How one tensor differs between two models.
+
+    Attributes:
+        name: the tensor, `model.<parameter>` or `optimizer.<parameter>.<moment>`.
+        elements: values in it.
+        differing: how many of them differ.
+        max_absolute: the largest difference; NaN if one of two values is no number.
+        max_relative: the largest difference divided by the larger of the two magnitudes.
+    """
+
+    name: str
+    elements: int
+    differing: int
+    max_absolute: float
+    max_relative: float
+
+
+Pair = tuple[str, Callable[[], Tensor], Callable[[], Tensor]]
+"""Name of a tensor, and what reads it on either side."""
+
+
+def model_pairs(first: ModelWeights, second: ModelWeights) -> list[Pair]:
+    """The parameters of two models of one shape, in the model's order."""
+    ours, theirs = (functools.partial(weights.read, rows=weights.config.vocabulary_size) for weights in (first, second))
+    names = shapes_of(first.config)
+    return [(f"model.{name}", functools.partial(ours, name), functools.partial(theirs, name)) for name in names]
+
+
+def optimizer_of(weights: ModelWeights) -> StoredTensors | None:
+    """The optimizer's state that lies next to a model; None without one. Raises Gpt2UsageError if it is damaged."""
+    if weights.format != "checkpoint":
+        return None
+    info = read_info(weights.origin)
+    if not any(name.startswith("optimizer/") for name in info.files):
+        return None
+    stored = StoredTensors(info, "optimizer")
+    return stored if stored.names() else None
+
+
+def compare(name: str, first: Tensor, second: Tensor) -> Difference:
+    """How two tensors of one shape differ, as numbers: their types may differ, too. Two NaNs are equal."""
+    if first.dtype == second.dtype and torch.equal(first, second):
+        return Difference(name, first.numel(), 0, 0.0, 0.0)
+    differing, largest, relative = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    pieces = zip(first.reshape(-1).split(PIECE), second.reshape(-1).split(PIECE), strict=True)
+    for left, right in ((left.double(), right.double()) for left, right in pieces):
+        differs = (left != right) & ~(left.isnan() & right.isnan())
+        left, right = left[differs], right[differs]
+        if not left.numel():
+            continue
+        differing += left.numel()
+        gap = (left - right).abs()
+        # torch's maximum of a NaN and a number is a NaN, Python's depends on their order.
+        largest = torch.maximum(largest, gap.max())
+        relative = torch.maximum(relative, (gap / torch.maximum(left.abs(), right.abs())).max())
+    return Difference(name, first.numel(), differing, float(largest), float(relative))
+
+
+_READ_BY_TORCH = ("torch.", "collections.OrderedDict", "_codecs.encode", "builtins.")
+_STREAMS_BEFORE_DATA = 3
+"""Pickles before the data in a file written before torch 1.6: its mark, version and machine."""
+
+
+class Record:
+    """What was stored in an object of any class: its attributes, no methods."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Record:
+        """An empty record, for any arguments."""
+        return super().__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update({str(name): value for name, value in state.items()})
+
+
+def read_pickle(path: Path) -> Any:
+    """What lies in a file of `torch.save`, tensors on the CPU and mapped into memory where the file allows it.
+
+    Raises Gpt2UsageError if it is damaged, or holds what can't be read without running code.
+    """
+    try:
+        with path.open("rb") as file:
+            is_zip = zipfile.is_zipfile(file)
+        named = [name for name in set(_named_globals(path, is_zip=is_zip)) if not name.startswith(_READ_BY_TORCH)]
+        with torch.serialization.safe_globals([(Record, name) for name in sorted(named)]):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except Gpt2UsageError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise Gpt2UsageError(
+            f"{path} can't be read without running code from it ({_first_line(error)}): save the model's state dict "
+            "with the program that made it, and convert that."
+        ) from error
+    except Exception as error:
+        raise Gpt2UsageError(
+            f"{path} can't be read ({_first_line(error)}): it is damaged, or no PyTorch file."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    if "Unsupported" in text:
+        return text[text.index("Unsupported") :].splitlines()[0].split(". ")[0]
+    return text.splitlines()[0].split(". ")[0] if text else type(error).__name__
+
+
+def _named_globals(path: Path, *, is_zip: bool) -> Iterator[str]:
+    """Every class or function that the data of a file names, as `module.name`; nothing is imported."""
+    if is_zip:
+        with zipfile.ZipFile(path) as archive:
+            data = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            if archive.getinfo(data).compress_type != zipfile.ZIP_STORED:
+                # torch compresses nothing: a few bytes may unpack to any number.
+                raise Gpt2UsageError(f"{path} is compressed, which no file of PyTorch is: it can't be read.")
+            with archive.open(data) as stream:
+                yield from _globals_of(stream)
+        return
+    with path.open("rb") as stream:
+        for _ in range(_STREAMS_BEFORE_DATA):
+            for _ in pickletools.genops(stream):
+                pass
+        yield from _globals_of(stream)
+
+
+def _globals_of(stream: IO[bytes]) -> Iterator[str]:
+    texts: list[str] = []
+    for operation, value, _ in pickletools.genops(stream):
+        if operation.name == "GLOBAL":
+            yield str(value).replace(" ", ".", 1)
+        elif operation.name == "STACK_GLOBAL" and len(texts) > 1:
+            yield f"{texts[-2]}.{texts[-1]}"
+        if isinstance(value, str):
+            texts = [*texts[-1:], value]

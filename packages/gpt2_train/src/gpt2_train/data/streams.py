@@ -17,7 +17,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +242,14 @@ class Blend:
                 del self._blocks[old]
         return self._blocks[number]
 
+    def taken(self, count: int) -> list[int]:
+        """How many of the first `count` global samples are of each stream."""
+        if len(self.streams) == 1:
+            return [count]
+        block, offset = divmod(count, BLEND_BLOCK)
+        picks, before = self._block(block)
+        return [taken + int((picks[:offset] == stream).sum()) for stream, taken in enumerate(before)]
+
     def locate(self, first: int, count: int) -> list[tuple[int, int]]:
         """(stream, sample in the stream) of the global samples `first` to `first + count - 1`."""
         if len(self.streams) == 1:
@@ -249,9 +257,7 @@ class Blend:
         found: list[tuple[int, int]] = []
         while count:
             block, offset = divmod(first, BLEND_BLOCK)
-            picks, before = self._block(block)
-            part = picks[offset : offset + count]
-            taken = [before[stream] + int((picks[:offset] == stream).sum()) for stream in range(len(self.streams))]
+            part, taken = self._block(block)[0][offset : offset + count], self.taken(first)
             for pick in part.tolist():
                 found.append((pick, taken[pick]))
                 taken[pick] += 1
@@ -283,14 +289,6 @@ class Blend:
             if samples:
                 stream.prepare(samples[0], samples[-1])
         return places
-
-    def epochs_ended(self, places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """(stream, epochs finished) for each stream whose last sample of an epoch is among `places`."""
-        return [
-            (stream, sample // self.streams[stream].per_epoch + 1)
-            for stream, sample in places
-            if (sample + 1) % self.streams[stream].per_epoch == 0
-        ]
 
     def read(self, places: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
         """The samples at `places`: int64 (len(places), sequence_length + 1)."""

@@ -69,12 +69,6 @@ class Child:
             self.process.stdin.write(json.dumps(config | {"report": self._report_number}).encode() + b"\n")
             self.process.stdin.flush()
 
-    @property
-    def killed_by(self) -> int | None:
-        """The number of the signal that ended it; None if it runs, or ended by itself."""
-        code = self.process.poll()
-        return -code if code is not None and code < 0 else None
-
     def report(self) -> dict[str, Any]:
         """What it reported, once; waits for its end. Empty if it could not, and when asked again."""
         if self._report.closed:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -33,12 +33,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from gpt2_train.config.layout import check_tensor_parallel
-from gpt2_train.distributed.randomness import share_dropout
+from gpt2_train.distributed.mesh import World
 from gpt2_train.model.gpt2 import GPT2, Attention, FeedForward
-
-if TYPE_CHECKING:
-    from gpt2_train.distributed.mesh import World
-
 
 _collectives = torch.ops._c10d_functional
 _wait = torch.ops._c10d_functional.wait_tensor
@@ -63,11 +59,6 @@ class Part:
     def of(cls, group: dist.ProcessGroup, *, of_sequences: bool = False) -> Part:
         """This process's place in `group`."""
         return cls(group.group_name, group.rank(), group.size(), of_sequences)
-
-    def own_tokens(self, x: Tensor) -> Tensor:
-        """This process's share of tokens: (B, T) -> (B, T/t)."""
-        batch, length = x.shape
-        return x.reshape(self.size, batch, length // self.size)[self.rank]
 
 
 def _start_sum(x: Tensor, part: Part) -> Tensor:
@@ -184,22 +175,16 @@ class DividedLayer(nn.Module):
                 values = values.chunk(part.size, placement.dim)[part.rank]
             whole.register_parameter(name, nn.Parameter(values))
 
-    def take_parameters(self) -> None:
-        """Set `here`: before a forward pass, after what FSDP2 gathers, and outside of compiled graphs."""
-        weight, bias = self._parameters["weight"], self._parameters.get("bias")
-        self.here = _as_plain(weight), _as_plain(bias)
-
-
-def _as_plain(parameter: Any) -> Any:
-    return _Local.apply(parameter) if isinstance(parameter, DTensor) else parameter
-
 
 def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) -> None:
-    """Have `layers` take their parameters whenever `module` is called."""
+    """Have `layers` take their parameters (`here`) whenever `module` is called: after what FSDP2 gathers, and outside
+    of compiled graphs."""
 
     def take(*_: Any) -> None:
         for layer in layers:
-            layer.take_parameters()
+            parts: list[Any] = [layer._parameters.get(name) for name in ("weight", "bias")]
+            weight, bias = (_Local.apply(part) if isinstance(part, DTensor) else part for part in parts)
+            layer.here = weight, bias
 
     module.register_forward_pre_hook(take)
 
@@ -268,6 +253,57 @@ class WholeLayerNorm(DividedLayer, nn.LayerNorm):
         return F.layer_norm(x, self.normalized_shape, *self.here, self.eps)
 
 
+class SharedDropout(nn.Module):
+    """Dropout with a mask that follows from a seed tensor, the same on all tensor-parallel ranks.
+
+    The device's generator differs between these ranks and is left alone. The seed is a tensor, so that a compiled
+    graph takes it as an input, and recomputation in activation checkpointing drops the same elements again.
+
+    Args:
+        probability: of an element to be dropped.
+        seed: int64 (2,), each below 2^32; whoever changes it in place changes the mask.
+        part: which part a process has: concatenated, the parts, all of one size, are the whole tensor.
+    """
+
+    def __init__(self, probability: float, seed: Tensor, part: int = 0) -> None:
+        super().__init__()
+        self.probability, self.part = probability, part
+        self.seed: Tensor
+        self.register_buffer("seed", seed, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` with elements dropped and the others scaled up, in training; else `x`."""
+        if not self.training:
+            return x
+        count = x.numel()
+        index = torch.arange(self.part * count, (self.part + 1) * count, device=x.device).view(x.shape)
+        bits = _mixed_bits(_mixed_bits(index ^ self.seed[0]) ^ self.seed[1])
+        kept = bits >= round(self.probability * 2**32)
+        return x * (kept / (1 - self.probability)).to(x.dtype)
+
+
+def _mixed_bits(x: Tensor) -> Tensor:
+    """A bijection of 32-bit numbers, held in int64, in which each bit of `x` changes half of the result's."""
+    for _ in range(2):
+        # The factor is small enough for the product to stay below 2^63.
+        x = (((x >> 16) ^ x) * 0x45D9F3B) & 0xFFFFFFFF
+    return (x >> 16) ^ x
+
+
+def share_dropout(model: GPT2, device: torch.device | None = None, part: int = 0) -> None:
+    """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it.
+
+    The seeds are on `device`, where the model will be if it has no memory yet. `part` is this process's where each has
+    a share of the tokens.
+    """
+    places = [(module, name) for module in model.modules() for name, child in module.named_children()
+              if isinstance(child, nn.Dropout)]  # fmt: skip
+    seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=device or model.final_norm.weight.device)
+    model.register_buffer("dropout_seeds", seeds, persistent=False)
+    for (module, name), seed in zip(places, seeds, strict=True):
+        setattr(module, name, SharedDropout(model.config.dropout, seed, part))
+
+
 def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool = False) -> None:
     """Divide the matrices of `model` over the `tp` axis; its logits are then this process's share of the vocabulary.
 
@@ -301,5 +337,6 @@ def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool 
 
 def _embed_own_tokens(model: GPT2, part: Part, tokens: Tensor, positions: Tensor) -> Tensor:
     """What `GPT2.embed` gives, of this process's share of the tokens: (B, T) -> (B, T/t, hidden)."""
-    own = part.own_tokens(positions.expand(tokens.shape))
+    batch, length = tokens.shape
+    own = positions.expand(batch, length).reshape(part.size, batch, length // part.size)[part.rank]
     return model.token_embedding(tokens) + model.position_embedding(own)

@@ -16,6 +16,7 @@ from typing import Any
 from command_kit import add_config_flag, add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
+from gpt2_train.config.settings import given
 from gpt2_train.evaluation.tasks import Task, tasks
 from gpt2_train.inference.model import ModelSettings, print_notes
 
@@ -51,18 +52,14 @@ class EvaluateSettings(ModelSettings):
     def __post_init__(self) -> None:
         self.make_task()
 
-    def _given(self) -> set[str]:
-        """The settings that are given."""
-        return {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
-
     @property
     def task_name(self) -> str:
         """The task asked for by name, else the only one that has all the settings given that belong to tasks."""
         if self.task:
             return self.task
         of_tasks = {name: _field_names(task) for name, task in tasks().items()}
-        given = self._given() & set().union(*of_tasks.values())
-        fitting = [name for name, own in of_tasks.items() if given <= own]
+        asked = given(self) & set().union(*of_tasks.values())
+        fitting = [name for name, own in of_tasks.items() if asked <= own]
         return fitting[0] if len(fitting) == 1 else DEFAULT_TASK
 
     def make_task(self) -> Task:
@@ -76,7 +73,7 @@ class EvaluateSettings(ModelSettings):
             raise Gpt2UsageError(f"no task {name}: known are {', '.join(known)}.")
         own = _field_names(known[name])
         for other_name, other in known.items():
-            foreign = self._given() & _field_names(other) - own
+            foreign = given(self) & _field_names(other) - own
             if not foreign:
                 continue
             flag = f"--{min(foreign).replace('_', '-')}"
@@ -119,13 +116,6 @@ def _heading(setting_name: str) -> str:
     return f"--task {', '.join(task.name for task in owners[:-1])} or {owners[-1].name}"
 
 
-def _overview() -> str:
-    """All tasks, as `--help` lists them."""
-    known = tasks()
-    width = max(map(len, known))
-    return "\n".join(["tasks:", *(f"  {name:<{width}}  {task.summary}" for name, task in known.items()), "", ""])
-
-
 def __getattr__(name: str) -> Any:
     # Worked out when it is asked for: tasks may be added by then.
     if name == "SETTINGS":
@@ -135,7 +125,10 @@ def __getattr__(name: str) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 evaluate`, and of its tasks, to `parser`."""
-    parser.epilog = _overview() + EXAMPLE
+    known = tasks()
+    width = max(map(len, known))
+    overview = [f"  {name:<{width}}  {task.summary}" for name, task in known.items()]
+    parser.epilog = "\n".join(["tasks:", *overview, "", EXAMPLE])
     add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_flags(parser, settings_class())
@@ -168,15 +161,15 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
 
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
-        scorer = Scorer(source, batch_size=settings.batch_size, precision=settings.precision)
-        print_notes(source, scorer.precision)
+        scorer = Scorer(source, batch_size=settings.batch_size)
+        print_notes(source)
         result = settings.make_task().run(scorer)
     return {
         "checkpoint": str(source.folder),
         "step": source.step,
         "task": settings.task_name,
         **result,
-        "precision": scorer.precision,
+        "precision": source.precision,
         "seconds": scorer.seconds,
         "tokens_per_second": scorer.tokens / scorer.seconds if scorer.seconds else None,
     }

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.distributed.device import default_precision
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.model import ModelSettings
 from gpt2_train.inference.sampling import Sampling
@@ -64,14 +62,13 @@ class HarnessModel(TemplateLM):
         resources = contextlib.ExitStack()
         atexit.register(resources.close)
         where: Any = device or "auto"
-        settings = ModelSettings(checkpoint, tokenizer, tensor_parallel, where, threads=threads)
-        source = resources.enter_context(settings.opened(data_parallel))
+        kind: Any = precision
+        settings = ModelSettings(checkpoint, tokenizer, tensor_parallel, where, kind, threads)
+        self.source = source = resources.enter_context(settings.opened(data_parallel))
         if source.end_of_text is None:
             raise Gpt2UsageError(f"the tokenizer of {source.folder} has no <|endoftext|>, which tasks begin with.")
         chosen = None if batch_size in (None, 1, "1") or str(batch_size).startswith("auto") else int(str(batch_size))
-        # Before anything is computed: a copy has a runner of its own.
-        self.source = source = dataclasses.replace(source, precision=precision or default_precision(source.device))
-        self.scorer = Scorer(source, batch_size=chosen, precision=source.precision)
+        self.scorer = Scorer(source, batch_size=chosen)
         self.generator = TextGenerator(source, chosen or 8)
 
     @property

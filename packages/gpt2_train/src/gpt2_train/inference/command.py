@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from command_kit import Progress, add_config_flag, add_flags, setting, settings_from
@@ -87,38 +88,32 @@ class GenerateSettings(ModelSettings):
 SETTINGS = GenerateSettings
 
 
-class RequestMaker:
-    """Turns prompts into requests as the settings ask; a prompt that comes again gets further samples, not the same."""
+Numbers = collections.defaultdict[str, Iterator[int]]
+"""By prompt, the numbers of its samples that are still to come."""
 
-    def __init__(self, settings: GenerateSettings) -> None:
-        self.settings = settings
-        self._samples: collections.Counter[str] = collections.Counter()
 
-    def requests(self, prompts: Iterable[str]) -> list[GenerationRequest]:
-        """The texts to write for `prompts`, in order."""
-        from gpt2_train.inference.generator import GenerationRequest
-        from gpt2_train.inference.sampling import Sampling
+def requests_for(
+    settings: GenerateSettings, prompts: Iterable[str], numbers: Numbers | None = None
+) -> list[GenerationRequest]:
+    """The texts to write for `prompts`, in order; a prompt that comes again gets further samples, not the same."""
+    from gpt2_train.inference.generator import GenerationRequest
+    from gpt2_train.inference.sampling import Sampling
 
-        settings = self.settings
-        sampling = Sampling(0.0 if settings.greedy else settings.temperature, settings.top_k, settings.top_p)
-        found = []
-        for prompt in prompts:
-            for _ in range(settings.samples):
-                number = self._samples[prompt]
-                self._samples[prompt] += 1
-                found.append(
-                    GenerationRequest(
-                        prompt,
-                        tokens=settings.tokens,
-                        sampling=sampling,
-                        seed=settings.seed,
-                        sample=number,
-                        ignore_end=settings.ignore_end,
-                        stop=tuple(valid_text(stop) for stop in settings.stop),
-                        logprobs=settings.logprobs,
-                    )
-                )
-        return found
+    numbers = collections.defaultdict(itertools.count) if numbers is None else numbers
+    return [
+        GenerationRequest(
+            prompt,
+            tokens=settings.tokens,
+            sampling=Sampling(0.0 if settings.greedy else settings.temperature, settings.top_k, settings.top_p),
+            seed=settings.seed,
+            sample=next(numbers[prompt]),
+            ignore_end=settings.ignore_end,
+            stop=tuple(valid_text(stop) for stop in settings.stop),
+            logprobs=settings.logprobs,
+        )
+        for prompt in prompts
+        for _ in range(settings.samples)
+    ]
 
 
 def read_prompts(settings: GenerateSettings, stdin: TextIO) -> list[str]:
@@ -163,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings.opened() as source,
     ):
         prompts = [] if is_loop else read_prompts(settings, sys.stdin)
-        requests = RequestMaker(settings).requests(prompts)
+        requests = requests_for(settings, prompts)
         generator = make_generator(source, settings, min(settings.batch_size, max(1, len(requests))))
         if is_loop:
             print(f"{source.folder}: reading the model", file=sys.stderr)
@@ -202,10 +197,10 @@ def echo(tracer: Tracer | None, text: GeneratedText) -> str:
 
 def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Tracer | None = None) -> None:
     """Continue typed prompts, until the user quits."""
-    maker = RequestMaker(settings)
+    numbers: Numbers = collections.defaultdict(itertools.count)
 
     def write(prompt: str) -> None:
-        for request in maker.requests([prompt]):
+        for request in requests_for(settings, [prompt], numbers):
             # What can't be written is said before the prompt is repeated.
             write_one(generator, generator.encoder.encoded(request), tracer)
             show_text("\n")

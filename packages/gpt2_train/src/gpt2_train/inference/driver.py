@@ -18,20 +18,27 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
-from command_kit.command import print_error
+from command_kit.command import print_error, sentence_for
+from command_kit.errors import CommandError
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.distributed.processes import Child, close_group, describe_death, leave, start_children
+from gpt2_train.distributed.processes import Child, Place, close_group, describe_death, leave, start_children
 from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
 from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
-from gpt2_train.inference.worker import GRACE_SECONDS, STOP, Layout, ModelWorker, is_lost_connection, send_request
-
-if TYPE_CHECKING:
-    from gpt2_train.distributed.device import DeviceKind
+from gpt2_train.inference.worker import (
+    GRACE_SECONDS,
+    STOP,
+    Layout,
+    ModelWorker,
+    follow,
+    is_lost_connection,
+    join,
+    send_request,
+)  # fmt: skip
 
 POLL_SECONDS = 0.05
 
@@ -50,16 +57,15 @@ class WorkerGroup:
         self._is_calling = False
         self._closing = threading.Event()
 
-    def start(self, layout: Layout, kind: DeviceKind, threads: int | None) -> dist.TCPStore:
+    def start(self, layout: Layout) -> dist.TCPStore:
         """Start all but the first process of `layout` and watch over them; returns the store at which they meet."""
         store = start_children(
             self.children,
             "gpt2_train.inference.worker",
             range(1, layout.size),
             layout.size,
-            threads=threads,
+            threads=layout.threads,
             layout=dataclasses.asdict(layout),
-            device=kind,
         )
         threading.Thread(target=self._watch, name="worker-watch", daemon=True).start()
         return store
@@ -219,7 +225,7 @@ class _SharedCache(CachedModel):
 
     def __init__(self, driver: Driver, number: int, rows: int, length: int | None, precision: str) -> None:
         process = driver.process
-        model = arrange_weights(process.model, precision, rows)
+        model = arrange_weights(process.runner.model, precision, rows)
         super().__init__(model, rows, length, precision=precision, group=process.group)
         self._driver, self._number = driver, number
 
@@ -254,3 +260,44 @@ def interrupts_deferred() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if received:
         before(*received[0])
+
+
+def start_driver(layout: Layout, place: Place | None) -> Driver:
+    """Lead the other processes: of torchrun's job, or without a `place` processes that are started here."""
+    workers, store = WorkerGroup(), None
+    try:
+        if place is None:
+            store = workers.start(layout)
+            place = Place.local(0, layout.size, store.port)
+        device = place.take_device(layout.device, layout.threads)
+        with workers.working():
+            if store is not None:
+                workers.wait_for(store)
+            return Driver(workers, join(place, layout, device, store))
+    except BaseException:
+        workers.end()
+        raise
+
+
+def enter_torchrun(layout: Layout) -> Place:
+    """Return on the first process of the job, with its place; follow it on the others, and end there.
+
+    Raises Gpt2UsageError if the job has another number of processes than the layout.
+    """
+    place = Place.under_torchrun()
+    if place.size != layout.size:
+        if place.rank == 0:
+            raise Gpt2UsageError(
+                f"torchrun started {place.size} processes, and {layout} asks for {layout.size}: make them equal."
+            )
+        leave(2)
+    if place.rank > 0:
+        try:
+            follow(place, layout)
+        except BaseException as error:
+            lost = "the process that leads it has ended, or another one."
+            sentence = lost if is_lost_connection(error) else sentence_for(error)
+            print_error("gpt2", f"process {place.rank} of {place.size}: {sentence}")
+            leave(error.exit_code if isinstance(error, CommandError) else 1)
+        leave(0)
+    return place

@@ -247,30 +247,19 @@ class TextSession:
         length: positions that a text may take, prompt included; without it the model's, which are enough for
             any length: a text then goes on after the last half of them.
 
+    Attributes:
+        engine: what writes, and knows how many requests are written and waiting.
+        cache: of its past; its length are the positions that a text may take.
+
     Raises Gpt2UsageError if the model has no tokenizer or its weights are damaged.
     """
 
     def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
         self.encoder = Encoder(source)
         self.rows = rows
-        self._cache = source.runner.cached_model(rows, length, precision=source.precision)
-        self._engine = Engine(self._cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
+        self.cache = source.runner.cached_model(rows, length, precision=source.precision)
+        self.engine = Engine(self.cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
         self._writers: dict[int, _Writer] = {}
-
-    @property
-    def length(self) -> int:
-        """Positions that a text may take."""
-        return self._cache.length
-
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for others to end."""
-        return self._engine.waiting
-
-    @property
-    def writing(self) -> int:
-        """Requests that are being read or written."""
-        return self._engine.writing
 
     def submit(self, request: GenerationRequest) -> int:
         """Take a request; returns its number.
@@ -278,13 +267,13 @@ class TextSession:
         Raises Gpt2UsageError for a prompt that the model's vocabulary can't express, settings out of range, or a text
         too long for the session's `length`.
         """
-        number = self._engine.add(self.encoder.token_request(request))
+        number = self.engine.add(self.encoder.token_request(request))
         self._writers[number] = _Writer(request, self.encoder.tokenizer)
         return number
 
     def cancel(self, number: int) -> None:
         """Stop writing a request; nothing happens if it has ended."""
-        self._engine.remove(number)
+        self.engine.remove(number)
         self._writers.pop(number, None)
 
     def step(self) -> list[TextPiece]:
@@ -293,7 +282,7 @@ class TextSession:
         Raises Gpt2Error if the model's output is not finite.
         """
         pieces = []
-        for new in self._engine.step():
+        for new in self.engine.step():
             piece = self._writers[new.number].add(new)
             if piece.finished is not None:
                 self.cancel(new.number)  # A stop string is no end to the engine.
@@ -340,7 +329,7 @@ class TextGenerator:
         pieces: list[list[TextPiece]] = [[] for _ in requests]
         done = [0] * len(requests)
         places = {session.submit(request): place for place, request in enumerate(requests)}
-        while session.waiting or session.writing:
+        while session.engine.waiting or session.engine.writing:
             for piece in session.step():
                 place = places[piece.number]
                 request = requests[place]
@@ -357,7 +346,7 @@ class TextGenerator:
         """The session of before, if its cache is large enough, or a new one."""
         longest = max(len(request.prompt_tokens or ()) + request.tokens for request in requests)
         length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
-        if self._session is None or self._session.length < length or self._session.rows < rows:
+        if self._session is None or self._session.cache.length < length or self._session.rows < rows:
             self._session = None
             self._session = TextSession(self.source, rows, length)
         return self._session

@@ -1,10 +1,10 @@
 """Opening a trained model: its weights, its tokenizer, where it came from, and the processes that share it.
 
-Everything that uses a trained model starts with `open_model` or `open_shared_model` and knows nothing of training: no
-module of the training loop, its launcher or its optimizers is imported here. What a path may be, `conversion.formats`
-knows. The weights, gigabytes, are read when `model` or `runner` is first used: data or prompts that do not fit are
-found before. For several processes, this one becomes the driver of local ones that it starts then, or it is one of a
-torchrun job, of which the first leads and the others follow from the moment they open the model.
+Everything that uses a trained model starts with `open_model` or `ModelSettings.opened` and knows nothing of training:
+no module of the training loop, its launcher or its optimizers is imported here. What a path may be,
+`conversion.formats` knows. The weights, gigabytes, are read when `model` or `runner` is first used: data or prompts
+that do not fit are found before. For several processes, this one becomes the driver of local ones that it starts then,
+or it is one of a torchrun job, of which the first leads and the others follow from the moment they open the model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from command_kit import setting
-from command_kit.command import print_error, sentence_for
-from command_kit.errors import CommandError
 from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2UsageError
 from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import MOST_THREADS, TOKENIZER_HELP
@@ -31,10 +29,7 @@ if TYPE_CHECKING:
 
     from gpt2_train.config.settings import ModelConfig
     from gpt2_train.distributed.device import DeviceKind
-    from gpt2_train.distributed.processes import Place
-    from gpt2_train.inference.driver import Driver
     from gpt2_train.inference.runner import ModelRunner
-    from gpt2_train.inference.worker import Layout
     from gpt2_train.model.gpt2 import GPT2
 
 SMALL_MODEL = 10_000_000
@@ -57,7 +52,7 @@ class InferenceModel:
         data: what its training files were, one entry per file; empty if that was not recorded.
         load: reads the weights.
         assumes_tokenizer: whether the tokenizer is GPT-2's for want of another.
-        precision: `fp32`, `bf16` or `fp16`: in what matrices multiply while texts are written (by autocast).
+        precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast).
         start: starts the processes that share the model, which read the weights; None if this process has it alone.
     """
 
@@ -121,7 +116,12 @@ class InferenceModel:
 
 
 def open_model(
-    path: str | Path, *, device: DeviceKind = "auto", tokenizer: str | None = None, processes: int = 1
+    path: str | Path,
+    *,
+    device: DeviceKind = "auto",
+    tokenizer: str | None = None,
+    precision: str | None = None,
+    processes: int = 1,
 ) -> InferenceModel:
     """The model that `path` names; its weights are not read yet.
 
@@ -130,6 +130,7 @@ def open_model(
             format (a Hugging Face folder, a checkpoint of Megatron-LM), or the name of one on Hugging Face's hub.
         device: where to compute.
         tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
+        precision: in what matrices multiply; what suits the device without it.
         processes: how many of this machine will share it, each with a device of its own.
 
     Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer,
@@ -137,14 +138,10 @@ def open_model(
     """
     if not path:
         raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
-    from gpt2_train.checkpoint.info import find_checkpoint
-    from gpt2_train.conversion.formats import ReadOptions, located, open_weights
-    from gpt2_train.distributed.device import choose_device
+    from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
+    from gpt2_train.distributed.device import choose_device, default_precision
 
-    place = located(path)
-    if not place.exists():
-        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
-    weights = open_weights(place, ReadOptions(tokenizer=tokenizer))
+    weights = open_weights(find_model(path), ReadOptions(tokenizer=tokenizer))
     where = choose_device(device, local_size=processes)
     return InferenceModel(
         folder=weights.origin,
@@ -157,99 +154,8 @@ def open_model(
         data=weights.data,
         load=lambda: weights.load(where),
         assumes_tokenizer=weights.assumes_tokenizer,
+        precision=precision or default_precision(where),
     )
-
-
-@contextlib.contextmanager
-def open_shared_model(
-    path: str,
-    *,
-    device: DeviceKind = "auto",
-    tokenizer: str | None = None,
-    tensor_parallel: int = 1,
-    data_parallel: int = 1,
-    threads: int | None = None,
-) -> Iterator[InferenceModel]:
-    """The model that `path` names, in `tensor_parallel` times `data_parallel` processes; they end with the block.
-
-    Under torchrun it returns on the first process only, and the others do what that one says until they end.
-
-    Args:
-        path: as `open_model` has it.
-        device: where to compute; each process gets a GPU of its own.
-        tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
-        tensor_parallel: processes that divide the model; a divisor of its heads.
-        data_parallel: processes, or groups of them, that score one batch each at the same time.
-        threads: CPU threads of each process; for several processes the cores divided among them without it.
-
-    The processes start when `runner` is first asked for. Raises as `open_model` does, and Gpt2UsageError if model,
-    GPUs or torchrun's processes don't fit the numbers.
-    """
-    load_torch()
-    is_torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if tensor_parallel * data_parallel == 1 and not is_torchrun:
-        yield open_model(path, device=device, tokenizer=tokenizer)
-        return
-    from gpt2_train.inference.worker import Layout, check_division
-
-    layout = Layout(tensor_parallel, data_parallel)
-    place = _enter_torchrun(layout, device, threads) if is_torchrun else None
-    source = open_model(path, device=device, tokenizer=tokenizer, processes=1 if is_torchrun else layout.size)
-    check_division(source.config, tensor_parallel)
-    with contextlib.ExitStack() as drivers:
-
-        def start() -> Driver:
-            driver = _start(layout, device, threads, place)
-            drivers.callback(driver.close)
-            driver.load(str(source.folder), tokenizer)
-            return driver
-
-        yield dataclasses.replace(source, start=start)
-
-
-def _start(layout: Layout, kind: DeviceKind, threads: int | None, place: Place | None) -> Driver:
-    """Lead the other processes: of torchrun's job, or without a `place` processes that are started here."""
-    from gpt2_train.distributed.processes import Place
-    from gpt2_train.inference.driver import Driver, WorkerGroup
-    from gpt2_train.inference.worker import join
-
-    workers, store = WorkerGroup(), None
-    try:
-        if place is None:
-            store = workers.start(layout, kind, threads)
-            place = Place.local(0, layout.size, store.port)
-        device = place.take_device(kind, threads)
-        with workers.working():
-            if store is not None:
-                workers.wait_for(store)
-            return Driver(workers, join(place, layout, device, store))
-    except BaseException:
-        workers.end()
-        raise
-
-
-def _enter_torchrun(layout: Layout, kind: DeviceKind, threads: int | None) -> Place:
-    """Return on the first process of the job, with its place; follow it on the others, and end there."""
-    from gpt2_train.distributed.processes import Place, leave
-    from gpt2_train.inference.worker import follow, is_lost_connection
-
-    place = Place.under_torchrun()
-    if place.size != layout.size:
-        if place.rank == 0:
-            raise Gpt2UsageError(
-                f"torchrun started {place.size} processes, and {layout} asks for {layout.size}: make them equal."
-            )
-        leave(2)
-    if place.rank > 0:
-        try:
-            follow(place, layout, kind, threads)
-        except BaseException as error:
-            lost = "the process that leads it has ended, or another one."
-            sentence = lost if is_lost_connection(error) else sentence_for(error)
-            print_error("gpt2", f"process {place.rank} of {place.size}: {sentence}")
-            leave(error.exit_code if isinstance(error, CommandError) else 1)
-        leave(0)
-    return place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,16 +183,39 @@ class ModelSettings:
         le=MOST_THREADS,
     )
 
-    def opened(self, data_parallel: int = 1) -> contextlib.AbstractContextManager[InferenceModel]:
-        """The model; its processes end with the block. Raises as `open_shared_model` does."""
-        return open_shared_model(
-            self.checkpoint,
-            device=self.device,
-            tokenizer=self.tokenizer,
-            tensor_parallel=self.tensor_parallel,
-            data_parallel=data_parallel,
-            threads=self.threads,
+    @contextlib.contextmanager
+    def opened(self, data_parallel: int = 1) -> Iterator[InferenceModel]:
+        """The model, in --tensor-parallel times `data_parallel` processes; they end with the block.
+
+        Each group of tensor-parallel processes scores one batch at the same time. They start when `runner` is first
+        asked for. Under torchrun it returns on the first process only, and the others do what that one says until they
+        end. Raises as `open_model` does, and Gpt2UsageError if model, GPUs or torchrun's processes don't fit the
+        numbers.
+        """
+        load_torch()
+        is_torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+        own = functools.partial(
+            open_model, self.checkpoint, device=self.device, tokenizer=self.tokenizer, precision=self.precision
         )
+        if self.tensor_parallel * data_parallel == 1 and not is_torchrun:
+            yield own()
+            return
+        from gpt2_train.inference.driver import Driver, enter_torchrun, start_driver
+        from gpt2_train.inference.worker import Layout, check_division
+
+        layout = Layout(self.tensor_parallel, data_parallel, self.device, self.threads)
+        place = enter_torchrun(layout) if is_torchrun else None
+        source = own(processes=1 if is_torchrun else layout.size)
+        check_division(source.config, self.tensor_parallel)
+        with contextlib.ExitStack() as drivers:
+
+            def start() -> Driver:
+                driver = start_driver(layout, place)
+                drivers.callback(driver.close)
+                driver.load(str(source.folder), self.tokenizer)
+                return driver
+
+            yield dataclasses.replace(source, start=start)
 
     def for_writing(self, source: InferenceModel, rows: int) -> InferenceModel:
         """`source` made ready to write `rows` texts at once; what the user should know of it is printed."""
@@ -296,28 +225,25 @@ class ModelSettings:
             threads = 1 if self.threads is None and source.config.parameters < SMALL_MODEL else self.threads
             if threads is not None:
                 torch.set_num_threads(threads)
-        source = for_writing(source, rows, self.precision)
-        print_notes(source, source.precision)
-        return source
+        print_notes(source)
+        return for_writing(source, rows)
 
 
-def for_writing(source: InferenceModel, rows: int, precision: str | None = None) -> InferenceModel:
+def for_writing(source: InferenceModel, rows: int) -> InferenceModel:
     """`source` with weights that are arranged, once they are read, to write `rows` texts at once.
 
-    Without `precision` it is what suits the device. On CUDA, products in fp32 may use TF32 from here on.
+    On CUDA, products in fp32 may use TF32 from here on.
     """
     import torch
 
-    from gpt2_train.distributed.device import default_precision
     from gpt2_train.inference.kv_cache import arrange_weights
 
-    chosen = precision or default_precision(source.device)
     if source.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    return dataclasses.replace(source, precision=chosen, load=lambda: arrange_weights(source.load(), chosen, rows))
+    return dataclasses.replace(source, load=lambda: arrange_weights(source.load(), source.precision, rows))
 
 
-def print_notes(source: InferenceModel, precision: str) -> None:
+def print_notes(source: InferenceModel) -> None:
     """Tell the user if the tokenizer may not be the one of the training, or the device has no such precision."""
     from gpt2_train.distributed.device import note_emulated
 
@@ -327,5 +253,5 @@ def print_notes(source: InferenceModel, precision: str) -> None:
     elif tokenizer is not None and source.trained_with not in (None, tokenizer.fingerprint):
         told = f"the tokenizer {tokenizer.name} is not the one that {source.folder} was trained with."
         print(f"gpt2: {told}", file=sys.stderr)
-    if note := note_emulated(source.device, precision):
+    if note := note_emulated(source.device, source.precision):
         print(f"gpt2: {note}", file=sys.stderr)

@@ -18,12 +18,11 @@ from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import autocast
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
+from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-    from gpt2_train.model.gpt2 import GPT2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,6 @@ import torch
 
 from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.distributed.device import default_precision
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.runner import Batch, BatchScores
 
@@ -75,7 +74,6 @@ class Scorer:
     Args:
         source: the model.
         batch_size: windows scored at once; without it as many as make 8,192 tokens, or 1,024 on CPU.
-        precision: `fp32`, `bf16` or `fp16` by autocast; without it what suits the device.
 
     A model that was trained with attention inside documents, or without predictions after the end of a text, is
     measured in the same way. Raises Gpt2UsageError if such a model has no tokenizer that knows the end of a text.
@@ -85,12 +83,11 @@ class Scorer:
         seconds: time spent on them, reading the weights not included.
     """
 
-    def __init__(self, source: InferenceModel, *, batch_size: int | None = None, precision: str | None = None) -> None:
+    def __init__(self, source: InferenceModel, *, batch_size: int | None = None) -> None:
         self.source = source
         self.length = source.config.sequence_length
         at_once = TOKENS_AT_ONCE.get(source.device.type, 8192)
         self.batch_size = batch_size or max(1, at_once // self.length)
-        self.precision = precision or default_precision(source.device)
         self.tokens, self.seconds = 0, 0.0
         if (source.separates_documents or source.masks_end_of_text) and source.end_of_text is None:
             raise Gpt2UsageError(
@@ -122,21 +119,18 @@ class Scorer:
             count(batch.tokens)
         return total, tokens
 
-    def document_losses(
-        self, documents: Sequence[npt.NDArray[np.int64]], count: Callable[[int], object] = lambda _: None
-    ) -> npt.NDArray[np.float64]:
+    def document_losses(self, documents: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.float64]:
         """Summed loss in nats of each of `documents`, token ids, one after another in one text: float64 (documents,).
 
         The text begins with an end of text where the tokenizer has one, so that all tokens are scored; else all but the
-        first. `count` gets the number of tokens that each batch read. Raises Gpt2Error if the loss is not finite.
+        first. Raises Gpt2Error if the loss is not finite.
         """
         begin = [] if self.source.end_of_text is None else [self.source.end_of_text]
         found = [np.zeros(1 - len(begin))]
         text = np.concatenate([np.array(begin, np.int64), *documents])
         for batch, scores in self._scored(_whole(rows) for rows in windows([text], self.length, self.batch_size)):
             counts = torch.ne(batch.rows[:, :-1], self._masked) if self._masked is not None else 1
-            found.append((scores.losses * counts).double().cpu().numpy().ravel())
-            count(batch.tokens)
+            found.append((scores.losses * counts).numpy().ravel())
         starts = np.cumsum([0, *map(len, documents[:-1])])
         return np.add.reduceat(np.concatenate(found), starts)
 
@@ -224,7 +218,7 @@ class Scorer:
         while together := list(itertools.islice(waiting, runner.batches_at_once)):
             started = time.monotonic()
             together = [dataclasses.replace(batch, separated_by=self._separated_by) for batch in together]
-            scores = runner.score(together, self.precision)
+            scores = runner.score(together, self.source.precision)
             self.tokens += sum(batch.tokens for batch in together)
             self.seconds += time.monotonic() - started
             yield from zip(together, scores, strict=True)

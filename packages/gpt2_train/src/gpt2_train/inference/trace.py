@@ -17,7 +17,6 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,7 +39,7 @@ FIRST_TOKENS = 32
 """Tokens that are looked up both ways to see how a text begins."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Source:
     """A document that holds a passage.
 
@@ -61,7 +60,7 @@ class Source:
     after: str
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Passage:
     """A part of a text that stands in the corpus.
 
@@ -84,7 +83,7 @@ class Passage:
     sources: list[Source]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Trace:
     """What of a text stands in the corpus.
 
@@ -175,7 +174,9 @@ class Tracer:
             firsts = [longest_matches(self.indices, some[:FIRST_TOKENS])[0] for some in (ids, spaced)]
             if _size(self.tokenizer, spaced[: firsts[1]]) - 1 > _size(self.tokenizer, ids[: firsts[0]]):
                 ids, skipped = spaced, 1
-        begins, ends = _bounds(self.tokenizer, ids)
+        sizes = np.array([_size(self.tokenizer, [number]) for number in ids], np.int64)
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
         # A token that holds the end of the prompt and the beginning of the text is left out.
         own = int(np.searchsorted(begins, skipped)) if prompt else 0
         return ids[own:], _as_characters(text, begins[own:] - skipped, ends[own:] - skipped)
@@ -230,13 +231,6 @@ def _common_tokenizer(indices: Sequence[SuffixIndex], given: Tokenizer | None) -
 
 def _size(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
     return len(tokenizer.decode_bytes(ids))
-
-
-def _bounds(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The bytes at which tokens begin and end in their text."""
-    sizes = np.array([_size(tokenizer, [number]) for number in ids], np.int64)
-    ends = np.cumsum(sizes)
-    return ends - sizes, ends
 
 
 def _as_characters(

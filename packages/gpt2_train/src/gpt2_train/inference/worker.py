@@ -40,7 +40,7 @@ from gpt2_train.distributed.tensor_parallel import (
     take_parameters_before,
 )
 from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
-from gpt2_train.inference.runner import Batch, BatchScores, score_batch
+from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
 from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 
 
@@ -108,10 +108,14 @@ class Layout:
     Attributes:
         tensor_parallel: processes that divide one model.
         data_parallel: models, each with batches of its own.
+        device: where each process computes.
+        threads: CPU threads of each process; the cores divided among them without it.
     """
 
     tensor_parallel: int = 1
     data_parallel: int = 1
+    device: DeviceKind = "auto"
+    threads: int | None = None
 
     @property
     def size(self) -> int:
@@ -124,40 +128,66 @@ class Layout:
         return f"--tensor-parallel {self.tensor_parallel}{with_data}"
 
 
+class GroupRunner(ModelRunner):
+    """Computes with one of several models, each with batches of its own; all their processes make the same calls.
+
+    Args:
+        model: this process's part of one.
+        group: the processes that divide it; None for a whole one.
+        share: its number among the models.
+        shares: how many there are.
+    """
+
+    def __init__(self, model: GPT2, group: dist.ProcessGroup | None, share: int, shares: int) -> None:
+        super().__init__(model, group)
+        self.share, self.batches_at_once = share, shares
+
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """As `ModelRunner.score`, one batch by each model."""
+        if self.batches_at_once == 1:
+            return super().score(batches, precision)
+
+        def own() -> BatchScores | None:
+            if self.share >= len(batches):
+                return None
+            scores = score_batch(self.model, batches[self.share], precision, self.group)
+            return scores if self.group is None or self.group.rank() == 0 else None
+
+        return [scores for scores in on_all_ranks(own) if scores is not None]
+
+
 class ModelWorker:
     """This process's part of a shared model, after it has joined the process group; all processes make one.
 
     All processes call its methods together, with the same arguments.
+
+    Attributes:
+        runner: computes with the part, after `load`.
     """
+
+    runner: GroupRunner
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         self.layout, self.device = layout, device
         size = layout.tensor_parallel
-        self.dp_rank, self.tp_rank = divmod(dist.get_rank(), size)
+        self.dp_rank = dist.get_rank() // size
         # Every process takes part in making every group.
-        groups = [_new_group(range(first, first + size)) for first in range(0, layout.size, size)] if size > 1 else []
-        self.group = groups[self.dp_rank] if groups else None
-        self.first_of_each = _new_group(range(0, layout.size, size)) if layout.data_parallel > 1 else None
-        self._model: GPT2 | None = None
+        groups = [
+            dist.new_group(list(range(first, first + size)), timeout=PATIENCE)
+            for first in (range(0, layout.size, size) if size > 1 else ())
+        ]
+        self.group: dist.ProcessGroup | None = groups[self.dp_rank] if groups else None
         self._caches: dict[int, CachedModel] = {}
-
-    @property
-    def model(self) -> GPT2:
-        """This process's part of the model, after `load`."""
-        assert self._model is not None
-        return self._model
 
     def load(self, path: str, tokenizer: str | None) -> None:
         """Read this process's part of the weights. Raises Gpt2UsageError, on all processes, if one can't."""
-        self._model = None
 
         def read() -> None:
             share = (dist.get_rank(), self.layout.size)
             weights = open_weights(path, ReadOptions(tokenizer=tokenizer, reader=share))
-            if self.group is None:
-                self._model = weights.load(self.device)
-            else:
-                self._model = load_part(weights, self.group, self.device)
+            group = self.group
+            model = weights.load(self.device) if group is None else load_part(weights, group, self.device)
+            self.runner = GroupRunner(model, group, self.dp_rank, self.layout.data_parallel)
 
         on_all_ranks(read)
 
@@ -165,8 +195,8 @@ class ModelWorker:
         """Make the cache `number`; from then on the model is for writing. Raises as `CachedModel` does."""
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # as `for_writing` does on the driver
-        model = arrange_weights(self.model, precision, rows)
-        self._caches[number] = CachedModel(model, rows, length, precision=precision, group=self.group)
+        arrange_weights(self.runner.model, precision, rows)
+        self._caches[number] = self.runner.cached_model(rows, length, precision=precision)
 
     def drop_caches(self, numbers: Sequence[int]) -> None:
         """Free the memory of caches that are not needed any more."""
@@ -178,31 +208,8 @@ class ModelWorker:
         getattr(self._caches[number], name)(*arguments)
 
     def score(self, batches: Sequence[dict[str, Any]], precision: str) -> list[BatchScores]:
-        """The scores of at most one batch for each data-parallel group, in order; on the driver, elsewhere none.
-
-        Raises Gpt2Error if a loss is not finite.
-        """
-        own: BatchScores | str | None = None
-        if self.dp_rank < len(batches):
-            batch = Batch.from_plain(batches[self.dp_rank])
-            try:
-                own = score_batch(self.model, batch, precision, self.group)
-            except Gpt2Error as error:
-                own = str(error)  # all processes of the group find the same
-        found = [own]
-        if self.first_of_each is not None and self.tp_rank == 0:
-            parts: list[Any] | None = [None] * self.layout.data_parallel if dist.get_rank() == 0 else None
-            dist.gather_object(own, parts, dst=0, group=self.first_of_each)
-            found = parts or []
-        for result in found:
-            if isinstance(result, str):
-                raise Gpt2Error(result)
-        return [result for result in found if isinstance(result, BatchScores)]
-
-
-def _new_group(ranks: Sequence[int]) -> dist.ProcessGroup:
-    group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=PATIENCE)
-    return group
+        """As `ModelRunner.score`, of batches in plain values."""
+        return self.runner.score([Batch.from_plain(batch) for batch in batches], precision)
 
 
 def send_request(name: str, arguments: Sequence[Any]) -> None:
@@ -236,13 +243,13 @@ def join(place: Place, layout: Layout, device: torch.device, store: dist.Store |
     return ModelWorker(layout, device)
 
 
-def follow(place: Place, layout: Layout, kind: DeviceKind, threads: int | None) -> None:
+def follow(place: Place, layout: Layout) -> None:
     """Join the driver and repeat its calls until it says stop.
 
     Raises what this process alone can't do, or the loss of the driver. A Gpt2Error is raised by all processes alike;
     the driver's user reads it.
     """
-    device = place.take_device(kind, threads)
+    device = place.take_device(layout.device, layout.threads)
     advice = f"lower --batch-size, or divide the model by more than --tensor-parallel {layout.tensor_parallel}"
     with explained_out_of_memory(advice):
         process = join(place, layout, device)
@@ -262,7 +269,7 @@ def is_lost_connection(error: BaseException) -> bool:
 
 def _work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:
     try:
-        follow(place, Layout(**config["layout"]), config["device"], config["threads"])
+        follow(place, Layout(**config["layout"]))
     except BaseException as error:
         if is_lost_connection(error):
             # The driver ends this process, or has ended itself, which the thread that watches for it says.

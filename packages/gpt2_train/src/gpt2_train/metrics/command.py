@@ -9,17 +9,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from command_kit import add_flags, atomic_file, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError
-
-if TYPE_CHECKING:
-    from gpt2_train.metrics.plots import Panel
-    from gpt2_train.metrics.records import Run
-
+from gpt2_train.config.settings import given
+from gpt2_train.metrics.plots import KEYS, View, loss_curves, page, panels_of, picture
+from gpt2_train.metrics.records import read_runs
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -56,16 +53,13 @@ class PlotSettings:
     title: str = setting("", "the heading; the names of the runs without it")
 
     def __post_init__(self) -> None:
-        from gpt2_train.metrics.plots import KEYS
-
         if not self.runs:
             raise Gpt2UsageError("gpt2 plot needs a RUN: give the folder that `gpt2 train --output` wrote.")
         if self.output and Path(self.output).suffix.lower() not in SUFFIXES:
             raise Gpt2UsageError(f"--output {self.output} should end in {', '.join(SUFFIXES)}.")
-        for field in dataclasses.fields(self):
-            is_given = getattr(self, field.name) != field.default
-            if is_given and not self.output and field.name not in ("runs", "output"):
-                raise Gpt2UsageError(f"--{field.name} is for a file: name one with --output, too.")
+        of_files = sorted(given(self) - {"runs", "output"})
+        if of_files and not self.output:
+            raise Gpt2UsageError(f"--{of_files[0]} is for a file: name one with --output, too.")
         for flag, names in (("--only", self.only), ("--log", self.log)):
             for name in _parts(names):
                 if name not in KEYS:
@@ -92,13 +86,8 @@ def plot(settings: PlotSettings) -> str:
 
     Raises Gpt2UsageError for a folder without a run, Gpt2Error where a PNG can't be made.
     """
-    from gpt2_train.metrics.plots import View, panels_of
-    from gpt2_train.metrics.records import read_runs
-
     runs = read_runs(settings.runs)
     if not settings.output:
-        from gpt2_train.metrics.plots import loss_curves
-
         return loss_curves(runs, sys.stdout)
     view = View(settings.x, _parts(settings.only), _parts(settings.log), settings.smooth)
     panels = panels_of(runs, view)
@@ -106,18 +95,15 @@ def plot(settings: PlotSettings) -> str:
     if output.is_dir():
         raise Gpt2UsageError(f"--output {output} is a folder: give the name of a file, such as {output / 'plot.svg'}.")
     title = settings.title or ", ".join(run.name for run in runs)
-    with atomic_file(output) as file:
-        file.write(_drawn(output.suffix.lower(), panels, runs, title))
-    return f"plot: {output}"
-
-
-def _drawn(suffix: str, panels: Sequence[Panel], runs: Sequence[Run], title: str) -> bytes:
-    from gpt2_train.metrics.plots import page, picture
-
+    suffix = output.suffix.lower()
     if suffix == ".html":
-        return page.html(panels, runs, title).encode("utf-8")
-    drawing = picture.svg(panels, title)
-    return picture.png(drawing) if suffix == ".png" else drawing.encode("utf-8")
+        drawn = page.html(panels, runs, title).encode("utf-8")
+    else:
+        drawing = picture.svg(panels, title)
+        drawn = picture.png(drawing) if suffix == ".png" else drawing.encode("utf-8")
+    with atomic_file(output) as file:
+        file.write(drawn)
+    return f"plot: {output}"
 
 
 def _parts(text: str) -> tuple[str, ...]:

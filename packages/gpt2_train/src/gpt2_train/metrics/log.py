@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -177,65 +177,6 @@ class Heartbeat:
         self._last = self._now()
 
 
-class EpochNotes:
-    """Collects which epochs ended between two logged steps, so that a tiny corpus makes one line of many."""
-
-    def __init__(self) -> None:
-        self._ended: dict[int, list[tuple[int, int]]] = {}
-
-    def set(self, step: int, ended: Iterable[tuple[int, int]]) -> None:
-        """Remember that in `step` the given (stream, epoch) ended; a step that is repeated counts once."""
-        self._ended[step] = list(ended)
-
-    def lines(self, names: Sequence[str]) -> list[str]:
-        """One line for each stream (named by `names`) with epochs that ended since the last call."""
-        epochs: dict[int, list[int]] = {}
-        for ended in self._ended.values():
-            for stream, epoch in ended:
-                epochs.setdefault(stream, []).append(epoch)
-        self._ended.clear()
-        return [
-            f"epoch{f's {numbers[0]} to {numbers[-1]}' if len(numbers) > 1 else f' {numbers[0]}'} of {names[stream]} "
-            "ended; the next one is shuffled again"
-            for stream, numbers in sorted(epochs.items())
-        ]
-
-
-def metrics_row(
-    clock: StepClock,
-    *,
-    step: int,
-    tokens_per_step: int,
-    epoch: float,
-    rate: float,
-    loss_scale: float | None,
-    skipped: int,
-    processes: int,
-    flops_per_token: float,
-    peak_flops: float | None,
-    peak_memory_bytes: int | None,
-    seconds_left: float | None,
-) -> dict[str, Any]:
-    """One row of `metrics.jsonl`: the mean loss since the last row, and how `step` went."""
-    speed = tokens_per_step * clock.timed_steps / clock.seconds
-    return {
-        "step": step,
-        "tokens": step * tokens_per_step,
-        "epoch": epoch,
-        "loss": clock.loss_sum / clock.steps,
-        "lr": rate,
-        "grad_norm": clock.norm,
-        **({"loss_scale": loss_scale} if loss_scale is not None else {}),
-        "skipped": skipped,
-        "tokens_per_second": speed,
-        "tokens_per_second_per_process": speed / processes,
-        "mfu": speed * flops_per_token / (peak_flops * processes) if peak_flops else None,
-        "peak_memory_bytes": peak_memory_bytes,
-        "data_wait_share": min(1.0, clock.waited / clock.seconds),
-        "seconds_left": seconds_left,
-    }
-
-
 def step_of(step: int, steps: int | None) -> str:
     """A step as a person reads it; `steps` is their number in the run, None where its last one is not known yet."""
     return f"step {step:,}" if steps is None else f"step {step:,}/{steps:,}"
@@ -245,7 +186,8 @@ def line_of(row: dict[str, Any], steps: int | None) -> str:
     """A row as a person reads it, with `steps` as in `step_of`."""
     step = step_of(row["step"], steps)
     if row.get("kind") == "sample":
-        return f"{step}  sample  {_quoted(row['prompt'], 40)} {_quoted(row['text'], 100)}"
+        # In quotation marks, on one line, with what a terminal would act on made visible.
+        return f"{step}  sample  {shortened(row['prompt'])!r} {shortened(row['text'], 100)!r}"
     if row.get("kind") == "task":
         return f"{step}  {_task_line(row)}  ({duration(row['took_seconds'])})"
     if "valid_loss" in row:
@@ -266,11 +208,6 @@ def line_of(row: dict[str, Any], steps: int | None) -> str:
     if row["seconds_left"] is not None:
         parts.append(f"{duration(row['seconds_left'])} left")
     return "  ".join(parts)
-
-
-def _quoted(text: str, length: int) -> str:
-    """The beginning of a text in quotation marks, on one line, with what a terminal would act on made visible."""
-    return repr(shortened(text, length))
 
 
 def _task_line(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What `metrics.jsonl` says, for all that show it: the rows, their measurements by name, and the runs they are of.
+"""What `metrics.jsonl` says, for all that show it: the measurements of its rows by name, and the runs they are of.
 
 A row is of a logged step, of an evaluation (`valid_loss`), or has a `kind` of its own: `task` for the result of an
 evaluation task, `sample` for a text that the model wrote. The file is read as it stands, while its run is running, too:
@@ -8,43 +8,16 @@ is not after the last one), what it had recorded beyond that is left out, too. N
 
 from __future__ import annotations
 
-import math
-import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, is_number, read_records, run_settings
 
 NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_left"})
 """Numbers of a row that say when and how much, not how well."""
-
-
-def read_records(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of `metrics.jsonl`, without a line that is being written or was cut by a crash.
-
-    With `size` only rows in the first `size` bytes.
-    """
-    with path.open("rb") as file:
-        at = 0
-        for line in file:
-            at += len(line)
-            if size is not None and at > size:
-                return
-            try:
-                row = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and is_number(row.get("step")):
-                yield row
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of a JSON object is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def measurements(row: dict[str, Any]) -> dict[str, float]:
@@ -140,18 +113,13 @@ def short_names(folders: list[Path]) -> list[str]:
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """The run in `folder`. Raises Gpt2UsageError where there is none, or nothing was recorded yet."""
+    """The run in `folder`. Raises UsageError where there is none, it can't be read, or nothing was recorded yet."""
     path = folder / METRICS_FILE
     if not path.is_file():
         raise Gpt2UsageError(f"{folder} holds no {METRICS_FILE}: give the folder that `gpt2 train --output` wrote.")
     run = Run(name, folder)
-    try:
-        config = tomllib.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        run.settings = dict(config.get("train", config))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise Gpt2UsageError(f"{folder / CONFIG_FILE} can't be read ({error}): restore it.") from error
+    if (folder / CONFIG_FILE).exists():
+        run.settings = run_settings(folder)
     _add_values(run, read_records(path))
     if not run.values:
         raise Gpt2UsageError(f"{path} holds no measurement yet: wait for the first logged step.")

@@ -1,5 +1,9 @@
 """Attention in all its forms: packed sequences, separate documents, a cache of keys and values, a CUDA graph's step.
 
+What the tokens of a forward pass see is one object, a `Context`, which goes through the whole model, and every layer
+asks it to `attend`. It has `positions`, int64 (B, T) or (T,), of the tokens, None for 0 to T - 1, and `last`, int64,
+the tokens of the only row whose logits are asked for, None for all.
+
 With a cache the new tokens of all rows are concatenated in a single sequence; attention alone looks at rows one by one.
 That is as fast as one call over all rows under a mask, reads no more of the cache than each row has filled, and gives a
 row what it would get alone.
@@ -43,21 +47,6 @@ class AttentionLayer(Protocol):
     training: bool
 
 
-class Context(Protocol):
-    """What the tokens of one forward pass see: one object goes through the whole model, and every layer asks it."""
-
-    @property
-    def positions(self) -> Tensor | None:
-        """int64, (B, T) or (T,): the position of each token; None for 0 to T - 1."""
-
-    @property
-    def last(self) -> Tensor | None:
-        """int64: the tokens of the only row whose logits are asked for; None for all."""
-
-    def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """softmax(QKᵀ/√d)V of what each token sees: (B, T, heads, d) three times -> (B, T, heads, d)."""
-
-
 class Packed:
     """Each token sees all before it in its row."""
 
@@ -65,7 +54,7 @@ class Packed:
     last: Tensor | None = None
 
     def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """As `Context` says, with dropout in training."""
+        """softmax(QKᵀ/√d)V of what each token sees, with dropout in training: (B, T, heads, d) three times and back."""
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # (B, heads, T, d)
         dropout = layer.dropout if layer.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
@@ -278,3 +267,7 @@ class StaticUpdate(CacheUpdate):
             query[0, :, :, None], keys[:, :, :length], values[:, :, :length], attn_mask=self._mask
         )  # (rows, heads, 1, d)
         return mixed[None, :, :, 0]
+
+
+Context = Packed | CacheUpdate | Documents
+"""What the tokens of one forward pass see."""

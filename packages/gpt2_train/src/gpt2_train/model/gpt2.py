@@ -180,7 +180,11 @@ class GPT2(nn.Module):
         Padding ids get logits like any other: the loss never has them as targets, and generation must leave them out.
         Raises Gpt2UsageError if the positions run past the sequence length.
         """
-        x = self.dropout(self.embed(tokens, self._positions(tokens, context)))  # (B, T, hidden)
+        length, limit = tokens.size(1), self.config.sequence_length
+        if context.last is None and length > limit:
+            raise Gpt2UsageError(f"{length} positions asked of a model that has {limit}: shorten the input.")
+        positions = torch.arange(length, device=tokens.device) if context.positions is None else context.positions
+        x = self.dropout(self.embed(tokens, positions))  # (B, T, hidden)
         branch: Any = None  # Before the first block there is one term.
         for block in self.blocks:
             x, branch = block(x, branch, context)
@@ -195,9 +199,3 @@ class GPT2(nn.Module):
     def logits(self, x: Tensor, branch: Tensor | None) -> Tensor:
         """The two terms that the last block gives (B, T, hidden), or their sum -> (B, T, padded vocabulary)."""
         return self.output(self.final_norm(x if branch is None else x + branch))
-
-    def _positions(self, tokens: Tensor, context: Context) -> Tensor:
-        length, limit = tokens.size(1), self.config.sequence_length
-        if context.last is None and length > limit:
-            raise Gpt2UsageError(f"{length} positions asked of a model that has {limit}: shorten the input.")
-        return torch.arange(length, device=tokens.device) if context.positions is None else context.positions

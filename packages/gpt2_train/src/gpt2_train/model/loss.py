@@ -32,18 +32,12 @@ class _CrossEntropy(torch.autograd.Function):
     """Losses (N,) for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary.
 
     `known` columns of the shard are ids of the vocabulary, and padding follows them. With `compiled` the local work is
-    one kernel, and `overwrites` has the gradient take the place of the logits.
+    one kernel. The gradient takes the place of the logits.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        targets: Tensor,
-        group: ProcessGroup | None,
-        known: int,
-        compiled: bool,
-        overwrites: bool,
+        ctx: Any, logits: Tensor, targets: Tensor, group: ProcessGroup | None, known: int, compiled: bool
     ) -> Tensor:
         local = targets - (logits.size(1) * group.rank() if group is not None else 0)
         # Detached, logits of training and of validation are the same to torch.compile.
@@ -52,7 +46,7 @@ class _CrossEntropy(torch.autograd.Function):
         if group is not None:
             total, target = _over_all_shards(total, target, group)
         ctx.save_for_backward(logits, local, total)
-        ctx.known, ctx.compiled, ctx.overwrites = known, compiled, overwrites
+        ctx.known, ctx.compiled = known, compiled
         return total - target
 
     @staticmethod
@@ -60,11 +54,8 @@ class _CrossEntropy(torch.autograd.Function):
         """softmax minus one at the target, times the gradient of each row's loss; 0 for padding."""
         # What changes saved logits is noticed: a second backward pass through them is an error.
         logits, local, total = ctx.saved_tensors
-        if ctx.compiled:
-            write = _compiled(_overwrite if ctx.overwrites else _gradient)
-        else:
-            write = _overwrite_in_pieces if ctx.overwrites else _gradient_in_pieces
-        return write(logits.detach(), local, total, gradients[0], ctx.known), None, None, None, None, None
+        write = _compiled(_overwrite) if ctx.compiled else _overwrite_in_pieces
+        return write(logits.detach(), local, total, gradients[0], ctx.known), None, None, None, None
 
 
 class _InOnePass(torch.autograd.Function):
@@ -102,10 +93,12 @@ def token_losses(
     *,
     vocabulary: int | None = None,
     compiled: bool = False,
-    overwrite_logits: bool = False,
     gradient: Tensor | None = None,
 ) -> Tensor:
     """The loss of each token, -log p(target), in nats: of the shape of `targets`, float32 (or as wide as the logits).
+
+    The backward pass writes the gradient into the memory of `logits`, so that both together take the room of one.
+    Nothing else may need them after it, and it can't be repeated.
 
     Args:
         logits: (..., V), or this process's contiguous shard of V where `group` is given.
@@ -114,22 +107,18 @@ def token_losses(
         vocabulary: ids from this one on pad the embedding: they have no part in the softmax, and get no gradient.
             None if there are none.
         compiled: whether to use kernels made by torch.compile, one set for each shape: for shapes that come often.
-        overwrite_logits: whether the backward pass may write the gradient into the memory of `logits`, so that both
-            together take the room of one. Nothing else may need them after it, and it can't be repeated.
         gradient: what the backward pass will give to each loss, of the shape of `targets`, if that is known: with the
-            whole vocabulary here and `overwrite_logits` it is all that counts, and the logits are gone now.
+            whole vocabulary here it is all that counts, and the logits are gone now.
     """
     width = logits.size(-1)
     first = width * group.rank() if group is not None else 0
     known = width if vocabulary is None else min(width, max(0, vocabulary - first))
-    if gradient is not None and overwrite_logits and group is None:
+    if gradient is not None and group is None:
         rows: Tensor = _InOnePass.apply(
             logits.reshape(-1, width), targets.reshape(-1), gradient.reshape(-1), known, compiled
         )
         return rows.view(targets.shape)
-    losses: Tensor = _CrossEntropy.apply(
-        logits.reshape(-1, width), targets.reshape(-1), group, known, compiled, overwrite_logits
-    )
+    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), group, known, compiled)
     return losses.view(targets.shape)
 
 
@@ -153,30 +142,21 @@ def _row_sums_in_pieces(logits: Tensor, local: Tensor, known: int) -> tuple[Tens
     return total, _targets(logits, local)
 
 
-def _gradient_in_pieces(
-    logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int, result: Tensor | None = None
-) -> Tensor:
-    """As `_gradient`; in `result` if that is given, which may be `logits`."""
-    result = torch.empty_like(logits) if result is None else result
+def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    """As `_overwrite`, a few rows at a time."""
     rows, width = logits.shape
     column, minus_one = local.clamp(0, width - 1)[:, None], -_is_here(local, width).to(total.dtype)[:, None]
-    # Where it is as wide as the computation, the gradient is made in its place: one copy less.
-    is_wide = result.dtype == total.dtype
     for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
         piece = slice(begin, begin + step)
-        softmax = logits[piece].to(total.dtype)
-        softmax = torch.sub(softmax, total[piece, None], out=result[piece] if is_wide else softmax).exp_()
+        softmax = logits[piece].to(total.dtype)  # itself, if it is as wide
+        softmax.sub_(total[piece, None]).exp_()
         softmax[:, known:] = 0.0
         softmax.scatter_add_(1, column[piece], minus_one[piece])
         softmax.mul_(of_losses[piece, None])
-        if not is_wide:
-            result[piece] = softmax
+        if softmax.dtype != logits.dtype:
+            logits[piece] = softmax
         del softmax  # The next piece takes its room.
-    return result
-
-
-def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
-    return _gradient_in_pieces(logits, local, total, of_losses, known, logits)
+    return logits
 
 
 def _losses_and_gradient_in_pieces(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
@@ -221,18 +201,13 @@ def _row_sums(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor
     return (largest + sums.log()).squeeze(1), _targets(logits, local)
 
 
-def _gradient(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
-    """The gradient of the logits, in their type."""
+def _overwrite(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    """The gradient of the logits, in their type and their place."""
     columns = _columns(logits)
     softmax = (logits.to(_wide(logits)) - total[:, None]).exp()
     if known < logits.size(1):
         softmax = torch.where(columns < known, softmax, 0.0)
-    gradient = (softmax - (columns == local[:, None]).to(softmax.dtype)) * of_losses[:, None]
-    return gradient.to(logits.dtype)
-
-
-def _overwrite(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
-    return logits.copy_(_gradient(logits, local, total, of_losses, known))
+    return logits.copy_((softmax - (columns == local[:, None]).to(softmax.dtype)) * of_losses[:, None])
 
 
 def _losses_and_gradient(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:

@@ -1,1 +1,1 @@
-"""Optimizers (`adamw`, `muon`), the learning rate of each step (`schedule`), gradient norm and loss scale."""
+"""Optimizers and the mean of weights (`adamw`, `muon`), gradient norm and loss scale (`gradients`)."""

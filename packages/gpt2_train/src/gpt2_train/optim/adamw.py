@@ -17,11 +17,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import has_fused_adamw
 from gpt2_train.distributed.mesh import gradient_of, local
-from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.optim.muon import Muon
 
 ADAM_EPSILON = 1e-8
 
@@ -130,17 +127,29 @@ def decay_cautiously(parameter: Tensor, update: Tensor, share: Tensor) -> None:
     parameter.sub_(parameter * (parameter * update > 0) * share)
 
 
-def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
-    """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded.
+class TailAverage:
+    """The mean of a model's weights over the last steps of a run, which is often a better model than the last ones.
 
-    Muon gets the matrices of the blocks; embeddings, norms and biases have AdamW with either.
+    Weights of the last steps scatter around a minimum; their mean lies closer to it (Polyak and Juditsky 1992; Izmailov
+    et al. 2018, Averaging Weights Leads to Wider Optima). It costs 4 bytes and one pass over each parameter.
+
+    Attributes:
+        steps: how many it is the mean of.
     """
-    parameters = dict(model.named_parameters())
-    betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
-    is_cautious = settings.cautious_decay
-    if settings.optimizer == "adamw":
-        return AdamW(parameters, betas, decay, device, is_cautious=is_cautious)
-    matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
-    others = {name: p for name, p in parameters.items() if name not in matrices}
-    rest = AdamW(others, betas, decay, device, is_cautious=is_cautious)
-    return Muon(matrices, decay, model.config.head_dim, rest, is_cautious=is_cautious)
+
+    def __init__(self, parameters: Mapping[str, Tensor], steps: int = 0) -> None:
+        self._parameters = parameters
+        self._means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+        self.steps = steps
+
+    def tensors(self, part: str = "average") -> dict[str, Tensor]:
+        """The means in the layout of the parameters, by the names in checkpoints, as those of a `part`."""
+        return {f"{part}.{name}": mean for name, mean in self._means.items()}
+
+    @torch.no_grad()
+    def update(self, *, is_tail: bool) -> None:
+        """Take the weights of one more step; before the tail of the run there is nothing to take."""
+        self.steps = self.steps + 1 if is_tail else 0
+        if is_tail:
+            for name, parameter in self._parameters.items():
+                local(self._means[name]).lerp_(local(parameter), 1 / self.steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import re
 import secrets
 import time
@@ -135,27 +136,24 @@ def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits, clie
     sampling = Sampling(_or(asked.temperature, 1.0), _or(asked.top_k, 0), _or(asked.top_p, 1.0))
     seed = secrets.randbelow(2**63) if asked.seed is None else asked.seed
     stops = _stops(asked.stop)
-    requests = []
-    samples: collections.Counter[tuple[int, ...]] = collections.Counter()
-    for prompt, ids in prompts:
-        for _ in range(_or(asked.n, 1)):
-            sample, ignore_end = samples[ids], bool(asked.ignore_eos)
-            samples[ids] += 1
-            requests.append(
-                GenerationRequest(
-                    prompt=prompt,
-                    tokens=tokens,
-                    sampling=sampling,
-                    seed=seed,
-                    sample=sample,
-                    ignore_end=ignore_end,
-                    stop=stops,
-                    logprobs=asked.logprobs,
-                    prompt_tokens=ids,
-                    prompt_logprobs=bool(asked.echo) and asked.logprobs is not None,
-                    client=client,
-                )
-            )
+    numbers: dict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
+    requests = [
+        GenerationRequest(
+            prompt=prompt,
+            tokens=tokens,
+            sampling=sampling,
+            seed=seed,
+            sample=next(numbers[ids]),
+            ignore_end=bool(asked.ignore_eos),
+            stop=stops,
+            logprobs=asked.logprobs,
+            prompt_tokens=ids,
+            prompt_logprobs=bool(asked.echo) and asked.logprobs is not None,
+            client=client,
+        )
+        for prompt, ids in prompts
+        for _ in range(_or(asked.n, 1))
+    ]
     return CompletionRequest(
         requests=requests,
         prompt_tokens=sum(len(ids) for _, ids in prompts),
@@ -380,16 +378,13 @@ class _Choice:
     def _entry(self, token: int, known: Likelihood | None, offset: int) -> dict[str, Any]:
         """One token; its own probability is listed with the most likely ones, whether it is one of them or not."""
         logprob, most_likely = known if known is not None else (None, ())
-        likely = {self._name(other): value for other, value in (*most_likely, (token, logprob))}
+        likely = {token_text(self._tokenizer, other): value for other, value in (*most_likely, (token, logprob))}
         return {
-            "tokens": [self._name(token)],
+            "tokens": [token_text(self._tokenizer, token)],
             "token_logprobs": [logprob],
             "top_logprobs": [likely if known is not None else None],
             "text_offset": [offset],
         }
-
-    def _name(self, token: int) -> str:
-        return token_text(self._tokenizer, token)
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class ModelThread:
     @property
     def writing(self) -> int:
         """Texts that have a row of the model's cache."""
-        return self._session.writing
+        return self._session.engine.writing
 
     @property
     def is_stopped(self) -> bool:
@@ -217,7 +217,7 @@ class ModelThread:
             self._call(self._failed, error)
 
     def _is_idle(self) -> bool:
-        return not (self._session.writing or self._session.waiting)
+        return not (self._session.engine.writing or self._session.engine.waiting)
 
     def _take_orders(self) -> bool:
         """Carry out what was asked since the last step, waiting where there is nothing to write; False at the end."""

@@ -21,6 +21,7 @@ from gpt2_train.config.settings import ModelSettings, TrainSettings, sequences_o
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.memory import (
     GIB,
+    RESERVE,
     fitting_micro_batch,
     largest_micro_batch,
     layout_of,
@@ -33,9 +34,6 @@ example:
   gpt2 estimate --model 345M --micro-batch-size 8 --memory 24
   gpt2 estimate --config pipelines/openwebtext.toml --data-parallel 8
 """
-
-RESERVE = GIB
-"""What a process takes on a GPU in addition to its tensors: the driver's context, workspaces of libraries, gaps."""
 
 _machine = functools.partial(setting, group="machine and length")
 

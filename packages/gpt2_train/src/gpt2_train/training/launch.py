@@ -338,7 +338,8 @@ class LocalProcesses:
             self.killed = self._killed_by_now()
 
     def _killed_by_now(self) -> dict[int, int]:
-        return {rank: child.killed_by for rank, child in enumerate(self.children) if child.killed_by is not None}
+        codes = [child.process.poll() for child in self.children]
+        return {rank: -code for rank, code in enumerate(codes) if code is not None and code < 0}
 
     def _all_stop(self) -> bool:
         """Whether the processes that ended did so because a signal asked for it, after saving."""

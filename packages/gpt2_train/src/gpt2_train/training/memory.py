@@ -36,6 +36,9 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 
 GIB = 2**30
 
+RESERVE = GIB
+"""What a process takes on a GPU in addition to its tensors: the driver's context, workspaces of libraries, gaps."""
+
 CPU_PROCESS = 640 << 20
 """Bytes of a CPU process before it has a tensor: Python, torch's libraries (half of it files mapped into memory)."""
 
@@ -267,7 +270,7 @@ def memory_per_rank(
     sending = 8 * in_block if is_shared else 0
     sending_last = 12 * around if is_shared else 0
 
-    # Half-precision copies of the matrices, which stay (weight_casts.py), are among the activations at other times.
+    # Half-precision copies of the matrices, which stay (`HalfCopies`), are among the activations at other times.
     keeps_copies = activation_checkpointing == "none" and t == 1 and not reshard
     # Autocast's copies are kept to the end of the forward pass, where parameters are.
     keeps_casts = activation_checkpointing != "none" and not reshard

@@ -15,14 +15,14 @@ import torch
 from command_kit import duration
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.save import Saved, Saver
-from gpt2_train.data.batches import check_vocabulary
 from gpt2_train.data.streams import Blend
 from gpt2_train.distributed.device import autocast, peak_memory, widest_float
 from gpt2_train.distributed.parallelize import free_gathered_parameters
-from gpt2_train.metrics.log import EpochNotes, Heartbeat, MetricsLog, line_of, metrics_row, peak_flops, step_of
+from gpt2_train.metrics.log import Heartbeat, MetricsLog, line_of, peak_flops, step_of
 from gpt2_train.metrics.sinks import open_feeds
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
+from gpt2_train.training.batches import check_vocabulary
 from gpt2_train.training.samples_and_tasks import observe
 from gpt2_train.training.setup import Run
 from gpt2_train.training.state import StepResults, TrainState, summary
@@ -47,7 +47,9 @@ class Recorder:
             # Samples and scores of the step that is resumed may still come.
             self.log.send_to(open_feeds(run.settings.log_to, run.folder, table, state.step, run.world.say))
         self.peak_flops = peak_flops(run.world.device, run.plan.precision)
-        self.epoch_notes, self.heartbeat = EpochNotes(), Heartbeat()
+        self.heartbeat = Heartbeat()
+        self.taken = run.training.taken(state.step * run.settings.global_batch_size)
+        """Samples of each stream by the last logged step."""
 
     def show(self, values: Mapping[str, Any]) -> None:
         """Log a row about the current step, and show it as a line."""
@@ -80,29 +82,40 @@ class Recorder:
 
     def row(self) -> dict[str, Any]:
         """The numbers since the last logged step, of the steps whose result was read."""
-        state, plan = self.state, self.run.plan
+        run, state, clock = self.run, self.state, self.state.clock
         seconds_left = state.schedule.seconds_left if state.schedule is not None else None
         if state.steps is not None:
-            seconds_left = state.clock.seconds_left(state.steps - state.step)
-        return metrics_row(
-            state.clock,
-            step=state.step,
-            tokens_per_step=plan.tokens_per_step,
-            epoch=self.run.epochs(state.step),
-            rate=state.rate,
-            loss_scale=state.scale.scale if state.scale.is_active else None,
-            skipped=state.scale.skipped,
-            processes=self.run.world.size,
-            flops_per_token=self.run.config.flops_per_token,
-            peak_flops=self.peak_flops,
-            peak_memory_bytes=peak_memory(self.run.world.device),
-            seconds_left=seconds_left,
-        )
+            seconds_left = clock.seconds_left(state.steps - state.step)
+        speed = run.plan.tokens_per_step * clock.timed_steps / clock.seconds
+        flops = run.config.flops_per_token
+        return {
+            "step": state.step,
+            "tokens": state.step * run.plan.tokens_per_step,
+            "epoch": run.epochs(state.step),
+            "loss": clock.loss_sum / clock.steps,
+            "lr": state.rate,
+            "grad_norm": clock.norm,
+            **({"loss_scale": state.scale.scale} if state.scale.is_active else {}),
+            "skipped": state.scale.skipped,
+            "tokens_per_second": speed,
+            "tokens_per_second_per_process": speed / run.world.size,
+            "mfu": speed * flops / (self.peak_flops * run.world.size) if self.peak_flops else None,
+            "peak_memory_bytes": peak_memory(run.world.device),
+            "data_wait_share": min(1.0, clock.waited / clock.seconds),
+            "seconds_left": seconds_left,
+        }
 
     def log_step(self) -> None:
         """Log the steps since the last row."""
-        for line in self.epoch_notes.lines([stream.corpus.prefix for stream in self.run.training.streams]):
-            self.run.world.say(f"{step_of(self.state.step, self.state.steps)}  {line}")
+        blend, before = self.run.training, self.taken
+        self.taken = blend.taken(self.state.step * self.run.settings.global_batch_size)
+        for stream, first, last in zip(blend.streams, before, self.taken, strict=True):
+            ended = range(first // stream.per_epoch + 1, last // stream.per_epoch + 1)
+            if ended:
+                # A tiny corpus may end many times between two lines.
+                epochs = f"epochs {ended[0]} to {ended[-1]}" if len(ended) > 1 else f"epoch {ended[0]}"
+                step = step_of(self.state.step, self.state.steps)
+                self.run.world.say(f"{step}  {epochs} of {stream.corpus.prefix} ended; the next one is shuffled again")
         self.results.finish_pending()
         self.show(self.row())
         self.heartbeat.reset()
@@ -165,10 +178,6 @@ class Recorder:
             length = f" of {state.steps:,}" if state.steps is not None else ""
             self.run.world.say(f"stopped by {found['stopped_by']} at step {state.step:,}{length}, {saved}.")
         return found
-
-    def close(self) -> None:
-        """Wait until all rows have arrived where they are sent to."""
-        self.log.close()
 
 
 @torch.no_grad()

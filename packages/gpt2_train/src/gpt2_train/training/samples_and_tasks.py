@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +30,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from gpt2_train.config.settings import TrainSettings
+from gpt2_train.config.files import read_records
+from gpt2_train.config.settings import TrainSettings, given
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.mesh import World, local
 from gpt2_train.distributed.parallelize import free_gathered_parameters
@@ -38,11 +40,10 @@ from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
-from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
+from gpt2_train.inference.runner import Batch, BatchScores
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.worker import divide
-from gpt2_train.metrics.records import read_records
+from gpt2_train.inference.worker import GroupRunner, divide
 from gpt2_train.model.gpt2 import GPT2
 
 SAMPLES_AT_ONCE = 8
@@ -64,11 +65,8 @@ class ReadTask:
     @property
     def settings(self) -> dict[str, Any]:
         """What tells it from other tasks of its name, the file that it reads among it."""
-        return {
-            field.name: getattr(self.task, field.name)
-            for field in dataclasses.fields(self.task)  # type: ignore[arg-type]
-            if field.name == self.task.source or getattr(self.task, field.name) != field.default
-        }
+        told = given(self.task) | {self.task.source}
+        return {name: value for name, value in vars(self.task).items() if name in told}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +124,7 @@ def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
     if settings.sample_prompts is not None:
         prompts += prompts_of_file(settings.sample_prompts)
     sampling = Sampling(settings.sample_temperature, settings.sample_top_k)
-    seen: collections.Counter[str] = collections.Counter()
+    numbers: dict[str, Iterator[int]] = collections.defaultdict(itertools.count)
     for prompt in prompts or [""]:
         # A prompt that comes again gets another text.
         yield GenerationRequest(
@@ -134,9 +132,8 @@ def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
             tokens=settings.sample_tokens,
             sampling=sampling,
             seed=settings.sample_seed,
-            sample=seen[prompt],
+            sample=next(numbers[prompt]),
         )
-        seen[prompt] += 1
 
 
 @contextlib.contextmanager
@@ -163,7 +160,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
         free_gathered_parameters(model)
 
 
-class TrainingRunner(ModelRunner):
+class TrainingRunner(GroupRunner):
     """Computes with the model of a training run; all its processes make the same calls.
 
     Args:
@@ -173,25 +170,14 @@ class TrainingRunner(ModelRunner):
     """
 
     def __init__(self, view: GPT2, world: World, is_stopped: Callable[[], bool]) -> None:
-        super().__init__(view, world.tp_group)
-        self.world, self.is_stopped = world, is_stopped
-        self.batches_at_once = world.dp_size
+        super().__init__(view, world.tp_group, world.dp_rank, world.dp_size)
+        self.is_stopped = is_stopped
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of `batches`, of which each data-parallel rank computes one.
-
-        Raises, on all processes, Gpt2Error, or StoppedError where a signal came.
-        """
+        """As `GroupRunner.score`. Raises, on all processes, Gpt2Error, or StoppedError where a signal came."""
         if self.is_stopped():
             raise StoppedError
-
-        def own() -> BatchScores | None:
-            if self.world.dp_rank >= len(batches):
-                return None
-            scores = score_batch(self.model, batches[self.world.dp_rank], precision, self.group)
-            return scores if self.world.tp_rank == 0 else None
-
-        return [scores for scores in on_all_ranks(own) if scores is not None]
+        return super().score(batches, precision)
 
 
 class StoppedError(Exception):
@@ -248,7 +234,7 @@ def observe(
                 show(row)
         for task in todo.tasks:
             began = time.monotonic()
-            result = task.task.measure(Scorer(source, precision=precision), task.found)
+            result = task.task.measure(Scorer(source), task.found)
             row = {"kind": "task", "task": task.task.name, "settings": task.settings, "result": result}
             show(row | {"took_seconds": round(time.monotonic() - began, 3)})
 

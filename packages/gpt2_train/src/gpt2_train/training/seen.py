@@ -18,15 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import add_flags, setting, settings_from
-from command_kit.settings import command_table, make_settings, read_toml
+from command_kit.settings import make_settings
+from gpt2_train.checkpoint.info import list_checkpoints, read_info
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.files import (
+    CACHE_FOLDER,
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    METRICS_FILE,
+    read_records,
+    run_settings,
+)
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.corpus import Corpus, open_corpora
 from gpt2_train.data.index import IndexCache
 from gpt2_train.data.order import run_order
 from gpt2_train.data.streams import Blend, blend_split
-from gpt2_train.metrics.records import read_records
 
 SHOWN_STEPS = 20
 
@@ -71,8 +78,6 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError for a folder without a run, data that it was not trained on, or a document that is not there.
     """
-    from gpt2_train.checkpoint.info import list_checkpoints, read_info  # brings torch, which `--help` should not
-
     folder, train = Path(settings.run), _run_settings(settings.run)
     documents = _documents(settings)
     entries, wanted = _entries(train, settings.data)
@@ -127,7 +132,7 @@ def _run_settings(run: str) -> TrainSettings:
         raise Gpt2UsageError(
             f"--run {run or 'is missing'}: give the folder of a `gpt2 train`, with {CONFIG_FILE} in it."
         )
-    return make_settings(TrainSettings, command_table(read_toml(path), "train"), str(path))
+    return make_settings(TrainSettings, run_settings(path.parent), str(path))
 
 
 def _documents(settings: SeenSettings) -> list[int]:

@@ -26,7 +26,6 @@ from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FI
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_of
 from gpt2_train.conversion.weights import ModelWeights
-from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index
 from gpt2_train.data.order import run_order
@@ -38,12 +37,12 @@ from gpt2_train.distributed.collectives import (
     on_all_ranks,
     rank_and_size,
 )
-from gpt2_train.distributed.mesh import World, fill
+from gpt2_train.distributed.mesh import World, fill, mixed_seed
 from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.attention import attention_kind
 from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training.batches import MicroBatches
 from gpt2_train.training.memory import layout_of, memory_per_rank, size_line
 from gpt2_train.training.plan import Plan, make_plan
 from gpt2_train.training.run_folder import check_same_run, data_identity, identity_settings
@@ -243,24 +242,19 @@ def shape_of_run(
 ) -> tuple[TrainSettings, ModelConfig]:
     """The settings, and the model's shape: with --init-from its model's (the checkpoint's, once that is gone).
 
-    Its sequences are then as long as that model takes them, unless another length is given. Raises as
-    `config_of_first_weights` does.
+    Its sequences are then as long as that model takes them, unless another length is given. The batch is in sequences.
+    Raises as `config_of_first_weights` and `sequences_of` do.
     """
-    source = first or resumed
-    if source is None or not settings.init_from:
-        return with_batch(settings), settings.model_config(tokenizer.vocabulary_size)
-    if settings.sequence_length == GPT2_SEQUENCE_LENGTH:
+    source = (first or resumed) if settings.init_from else None
+    if source is not None and settings.sequence_length == GPT2_SEQUENCE_LENGTH:
         settings = dataclasses.replace(settings, sequence_length=source.config.sequence_length)
-    settings = with_batch(settings)
+    batch = sequences_of(settings) or settings.global_batch_size
+    settings = dataclasses.replace(settings, global_batch_size=batch, batch_tokens=None)
+    if source is None:
+        return settings, settings.model_config(tokenizer.vocabulary_size)
     if first is not None:
         return settings, config_of_first_weights(settings, first, tokenizer)
     return settings, dataclasses.replace(source.config, dropout=settings.dropout)
-
-
-def with_batch(settings: TrainSettings) -> TrainSettings:
-    """The settings with the batch in sequences. Raises Gpt2UsageError as `sequences_of`."""
-    batch = sequences_of(settings) or settings.global_batch_size
-    return dataclasses.replace(settings, global_batch_size=batch, batch_tokens=None)
 
 
 def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokenizer: Tokenizer) -> ModelConfig:

@@ -23,27 +23,43 @@ from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
 from gpt2_train.config.errors import explained_compile_failure
 from gpt2_train.config.files import AVERAGE_FOLDER, CHECKPOINTS_FOLDER
-from gpt2_train.data.batches import BatchReader, MicroBatch
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
-from gpt2_train.distributed.mesh import settle_gradients
-from gpt2_train.distributed.parallelize import synchronize_gradients
+from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
+from gpt2_train.distributed.parallelize import half_copies, synchronize_gradients
 from gpt2_train.distributed.processes import StopRequest
-from gpt2_train.distributed.randomness import seed_micro_step
-from gpt2_train.distributed.weight_casts import half_copies
 from gpt2_train.model.attention_kernels import attention_by
+from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
-from gpt2_train.optim.adamw import make_optimizer
-from gpt2_train.optim.average import TailAverage
+from gpt2_train.optim.adamw import AdamW, Optimizer, TailAverage
 from gpt2_train.optim.gradients import gradient_norm
-from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
+from gpt2_train.optim.muon import Muon
+from gpt2_train.training.batches import BatchReader, MicroBatch
 from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
+from gpt2_train.training.plan import learning_rate, learning_rate_by_time
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
 from gpt2_train.training.state import StepResult, StepResults, TrainState, open_schedule
 
 CLIP_EPSILON = 1e-6
+
+
+def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
+    """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded.
+
+    Muon gets the matrices of the blocks; embeddings, norms and biases have AdamW with either.
+    """
+    parameters = dict(model.named_parameters())
+    betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
+    is_cautious = settings.cautious_decay
+    if settings.optimizer == "adamw":
+        return AdamW(parameters, betas, decay, device, is_cautious=is_cautious)
+    matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
+    others = {name: p for name, p in parameters.items() if name not in matrices}
+    rest = AdamW(others, betas, decay, device, is_cautious=is_cautious)
+    return Muon(matrices, decay, model.config.head_dim, rest, is_cautious=is_cautious)
 
 
 class Trainer:
@@ -58,9 +74,9 @@ class Trainer:
         self.model = build_model(run)
         mode, reshard = settings.activation_checkpointing, settings.reshard
         self.copies = half_copies(self.model, world, run.plan.precision, mode, reshard=reshard)
-        self.parameters: list[Tensor] = list(self.model.parameters())
+        self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.optimizer = make_optimizer(self.model, settings, world.device)
-        self.average = TailAverage(self.model, self.averaged_steps()) if settings.average_tail else None
+        self.average = TailAverage(self.parameters, self.averaged_steps()) if settings.average_tail else None
         tensors = model_tensors(self.model) | self.optimizer.tensors()
         tensors |= self.average.tensors() if self.average is not None else {}
         if run.resumed is not None:
@@ -137,8 +153,7 @@ class Trainer:
         step, scale = state.step + 1, state.scale.scale
         self.results.begin_step()
         # The next batch is read again only if an overflow repeats this step.
-        batches, epochs_ended, waited = self.reader.take(step, read_ahead=state.goes_past(step))
-        self.recorder.epoch_notes.set(step, epochs_ended)
+        batches, waited = self.reader.take(step, read_ahead=state.goes_past(step))
 
         loss_here, norm = self.gradient(batches)
         counted = sum(batch.counted for batch in batches)
@@ -170,8 +185,9 @@ class Trainer:
     def gradient(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
         """(what `forward_backward` returns, the norm of the gradient over all processes), both on the device."""
         loss_here = self.forward_backward(batches)
-        settle_gradients(self.parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None)
-        return loss_here, gradient_norm(self.parameters)
+        parameters = self.parameters.values()
+        settle_gradients(parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None)
+        return loss_here, gradient_norm(parameters)
 
     def forward_backward(self, batches: Sequence[MicroBatch]) -> Tensor:
         """Add the gradient of `batches` to the parameters.
@@ -198,7 +214,6 @@ class Trainer:
                 world.tp_group,
                 vocabulary=self.model.config.vocabulary_size,
                 compiled=plan.compiled,
-                overwrite_logits=True,
                 gradient=self.run.batches.counted(of_each, batch),
             )
             del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
@@ -245,12 +260,12 @@ class Trainer:
             self.saver.checkpointer, checkpoints=self.run.folder / AVERAGE_FOLDER, keep=1, group=None
         )
         samples = state.step * settings.global_batch_size
-        checkpointer.save(self.average.model_tensors(), step=state.step, samples=samples)
+        checkpointer.save(self.average.tensors("model"), step=state.step, samples=samples)
 
     def close(self) -> None:
-        """End the thread that reads batches, and close open files."""
+        """End the thread that reads batches, close open files, and wait for what is sent elsewhere."""
         self.reader.close()
         self.until_the_end.close()
-        self.recorder.close()
+        self.recorder.log.close()
         if self.state.schedule is not None:
             self.state.schedule.close()

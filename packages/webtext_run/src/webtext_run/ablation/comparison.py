@@ -12,11 +12,10 @@ from command_kit.command import print_note
 from command_kit.settings import as_table, to_toml
 from gpt2_train.checkpoint.info import find_checkpoint, read_info
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, read_records
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed.device import choose_device
 from gpt2_train.evaluation.tasks import check_readable, parse_task
-from gpt2_train.metrics.records import read_records
 from gpt2_train.training.run_folder import lock_folder
 from webtext_run.ablation.arms import Arm, open_arms
 from webtext_run.ablation.held_out import held_out_sets

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal
 import torch
 
 from command_kit.plugins import find_plugins
+from gpt2_train.checkpoint.info import find_checkpoint
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.conversion.weights import ModelWeights
 from indexed_tokens import Tokenizer
@@ -45,6 +46,14 @@ def located(path: str | Path) -> Path:
     """
     name = hub_name(str(path))
     return Path(path) if name is None else fetch(name)
+
+
+def find_model(path: str | Path) -> Path:
+    """As `located`, for a model that is to be used. Raises Gpt2UsageError, too, if nothing is there."""
+    place = located(path)
+    if not place.exists():
+        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
+    return place
 
 
 def hub_name(path: str) -> str | None:

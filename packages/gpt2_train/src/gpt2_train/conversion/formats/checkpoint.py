@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from gpt2_train.checkpoint.info import holds_checkpoint, load_tokenizer, read_info
+from gpt2_train.checkpoint.info import checkpoint_in, load_tokenizer, read_info
 from gpt2_train.checkpoint.load import StoredTensors, check_model, model_tensors
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
@@ -22,7 +22,7 @@ class Checkpoint(ModelFormat):
 
     def recognises(self, path: Path) -> bool:
         """Whether `path` holds a `checkpoint.json`, or a folder of checkpoints."""
-        return holds_checkpoint(path)
+        return checkpoint_in(path) is not None
 
     def open(self, path: Path, options: ReadOptions) -> ModelWeights:
         """The checkpoint, with what its run recorded."""

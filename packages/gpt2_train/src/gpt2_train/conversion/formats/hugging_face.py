@@ -19,17 +19,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from command_kit import parse_json, write_json
-from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.load import StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.conversion.weights import (
     EMBEDDING,
     ModelWeights,
     check_is_tied,
     heads_first,
     parts_first,
+    read_pickle,
     renamed,
     shapes_of,
 )

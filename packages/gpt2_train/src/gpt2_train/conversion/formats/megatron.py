@@ -1,6 +1,6 @@
 """Checkpoints of Megatron-LM: `iter_0000600/mp_rank_00/model_optim_rng.pt`, of any version and tensor-parallel size.
 
-Nothing in the files is run (see `pickles`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
+Nothing in the files is run (see `read_pickle`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
 (`.distcp`) are refused with what to do. There are three layouts of names: 0, that of 2019 (one flat dictionary), 1,
 `language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again; layer norms may be fused into
 the matrix after them). Splits over tensor-parallel ranks are the same in all of them; the order of the fused rows of
@@ -22,13 +22,20 @@ import torch
 from torch import Tensor
 
 from command_kit import write_text
-from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.load import StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
 from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, check_is_tied, heads_first, parts_first, shapes_of
+from gpt2_train.conversion.weights import (
+    EMBEDDING,
+    ModelWeights,
+    check_is_tied,
+    heads_first,
+    parts_first,
+    read_pickle,
+    shapes_of,
+)
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"

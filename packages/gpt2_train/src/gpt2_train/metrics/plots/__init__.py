@@ -128,16 +128,13 @@ def panels_of(runs: Sequence[Run], view: View) -> list[Panel]:
 
 def _tasks(runs: Iterable[Run]) -> list[Quantity]:
     names = dict.fromkeys(name for run in runs for name in run.values if "/" in name)
-    return [
-        Quantity(TASKS, name, f"{_task_title(task)}: {figure.replace('_', ' ')}", "", show=_four_digits)
-        for name in names
-        for task, _, figure in [name.rpartition("/")]
-    ]
-
-
-def _task_title(task: str) -> str:
-    name, _, source = task.partition(":")
-    return f"{name} ({source})" if source else name
+    found = []
+    for name in names:
+        task, _, figure = name.rpartition("/")
+        kind, _, source = task.partition(":")
+        title = f"{kind} ({source})" if source else kind
+        found.append(Quantity(TASKS, name, f"{title}: {figure.replace('_', ' ')}", "", show=_four_digits))
+    return found
 
 
 def _across(runs: Sequence[Run], across: Across) -> tuple[Callable[[Place], float], str, Show]:

@@ -48,6 +48,9 @@ def html(panels: Sequence[Panel], runs: Sequence[Run], title: str) -> str:
         tag("style", style),
     )
     names, note = legend_of(panels), smoothing_note(panels)
+    main = [_chart(panel, MAIN_HEIGHT) for panel in panels if panel.is_main]
+    small = [_chart(panel, SMALL_HEIGHT) for panel in panels if not panel.is_main]
+    charts = tag("section", *main, tag("div", *small, class_="pair") if small else None)
     body = tag(
         "body",
         tag(
@@ -56,7 +59,7 @@ def html(panels: Sequence[Panel], runs: Sequence[Run], title: str) -> str:
             _legend(names) if names else None,
             tag("p", note, class_="note") if note else None,
         ),
-        tag("main", _charts(panels), _final_figures(runs), _settings(runs)),
+        tag("main", charts, _final_figures(runs), _settings(runs)),
         tag("footer", tag("p", f"Written by gpt2 plot. Everything shown is in this file. {DRAWN}")),
         tag("script", script),
     )
@@ -68,12 +71,6 @@ def _legend(names: Sequence[tuple[str, int]]) -> Markup:
         tag("li", tag("svg", legend_line(look), width=26, height=12, aria_hidden="true"), name) for name, look in names
     )
     return tag("ul", *keys, class_="legend lines")
-
-
-def _charts(panels: Sequence[Panel]) -> Markup:
-    main = [_chart(panel, MAIN_HEIGHT) for panel in panels if panel.is_main]
-    small = [_chart(panel, SMALL_HEIGHT) for panel in panels if not panel.is_main]
-    return tag("section", *main, tag("div", *small, class_="pair") if small else None)
 
 
 def _chart(panel: Panel, height: int) -> Markup:

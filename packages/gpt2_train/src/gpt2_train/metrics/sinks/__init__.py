@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 from command_kit import hide_credentials, parse_json, write_json
 from command_kit.plugins import find_plugins
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import METRICS_FILE, SINKS_FOLDER
-from gpt2_train.metrics.records import is_number, measurements, read_records
+from gpt2_train.config.files import METRICS_FILE, SINKS_FOLDER, is_number, read_records
+from gpt2_train.metrics.records import measurements
 
 
 @dataclasses.dataclass(frozen=True)

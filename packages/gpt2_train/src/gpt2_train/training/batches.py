@@ -28,12 +28,10 @@ class TakenBatch(NamedTuple):
 
     Attributes:
         rows: what `finish` made of its rows.
-        epochs_ended: (stream, epochs finished) of the epochs that end in the batch.
         waited: seconds until it was there.
     """
 
     rows: Any
-    epochs_ended: list[tuple[int, int]]
     waited: float
 
 
@@ -67,13 +65,12 @@ class BatchReader:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="batch-reader")
         self._step = 0
         self._batch: concurrent.futures.Future[Any] | None = None
-        self._places: list[tuple[int, int]] = []
 
     def request(self, step: int) -> None:
         """Begin to read the batch of `step`; all processes call this together."""
         self._step = step
-        self._places = self.blend.prepare((step - 1) * self.global_batch, self.global_batch)
-        self._batch = self._thread.submit(self._read, self._places[self.rows])
+        places = self.blend.prepare((step - 1) * self.global_batch, self.global_batch)
+        self._batch = self._thread.submit(self._read, places[self.rows])
 
     def take(self, step: int, *, read_ahead: bool = False) -> TakenBatch:
         """The batch of `step`; with `read_ahead` begin to read the next one.
@@ -84,8 +81,7 @@ class BatchReader:
         if self._step != step or self._batch is None:
             self.request(step)
         assert self._batch is not None
-        rows, epochs_ended = self._batch.result(), self.blend.epochs_ended(self._places)
-        taken = TakenBatch(rows, epochs_ended, time.monotonic() - begin)
+        taken = TakenBatch(self._batch.result(), time.monotonic() - begin)
         if read_ahead:
             self.request(step + 1)
         return taken
