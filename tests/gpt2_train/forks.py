@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -172,23 +172,34 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
     from gpt2_train.distributed import processes
     from webtext_run import runner
 
-    starting = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)
-    processes.subprocess = runner.subprocess = starting  # type: ignore[assignment]
+    processes.subprocess = runner.subprocess = forking  # type: ignore[assignment]
     _become(words, environment)
 
 
+_plain = subprocess.Popen
+
+
 def _fork(
-    words: list[str], *, pass_fds: Sequence[int] = (), env: dict[str, str], **options: Any
-) -> subprocess.Popen[bytes]:
+    words: list[str], *, pass_fds: Sequence[int] = (), env: Mapping[str, str] = os.environ, **options: Any
+) -> subprocess.Popen[Any]:
     """`subprocess.Popen` of a Python program that is a fork of this process."""
 
     def begin() -> NoReturn:
         # The pipe through which Popen waits for a program to begin is one of those that are closed.
         for low, high in itertools.pairwise([2, *sorted(pass_fds), os.sysconf("SC_OPEN_MAX")]):
             os.closerange(low + 1, high)
-        _become(words, env)
+        _become(words, dict(env))
 
-    return subprocess.Popen(words, preexec_fn=begin, pass_fds=pass_fds, **options)
+    return _plain(words, preexec_fn=begin, pass_fds=pass_fds, **options)
+
+
+def _run_fork(words: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    with mock.patch.object(subprocess, "Popen", _fork):
+        return subprocess.run(words, **options)
+
+
+forking = types.SimpleNamespace(**vars(subprocess) | {"Popen": _fork, "run": _run_fork})
+"""What stands for `subprocess` in a module of a fork, which starts Python programs alone."""
 
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:

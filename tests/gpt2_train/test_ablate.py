@@ -1,15 +1,14 @@
 """`gpt2 ablate`: its statistics against known values, the pairing of its runs, and whole comparisons of tiny models."""
 
-import contextlib
 import json
 import math
-import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
 from gpt2_train.ablation import command
@@ -232,18 +231,16 @@ def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, 
 
 @pytest.mark.exhaustive
 def test_a_killed_ablation_ends_as_one_that_was_not(texts, tmp_path):
-    whole = [sys.executable, "-m", "gpt2_train", *words_for(texts, tmp_path / "whole")]
-    assert subprocess.run(whole, capture_output=True).returncode == 0
+    assert main(words_for(texts, tmp_path / "whole")) == 0
     output = tmp_path / "killed"
-    again = [sys.executable, "-m", "gpt2_train", *words_for(texts, output)]
+    again = words_for(texts, output)
     for ended in (2, 7):
-        process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert subprocess.run(again, capture_output=True).returncode == 0
+        process = forks.Started([sys.executable, "-m", "gpt2_train", *again])
+        while process.returncode is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+    assert main(again) == 0
     assert (output / "ablation.json").read_bytes() == (tmp_path / "whole" / "ablation.json").read_bytes()
 
 
