@@ -50,7 +50,7 @@ def new_server() -> forkserver.ForkServer:
     return server
 
 
-_server = new_server()
+server = new_server()
 
 
 class Started:
@@ -61,7 +61,7 @@ class Started:
         server: what it is a fork of.
     """
 
-    def __init__(self, words: Sequence[object], server: forkserver.ForkServer = _server) -> None:
+    def __init__(self, words: Sequence[object], server: forkserver.ForkServer = server) -> None:
         self.words = [*map(str, words)]
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
         self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)

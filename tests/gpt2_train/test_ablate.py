@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,15 @@ def words_for(texts: Path, output: Path, *more: object) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Workers of this process are forks of the tests' own server, which has imported torch."""
+    monkeypatch.setattr(forkserver, "set_forkserver_preload", lambda modules: None)
+    for name in ("ensure_running", "connect_to_new_process"):
+        monkeypatch.setattr(forkserver, name, getattr(forks.server, name))
+
+
+@pytest.mark.usefixtures("forked_workers")
 def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, tmp_path, capsys):
     output = tmp_path / "ablation"
     assert main(words_for(texts, output, "--json")) == 0
@@ -230,6 +240,7 @@ def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, 
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("forked_workers")
 def test_a_killed_ablation_ends_as_one_that_was_not(texts, tmp_path):
     assert main(words_for(texts, tmp_path / "whole")) == 0
     output = tmp_path / "killed"
