@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
+from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
@@ -23,7 +23,6 @@ from gpt2_train.config.settings import PRESETS, ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)
 DEEP = "[" * 100_000
 DEEP_TABLE = '{"a":' * 100_000
 HUGE = 10**4000
@@ -36,7 +35,7 @@ Damage = Callable[[Path], object]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model in each format that is read."""
     folder = tmp_path_factory.mktemp("models")
-    save(folder / "run", random_model(SMALL), byte_tokenizer())
+    save(folder / "run", random_model(BYTES), byte_tokenizer())
     for name, options in (("hf", []), ("megatron", ["--tensor-parallel", "2"])):
         assert gpt2_train.cli.main(["convert", str(folder / "run"), str(folder / name), "--to", name, *options]) == 0
     return folder
@@ -400,7 +399,7 @@ def test_values_that_are_no_numbers_are_a_warning(
     format_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model with NaN in its weights was read without a word, and wrote nonsense."""
-    model = random_model(SMALL)
+    model = random_model(BYTES)
     with torch.no_grad():
         model.blocks[1].feed_forward.up.bias[3] = float("nan")  # type: ignore[union-attr, index, operator]
     source = save(tmp_path / "run", model, byte_tokenizer())
@@ -414,7 +413,7 @@ def test_values_that_are_no_numbers_are_a_warning(
     assert said.count("warning: ") == 1 and "blocks.1.feed_forward.up.bias" in said
 
 
-@pytest.mark.parametrize("shape", [SMALL, ModelConfig(**PRESETS["124M"])])
+@pytest.mark.parametrize("shape", [BYTES, ModelConfig(**PRESETS["124M"])])
 def test_shapes_are_those_of_the_model(shape: ModelConfig) -> None:
     with torch.device("meta"):
         model = GPT2(shape)
