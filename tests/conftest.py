@@ -25,6 +25,9 @@ os.environ.pop("FORCE_COLOR", None)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Compiles in the process that asks: a pool of others is as many imports of torch, for a few small kernels.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
 # megatron-core is installed on Linux only.
 collect_ignore = [] if sys.platform == "linux" else ["indexed_tokens/test_megatron.py"]
 

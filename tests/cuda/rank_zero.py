@@ -33,7 +33,7 @@ from gpt2_train.training.memory import memory_per_rank
 from gpt2_train.training.setup import set_up
 from gpt2_train.training.trainer import Trainer
 
-WARM_UP, COUNTED = 3, 2
+WARM_UP, COUNTED = 2, 2
 """Steps that are taken first, and those that are counted."""
 
 

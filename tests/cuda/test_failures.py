@@ -29,8 +29,7 @@ def test_a_process_that_waits_in_vain_says_so_alone(train):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("gpus", "flags"), [(4, "--data-parallel-replicate 2"), (2, "--tensor-parallel 2")])
-def test_torch_does_not_warn_of_groups(train, gpus, flags):
+def test_torch_does_not_warn_of_groups(train):
     """Each process warned that options of NCCL can't be given to a group over gloo."""
-    done = train("--steps", 1, *flags.split(), gpus=gpus, is_fork=False)
+    done = train("--steps", 1, "--data-parallel-replicate", 2, "--tensor-parallel", 2, gpus=4, is_fork=False)
     assert "ProcessGroup" not in done.errors

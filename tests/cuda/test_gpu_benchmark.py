@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 from tests.cuda.gpus import Gpus, Running
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+CODE = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import gpu
+from gpu_pieces import commands
+from tests.gpt2_train import forks
+gpu.subprocess = commands.subprocess = forks.forking
+sys.exit(gpu.main())
+"""
+"""The script as a fork, and so are the processes that it starts, of which each would import torch."""
 PARTS = {
     "doctor": 1, "train-124M": 2, "loss": 6, "generate": 3, "parity": 2, "nccl": 5, "saving": 1, "killed": 1,
     "memory": 1,
@@ -24,9 +34,9 @@ PARTS = {
 def test_the_pieces_run_to_their_end(tmp_path):
     pytest.importorskip("transformers")
     (tmp_path / "asked").mkdir()
-    words = [sys.executable, SCRIPT, "--smoke", "--only", *PARTS, "--results", tmp_path / "gpu.json"]
-    one_thread = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    done = Running(words, Gpus(), tmp_path / "asked", is_fork=False, **one_thread).end()
+    flags = ["--smoke", "--only", *PARTS, "--results", tmp_path / "gpu.json"]
+    words = [sys.executable, "-c", CODE, BENCHMARKS, *flags]
+    done = Running(words, Gpus(), tmp_path / "asked").end()
     assert done.code == 0, done.output + done.errors
     sections = json.loads((tmp_path / "gpu.json").read_text())["pieces"]
     assert sections.keys() == PARTS.keys()

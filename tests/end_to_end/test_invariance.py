@@ -44,7 +44,7 @@ class Unfaithful(clusters.ThisMachine):
 
     def close(self):
         """Called when the stages have been run."""
-        path = Path(self.output) / "local" / "dedup" / "part-00001.jsonl.zst"
+        path = Path(self.output) / "local" / "merge" / "part-00001.jsonl.zst"
         data = bytearray(path.read_bytes())
         data[7] ^= 1
         path.write_bytes(data)
@@ -61,11 +61,11 @@ def test_a_byte_that_differs_is_named_and_its_files_stay(tmp_path, monkeypatch, 
     monkeypatch.setattr(clusters, "machines_for", machines)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    arguments = ["--engine", "local", "--kill", "--stages", "dedup", "--documents", "20", "--output"]
+    arguments = ["--engine", "local", "--kill", "--stages", "merge", "--documents", "20", "--output"]
     assert invariance.main([*arguments, str(tmp_path / "out"), "--json"]) == 1
     said = capsys.readouterr()
-    there = tmp_path / "out" / "local" / "dedup" / "part-00001.jsonl.zst"
-    assert f"error: engine local: dedup/part-00001.jsonl.zst differs from byte 7 on: compare {there}" in said.err
+    there = tmp_path / "out" / "local" / "merge" / "part-00001.jsonl.zst"
+    assert f"error: engine local: merge/part-00001.jsonl.zst differs from byte 7 on: compare {there}" in said.err
     assert "differs from byte 7" in json.loads(said.out)["engines"]["local"]["difference"]
     assert invariance.main([*arguments, str(tmp_path / "out")]) == 2
     assert "has files of an earlier run, in reference: give another --output" in capsys.readouterr().err

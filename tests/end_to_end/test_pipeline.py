@@ -87,18 +87,20 @@ def play_here(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str, str
     return played
 
 
+IN_A_GROUP = "import os, runpy, sys; os.setsid(); sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
 def kill_when(condition: Callable[[], bool], pipeline: Path, folder: Path) -> None:
     """Start the pipeline and kill all of its processes at once, with no chance to tidy up, when `condition` holds."""
-    command = [sys.executable, str(RUN), str(pipeline), "--folder", str(folder)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=pipeline.parent, start_new_session=True, **quiet)
+    with contextlib.chdir(pipeline.parent):
+        process = forks.Started([sys.executable, "-c", IN_A_GROUP, RUN, pipeline, "--folder", folder])
     deadline = time.monotonic() + 120
     while not condition():
-        assert process.poll() is None, "the pipeline ended before it could be killed"
+        assert process.returncode is None, "the pipeline ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
 
 
 def weights(model: Path) -> dict[str, bytes]:

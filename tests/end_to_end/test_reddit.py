@@ -46,6 +46,7 @@ def test_the_pipeline_for_reddit_goes_from_dumps_to_tokens(site, tmp_path, monke
 
     tables = tomllib.loads((ROOT / "pipelines" / "reddit.toml").read_text())
     assert list(tables) == ["pipeline", "urls", "blacklist", "download", "merge", "clean", "dedup", "tokenize"]
+    tables["pipeline"]["workers"] = 1
     tables["download"] |= {"allow_private_addresses": "loopback", "delay": 0.0}
     (tmp_path / "reddit.toml").write_text(to_toml(tables))
     monkeypatch.chdir(tmp_path)

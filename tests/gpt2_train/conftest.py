@@ -19,6 +19,7 @@ from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 from gpt2_train.cli import main
 from gpt2_train.distributed.processes import STOP_SIGNALS
 from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training import trainer
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 COMMON = """
@@ -100,6 +101,18 @@ def read_until(process: forks.Started, sign: str) -> list[str]:
         if sign in line:
             return lines
     raise AssertionError(f"{sign!r} never came: {''.join(lines)}")
+
+
+def in_step(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], torch.Tensor | None]) -> None:
+    """Do `action` in the middle of training step `number`; a tensor that it returns is that step's gradient norm."""
+    plain, calls = trainer.gradient_norm, []
+
+    def counted(parameters: Any) -> torch.Tensor:
+        calls.append(1)
+        found = action() if len(calls) == number else None
+        return plain(parameters) if found is None else found
+
+    monkeypatch.setattr(trainer, "gradient_norm", counted)
 
 
 def rows(output: Path) -> list[dict[str, Any]]:

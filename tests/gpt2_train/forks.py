@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -50,7 +50,7 @@ def new_server() -> forkserver.ForkServer:
     return server
 
 
-_server = new_server()
+server = new_server()
 
 
 class Started:
@@ -61,7 +61,7 @@ class Started:
         server: what it is a fork of.
     """
 
-    def __init__(self, words: Sequence[object], server: forkserver.ForkServer = _server) -> None:
+    def __init__(self, words: Sequence[object], server: forkserver.ForkServer = server) -> None:
         self.words = [*map(str, words)]
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
         self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)
@@ -172,27 +172,38 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
     from gpt2_train.distributed import processes
     from webtext_run import runner
 
-    starting = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)
-    processes.subprocess = runner.subprocess = starting  # type: ignore[assignment]
+    processes.subprocess = runner.subprocess = forking  # type: ignore[assignment]
     _become(words, environment)
 
 
+_plain = subprocess.Popen
+
+
 def _fork(
-    words: list[str], *, pass_fds: Sequence[int] = (), env: dict[str, str], **options: Any
-) -> subprocess.Popen[bytes]:
+    words: list[str], *, pass_fds: Sequence[int] = (), env: Mapping[str, str] = os.environ, **options: Any
+) -> subprocess.Popen[Any]:
     """`subprocess.Popen` of a Python program that is a fork of this process, which has no threads of torch."""
 
     def begin() -> NoReturn:
         # The pipe through which Popen waits for a program to begin is one of those that are closed.
         for low, high in itertools.pairwise([2, *sorted(pass_fds), os.sysconf("SC_OPEN_MAX")]):
             os.closerange(low + 1, high)
-        _become(words, env)
+        _become(words, dict(env))
 
     # What a thread has locked meanwhile, as that of torch's store has libc's resolver, stays locked in the fork.
     with contextlib.suppress(OSError):  # one has just ended
         names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
         assert not any(name.startswith("pt_") for name in names), "a process that is forked has threads of torch"
-    return subprocess.Popen(words, preexec_fn=begin, pass_fds=pass_fds, **options)
+    return _plain(words, preexec_fn=begin, pass_fds=pass_fds, **options)
+
+
+def _run_fork(words: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    with mock.patch.object(subprocess, "Popen", _fork):
+        return subprocess.run(words, **options)
+
+
+forking = types.SimpleNamespace(**vars(subprocess) | {"Popen": _fork, "run": _run_fork})
+"""What stands for `subprocess` in a module of a fork, which starts Python programs alone."""
 
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:

@@ -17,6 +17,7 @@ from indexed_tokens import END_OF_TEXT, Tokenizer
 END = 256
 """The id of <|endoftext|>; every id below it is the byte of that value."""
 
+SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 BYTES = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)
 """Its embedding is padded to 384 rows."""
 

@@ -1,15 +1,15 @@
 """`gpt2 ablate`: its statistics against known values, the pairing of its runs, and whole comparisons of tiny models."""
 
-import contextlib
 import json
 import math
-import signal
-import subprocess
 import sys
+import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
 from gpt2_train.cli import main
@@ -208,6 +208,15 @@ def words_for(texts: Path, output: Path, *more: object) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Workers of this process are forks of the tests' own server, which has imported torch."""
+    monkeypatch.setattr(forkserver, "set_forkserver_preload", lambda modules: None)
+    for name in ("ensure_running", "connect_to_new_process"):
+        monkeypatch.setattr(forkserver, name, getattr(forks.server, name))
+
+
+@pytest.mark.usefixtures("forked_workers")
 def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, tmp_path, capsys):
     output = tmp_path / "ablation"
     assert main(words_for(texts, output, "--json")) == 0
@@ -231,19 +240,18 @@ def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, 
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("forked_workers")
 def test_a_killed_ablation_ends_as_one_that_was_not(texts, tmp_path):
-    whole = [sys.executable, "-m", "gpt2_train", *words_for(texts, tmp_path / "whole")]
-    assert subprocess.run(whole, capture_output=True).returncode == 0
+    assert main(words_for(texts, tmp_path / "whole")) == 0
     output = tmp_path / "killed"
-    again = [sys.executable, "-m", "gpt2_train", *words_for(texts, output)]
+    again = words_for(texts, output)
     for ended in (2, 7):
-        process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert subprocess.run(again, capture_output=True).returncode == 0
+        process = forks.Started([sys.executable, "-m", "gpt2_train", *again])
+        while process.returncode is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+    assert main(again) == 0
     assert (output / "ablation.json").read_bytes() == (tmp_path / "whole" / "ablation.json").read_bytes()
 
 

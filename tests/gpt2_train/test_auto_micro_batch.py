@@ -53,14 +53,8 @@ def test_without_a_gpus_memory_it_is_what_it_was() -> None:
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if processes had the memory of a large GPU."""
-    monkeypatch.setattr(plan, "free_memory", lambda device: 80 * GIB)
-
-
-@pytest.fixture
 def largest(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The largest micro-batch for which there is memory, and from which step on."""
+    """The largest micro-batch for which there is memory, and from which step on; all GPUs are said to be large."""
     limits: dict[str, Any] = {"sequences": 2, "step": 0}
     plain = Trainer.forward_backward
 
@@ -69,6 +63,7 @@ def largest(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return plain(trainer, batches)
 
+    monkeypatch.setattr(plan, "free_memory", lambda device: 80 * GIB)
     monkeypatch.setattr(Trainer, "forward_backward", limited)
     return limits
 
@@ -79,11 +74,7 @@ def recorded(run: Path) -> int:
 
 
 def test_a_first_step_without_memory_is_taken_with_less(
-    tmp_path: Path,
-    gpt2: Callable[..., int],
-    largest: dict[str, Any],
-    on_a_gpu: None,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, gpt2: Callable[..., int], largest: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Until it fits; a run that resumes begins with that, and what is learned is the same."""
     assert gpt2(tmp_path / "run", *AUTO) == 0
@@ -103,11 +94,7 @@ def test_a_first_step_without_memory_is_taken_with_less(
 
 
 def test_memory_that_runs_out_later_lowers_it_for_the_next_start(
-    tmp_path: Path,
-    gpt2: Callable[..., int],
-    largest: dict[str, Any],
-    on_a_gpu: None,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, gpt2: Callable[..., int], largest: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     largest["step"] = 2
     assert gpt2(tmp_path / "run", *AUTO) == 1
@@ -119,11 +106,7 @@ def test_memory_that_runs_out_later_lowers_it_for_the_next_start(
 
 
 def test_a_size_that_was_asked_for_is_not_changed(
-    tmp_path: Path,
-    gpt2: Callable[..., int],
-    largest: dict[str, Any],
-    on_a_gpu: None,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, gpt2: Callable[..., int], largest: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert gpt2(tmp_path / "run", *AUTO[:-2], "--micro-batch-size", 4) == 1
     assert "out of memory: lower --micro-batch-size" in capsys.readouterr().err

@@ -15,7 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.gpt2_train import forks
-from tests.gpt2_train.conftest import losses
+from tests.gpt2_train.conftest import in_step, losses
+from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.checkpoint import save
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
@@ -23,17 +24,15 @@ from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, load_tensors
 from gpt2_train.checkpoint.storage import TensorWriter
 from gpt2_train.config.errors import Gpt2Error
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed.collectives import group_for_a_thread
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training import trainer as train_module
 from gpt2_train.training.trainer import make_optimizer
 
 Run = Callable[..., int]
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 LONG = 60.0
 """Seconds after which a gate that nobody opens counts as closed for good."""
 
@@ -62,19 +61,6 @@ class Gate:
         return self.held == [True]
 
 
-def at_call(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:
-    """Do `action` in the middle of training step `number`."""
-    plain, calls = train_module.gradient_norm, []
-
-    def counted(parameters: Any) -> torch.Tensor:
-        calls.append(1)
-        if len(calls) == number:
-            action()
-        return plain(parameters)
-
-    monkeypatch.setattr(train_module, "gradient_norm", counted)
-
-
 def tensor_files(step: Path) -> dict[str, bytes]:
     return {path.relative_to(step).as_posix(): path.read_bytes() for path in sorted(step.glob("*/__*"))}
 
@@ -87,7 +73,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert gpt2(tmp_path / "waiting", *flags, "--no-async-checkpoint") == 0
     capsys.readouterr()
     gate = Gate(monkeypatch, 5)
-    at_call(monkeypatch, 7, gate.open)
+    in_step(monkeypatch, 7, gate.open)
     assert gpt2(tmp_path / "going", *flags) == 0
     assert gate.was_opened
     for name in ("step-0000005", "step-0000008"):
@@ -116,7 +102,7 @@ def test_a_checkpoint_under_way_is_finished_before_a_stop(
         gate._opened.clear()
 
     monkeypatch.setattr(Saver, "save", save)
-    at_call(monkeypatch, 7, lambda: signal.raise_signal(signal.SIGTERM))
+    in_step(monkeypatch, 7, lambda: signal.raise_signal(signal.SIGTERM))
     assert gpt2(tmp_path, "--steps", 20, "--save-every", 5) == 128 + signal.SIGTERM
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-0000005", "step-0000007"]
 
@@ -156,7 +142,7 @@ def test_a_failed_save_ends_the_run_at_the_next_step(
         assert thread is not None
         thread.join()
 
-    at_call(monkeypatch, 2, wait)
+    in_step(monkeypatch, 2, wait)
     assert gpt2(tmp_path, "--steps", 20, "--save-every", 3) == 1
     err = capsys.readouterr().err
     assert "step-0000003: the disk is full; earlier checkpoints are untouched" in err and "Traceback" not in err
@@ -170,16 +156,12 @@ def test_a_run_that_diverges_keeps_the_checkpoint_under_way(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, 5)
-    plain, calls = train_module.gradient_norm, []
 
-    def diverging(parameters: Any) -> torch.Tensor:
-        calls.append(1)
-        if len(calls) == 7:
-            gate.open()
-            return torch.tensor(float("nan"))
-        return plain(parameters)
+    def diverge() -> torch.Tensor:
+        gate.open()
+        return torch.tensor(float("nan"))
 
-    monkeypatch.setattr(train_module, "gradient_norm", diverging)
+    in_step(monkeypatch, 7, diverge)
     assert gpt2(tmp_path, "--steps", 20, "--save-every", 5) == 1
     assert gate.was_opened
     assert read_info(tmp_path).step == 5

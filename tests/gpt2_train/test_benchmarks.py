@@ -1,6 +1,6 @@
 """The benchmarks of training run, on a tiny model: what is measured on a GPU must not fail there first."""
 
-import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.gpt2_train import forks
+from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.checkpoint import load
 from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
@@ -25,8 +26,6 @@ from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
-
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 
 
 @pytest.fixture

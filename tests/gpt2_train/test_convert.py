@@ -28,13 +28,11 @@ from indexed_tokens import Tokenizer
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     """A run's folder with a checkpoint of a model of bytes."""
-    return save(tmp_path_factory.mktemp("runs") / "run", random_model(SMALL), byte_tokenizer())
+    return save(tmp_path_factory.mktemp("runs") / "run", random_model(BYTES), byte_tokenizer())
 
 
 def convert(*arguments: object) -> None:
@@ -173,8 +171,8 @@ def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
     tmp_path: Path, dtype: torch.dtype
 ) -> None:
     """It said 0 samples and 0 tokens at step 40, and held float32 for any source, at twice the size."""
-    model = random_model(SMALL).to(dtype)
-    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=SMALL, tokenizer=byte_tokenizer())
+    model = random_model(BYTES).to(dtype)
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=BYTES, tokenizer=byte_tokenizer())
     checkpointer.save(model_tensors(model), step=40, samples=320)
     convert(tmp_path / "run", tmp_path / "copy", "--to", "checkpoint")
     convert(tmp_path / "run", tmp_path / "megatron", "--to", "megatron")
@@ -283,7 +281,7 @@ def _old_tensors(model: GPT2, rank: int, size: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_checkpoint_of_2019_is_read_without_running_anything_in_it(tmp_path: Path, size: int) -> None:
-    model = random_model(SMALL)
+    model = random_model(BYTES)
     for rank in range(size):
         _old_file(
             tmp_path / "old" / "iter_0000600" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt",
@@ -308,7 +306,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch, capsys, new_form
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "old" / "mp_rank_00" / "model_optim_rng.pt"
     file.parent.mkdir(parents=True)
-    tensors = _old_tensors(random_model(SMALL), 0, 1)
+    tensors = _old_tensors(random_model(BYTES), 0, 1)
     torch.save({"model": tensors, "args": _Bomb()}, file, _use_new_zipfile_serialization=new_format)
     with pytest.raises(pickle.UnpicklingError):
         torch.load(file, weights_only=True)
@@ -322,7 +320,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch, capsys, new_form
 
 def test_newer_names_and_versions_are_read(tmp_path: Path) -> None:
     """`language_model` with `transformer` or `encoder`, `attention` or `self_attention`, and `module.` before all."""
-    model = random_model(SMALL)
+    model = random_model(BYTES)
     old = _old_tensors(model, 0, 1)
     stack = {name.removeprefix("transformer."): tensor for name, tensor in old.items() if "transformer" in name}
     for name in [name for name in stack if "query_key_value" in name]:
@@ -354,7 +352,7 @@ def test_what_is_no_gpt2_of_megatron_is_refused(tmp_path: Path, capsys) -> None:
         _old_file(tmp_path / folder / "mp_rank_00" / "model_optim_rng.pt", tensors, **rest)
         return refused(capsys, tmp_path / folder, tmp_path / "ours", "--heads", 4)
 
-    tensors = _old_tensors(random_model(SMALL), 0, 1)
+    tensors = _old_tensors(random_model(BYTES), 0, 1)
     assert "which no GPT-2 has" in refusal({**tensors, "transformer.adapter.weight": torch.ones(1)}, folder="a")
     without = {name: tensor for name, tensor in tensors.items() if "position" not in name}
     assert "no position embedding" in refusal(without, folder="b")
@@ -433,7 +431,7 @@ def test_a_gguf_file_holds_settings_tokens_and_tensors(run: Path, tmp_path: Path
     assert len(field("tokenizer.ggml.tokens")) == 257
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     model = open_weights(run).load()
-    assert len(tensors) == len(shapes_of(SMALL))
+    assert len(tensors) == len(shapes_of(BYTES))
     for name, tensor in tensors.items():
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         own = _own_name(name)
@@ -497,7 +495,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:
-    run = save(tmp_path / "run", random_model(SMALL), byte_tokenizer())
+    run = save(tmp_path / "run", random_model(BYTES), byte_tokenizer())
     record = {
         "stage": "tokenize", "in": 90, "out": 90, "dropped": {}, "facts": {"tokens": 12345},
         "inputs": [{"sha256": "a", "stage": "clean", "in": 100, "out": 90, "dropped": {"too|short": 10}, "inputs": []}],
@@ -516,7 +514,7 @@ def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:
 
 
 def test_a_card_shows_what_the_model_wrote_last_in_training_as_text_alone(tmp_path: Path) -> None:
-    run = save(tmp_path / "run", random_model(SMALL), byte_tokenizer())
+    run = save(tmp_path / "run", random_model(BYTES), byte_tokenizer())
     (run / "config.toml").write_text("[train]\nlr = 0.001\n")
     texts = {5: " early", 7: "\n```\n# A heading\n<script>\x1b[2J", 9: " later"}
     rows = [

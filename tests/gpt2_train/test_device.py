@@ -9,11 +9,12 @@ from typing import Any, Literal
 import pytest
 import torch
 import torch.distributed as dist
+from tests.gpt2_train.small_models import SMALL
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import parallelize
 from gpt2_train.distributed.device import (
     choose_device,
@@ -32,8 +33,6 @@ from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.training.trainer import make_optimizer
-
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 
 
 class OneDevice(TorchFunctionMode):

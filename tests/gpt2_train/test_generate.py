@@ -12,17 +12,18 @@ import re
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
 from gpt2_train.cli import main
@@ -563,28 +564,27 @@ def test_another_tokenizer_may_be_given(run_folder: Path, tmp_path: Path, capsys
 # --- the prompt loop -------------------------------------------------------------------------------------------------
 
 
+ON_A_TERMINAL = """
+import os, sys
+from gpt2_train.cli import main
+os.setsid()
+terminal = os.open(sys.argv[1], os.O_RDWR)  # is then that of the process: what is typed there may be a signal
+for number, name in enumerate(("stdin", "stdout", "stderr")):
+    os.dup2(terminal, number)
+    setattr(sys, name, open(number, "w" if number else "r", buffering=1, closefd=False))
+sys.exit(main(["generate", *sys.argv[2:]]))
+"""
+
+
 class Terminal:
     """A command on a terminal of its own."""
 
     def __init__(self, *words: str) -> None:
-        self._screen, inside = pty.openpty()
-        environment = {**os.environ, "TERM": "dumb", "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpt2_train", "generate", *words],
-            stdin=inside, stdout=inside, stderr=inside, start_new_session=True, env=environment,
-            preexec_fn=self._take_terminal,
-        )  # fmt: skip
-        os.close(inside)
+        self._screen, self._inside = pty.openpty()
+        with mock.patch.dict(os.environ, {"TERM": "dumb"}):
+            self.process = forks.Started([sys.executable, "-c", ON_A_TERMINAL, os.ttyname(self._inside), *words])
         self.shown = ""
         self._seen = 0
-
-    @staticmethod
-    def _take_terminal() -> None:
-        """Make the terminal the process's own, so that the Ctrl-C typed into it arrives as a signal."""
-        import fcntl
-        import termios
-
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     def until(self, sign: str, patience: float = 120.0) -> str:
         """Read the screen until `sign` comes behind the last one; returns what is between, `sign` included."""
@@ -592,10 +592,7 @@ class Terminal:
         while (found := self.shown.find(sign, before)) < 0:
             ready, _, _ = select.select([self._screen], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"{sign!r} never came: {self.shown}"
-            try:
-                self.shown += os.read(self._screen, 4096).decode()
-            except OSError:
-                raise AssertionError(f"the program ended before {sign!r}: {self.shown}") from None
+            self.shown += os.read(self._screen, 4096).decode()
         self._seen = found + len(sign)
         return self.shown[before : self._seen]
 
@@ -611,15 +608,13 @@ class Terminal:
                 return
         raise AssertionError(f"{sign!r} never came: {self.shown}")
 
-    def ends(self) -> int:
+    def ends(self) -> int | None:
         """The exit code, once the program has ended."""
-        try:
-            while os.read(self._screen, 4096):
-                pass
-        except OSError:
-            pass  # So Linux tells the end of a terminal.
+        _, errors = self.process.communicate()
         os.close(self._screen)
-        return self.process.wait(timeout=60)
+        os.close(self._inside)
+        assert not errors, errors  # what there was before it had its terminal
+        return self.process.returncode
 
 
 @pytest.fixture
@@ -632,9 +627,7 @@ def terminal(run_of_letters: Path) -> Iterator[Any]:
 
     yield start
     for one in opened:
-        if one.process.poll() is None:
-            one.process.send_signal(signal.SIGKILL)
-            one.process.wait()
+        one.process.kill()
 
 
 def test_the_loop_streams_and_stop_on_a_line_of_its_own_ends_it(terminal: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
+from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
@@ -23,7 +23,6 @@ from gpt2_train.config.settings import PRESETS, ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)
 DEEP = "[" * 100_000
 DEEP_TABLE = '{"a":' * 100_000
 HUGE = 10**4000
@@ -36,42 +35,35 @@ Damage = Callable[[Path], object]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model in each format that is read."""
     folder = tmp_path_factory.mktemp("models")
-    save(folder / "run", random_model(SMALL), byte_tokenizer())
+    save(folder / "run", random_model(BYTES), byte_tokenizer())
     for name, options in (("hf", []), ("megatron", ["--tensor-parallel", "2"])):
         assert gpt2_train.cli.main(["convert", str(folder / "run"), str(folder / name), "--to", name, *options]) == 0
     return folder
 
 
-def refused(model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
-    """The sentence with which a model is refused, before anything of its size is built."""
+@pytest.fixture
+def check(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, Damage, str], None]:
+    """`check(name, damage, said)`: a damaged model is refused in a sentence, before anything of its size is built."""
 
     def built(self: object, config: ModelConfig) -> None:
         raise AssertionError("a model was built from what a file claims")
 
-    capsys.readouterr()
-    monkeypatch.setattr(GPT2, "__init__", built)
-    status = gpt2_train.cli.main(["convert", str(model), str(model.parent / "out"), "--to", "hf", *options])
-    said = capsys.readouterr().err
-    assert (status, said.count("\n"), "internal error" in said, "Traceback" in said) == (2, 1, False, False), said[
-        :2000
-    ]
-    assert said.startswith("gpt2: error: ") and len(said) < 1200, said[:2000]
-    assert not (model.parent / "out").exists()
-    return said
+    def refuse(name: str, damage: Damage, sentence: str) -> None:
+        shutil.copytree(models / name, tmp_path / "model")
+        damage(tmp_path / "model")
+        capsys.readouterr()
+        monkeypatch.setattr(GPT2, "__init__", built)
+        status = gpt2_train.cli.main(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "hf"])
+        said = capsys.readouterr().err
+        shown = said[:2000]
+        assert (status, said.count("\n"), "internal error" in said, "Traceback" in said) == (2, 1, False, False), shown
+        assert said.startswith("gpt2: error: ") and len(said) < 1200, shown
+        assert not (tmp_path / "out").exists()
+        assert sentence in said
 
-
-def check(
-    name: str,
-    damage: Damage,
-    said: str,
-    models: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shutil.copytree(models / name, tmp_path / "model")
-    damage(tmp_path / "model")
-    assert said in refused(tmp_path / "model", capsys, monkeypatch)
+    return refuse
 
 
 # Hugging Face
@@ -186,21 +178,12 @@ def tokenizer(change: Callable[[dict[str, Any]], object]) -> Damage:
         (index('{"weight_map": {"a": "../model/config.json"}}'), "which is not in"),
         (index("{}"), "has no weight_map of tensors to files"),
         (text("model.safetensors", ""), "can't be read"),
-        (
-            lambda m: (m / "model.safetensors").write_bytes((10**5).to_bytes(8, "little") + b"[" * 10**5),
-            "can't be read",
-        ),
-        (
-            lambda m: (m / "model.safetensors").write_bytes(((1 << 63) - 1).to_bytes(8, "little") + b"{}"),
-            "can't be read",
-        ),
+        (header(10**5, "[" * 10**5), "can't be read"),
+        (header((1 << 63) - 1, "{}"), "can't be read"),
         (tensors(lambda t: t.update({BIAS: t[BIAS].to(torch.int8)})), "type that is not floating-point"),
         (tensors(lambda t: t.update({QKV: t[QKV][:5]})), "has blocks.1.attention.qkv.weight of shape (96, 5)"),
         (tensors(lambda t: t.update({QKV: torch.zeros(())})), "has blocks.1.attention.qkv.weight of shape ()"),
-        (
-            tensors(lambda t: t.update({"transformer.wte.weight": torch.zeros(())})),
-            "token_embedding.weight of shape ()",
-        ),
+        (tensors(lambda t: t.update({IDS: torch.zeros(())})), "token_embedding.weight of shape ()"),
         (tensors(lambda t: t.pop(BIAS)), "holds no blocks.1.attention.qkv.bias"),
         (
             tensors(lambda t: t.update({"lm_head.weight": torch.zeros(257, 32, dtype=torch.int8)})),
@@ -220,16 +203,11 @@ def tokenizer(change: Callable[[dict[str, Any]], object]) -> Damage:
     ],
 )
 def test_a_hugging_face_folder_is_refused_in_a_sentence(
-    damage: Damage,
-    said: str,
-    models: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    check: Callable[[str, Damage, str], None], damage: Damage, said: str
 ) -> None:
     """A million layers were built before the first was missed, a width of 2^40 and wrong types were internal errors,
     text for a number was taken, and whole numbers were read as weights."""
-    check("hf", damage, said, models, tmp_path, capsys, monkeypatch)
+    check("hf", damage, said)
 
 
 # Megatron-LM
@@ -312,15 +290,10 @@ QKV_BIAS = "layers.1.self_attention.query_key_value.bias"
     ],
 )
 def test_a_megatron_checkpoint_is_refused_in_a_sentence(
-    damage: Damage,
-    said: str,
-    models: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    check: Callable[[str, Damage, str], None], damage: Damage, said: str
 ) -> None:
     """Ranks of different sizes, one million layers by name and tables in themselves were internal errors or hangs."""
-    check("megatron", damage, said, models, tmp_path, capsys, monkeypatch)
+    check("megatron", damage, said)
 
 
 def test_odd_settings_of_a_megatron_checkpoint_are_passed_over(models: Path, tmp_path: Path) -> None:
@@ -395,15 +368,10 @@ def raw(content: str) -> Damage:
     ],
 )
 def test_a_checkpoint_is_refused_in_a_sentence(
-    damage: Damage,
-    said: str,
-    models: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    check: Callable[[str, Damage, str], None], damage: Damage, said: str
 ) -> None:
     """A checkpoint's shape was built before its tensors were looked at, and numbers of other types were taken."""
-    check("run", damage, said, models, tmp_path, capsys, monkeypatch)
+    check("run", damage, said)
 
 
 def test_the_index_of_a_checkpoint_takes_no_more_memory_than_it_holds(models: Path, tmp_path: Path) -> None:
@@ -431,7 +399,7 @@ def test_values_that_are_no_numbers_are_a_warning(
     format_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model with NaN in its weights was read without a word, and wrote nonsense."""
-    model = random_model(SMALL)
+    model = random_model(BYTES)
     with torch.no_grad():
         model.blocks[1].feed_forward.up.bias[3] = float("nan")  # type: ignore[union-attr, index, operator]
     source = save(tmp_path / "run", model, byte_tokenizer())
@@ -445,7 +413,7 @@ def test_values_that_are_no_numbers_are_a_warning(
     assert said.count("warning: ") == 1 and "blocks.1.feed_forward.up.bias" in said
 
 
-@pytest.mark.parametrize("shape", [SMALL, ModelConfig(**PRESETS["124M"])])
+@pytest.mark.parametrize("shape", [BYTES, ModelConfig(**PRESETS["124M"])])
 def test_shapes_are_those_of_the_model(shape: ModelConfig) -> None:
     with torch.device("meta"):
         model = GPT2(shape)

@@ -6,13 +6,12 @@ import math
 
 import pytest
 import torch
+from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.model.attention import PACKED, AttentionLayer, Packed
 from gpt2_train.model.gpt2 import GPT2
-
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 from tests.gpt2_train.conftest import command, losses, rows, run_command_line
+from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim import muon
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.muon import direction, orthogonalised
 from gpt2_train.training.trainer import make_optimizer
 
-SMALL = ModelConfig(2, 32, 4, 16, 100)
 RUN = ("--steps", 8, "--dropout", 0, "--save-every", 4, "--optimizer", "muon", "--activation-checkpointing", "none")
 
 

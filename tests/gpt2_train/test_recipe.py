@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 from tests.gpt2_train.conftest import command
+from tests.gpt2_train.small_models import SMALL
 from tests.gpt2_train.test_train import assert_same_bits, weights
 
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
 from gpt2_train.config.layout import choose_data_parallel
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import AdamW, decay_cautiously
 from gpt2_train.optim.muon import Muon
 
-SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 Run = Callable[..., int]
 AVERAGED = ("--steps", 8, "--save-every", 1, "--keep-checkpoints", 0, "--average-tail", 0.5)
 

@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import json
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,8 @@ import openai
 import pytest
 import torch
 import uvicorn
+from tests.gpt2_train import forks
+from tests.gpt2_train.conftest import read_until
 from tests.gpt2_train.served import NAME, PATIENCE, Served, served
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 from tests.gpt2_train.test_processes import children_of
@@ -548,10 +548,11 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
     """From its start to SIGTERM: where it is, a line for each request and none of their words, exit code 0."""
     flags = "--port 0 --device cpu --threads 1 --max-tokens 10000000 --stop-seconds 0.2 --token sesame"
     words = [sys.executable, "-m", "gpt2_train", "serve", "--checkpoint", str(run_folder), *flags.split()]
-    with subprocess.Popen([*words, "--tensor-parallel", "2"], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        lines = [process.stderr.readline() for _ in range(3)]
-        found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/) ", lines[2])
+    process = forks.Started([*words, "--tensor-parallel", "2"])
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.kill)
+        lines = read_until(process, " at http")
+        found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/) ", lines[-1])
         assert found and "sesame" not in "".join(lines), lines
         children = children_of(process.pid)
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
@@ -564,8 +565,8 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
             process.send_signal(signal.SIGTERM)
             with pytest.raises(openai.APIError, match="the server is stopping"):
                 list(stream)
-        rest = process.stderr.read()
-        assert process.wait(PATIENCE) == 0, rest
+        _, rest = process.communicate()
+        assert process.returncode == 0, rest
     assert re.search(r" POST /v1/completions 200 1 text, 6 tokens read, \d+ written, [\d.]+ tokens/s, ", rest), rest
     assert rest.endswith("gpt2: stopped\n")
     assert "secret" not in rest and "sesame" not in rest
@@ -593,14 +594,12 @@ def test_connections_that_send_no_request_keep_nobody_out(run_folder: Path) -> N
     logged tracebacks without end meanwhile, and took half a minute to stop."""
     flags = "--port 0 --device cpu --threads 1 --stop-seconds 0"
     words = [sys.executable, "-c", FEW_FILES, "serve", "--checkpoint", str(run_folder), *flags.split()]
-    with contextlib.ExitStack() as stack, tempfile.TemporaryFile("w+") as log:
-        process = stack.enter_context(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
-        assert process.stderr is not None
-        lines = [process.stderr.readline() for _ in range(3)]
-        reader = threading.Thread(target=shutil.copyfileobj, args=(process.stderr, log))
-        reader.start()
+    process = forks.Started(words)
+    with ThreadPoolExecutor() as reader, contextlib.ExitStack() as stack:
         stack.callback(process.kill)
-        found = re.search(r" at http://127.0.0.1:(\d+)/ ", lines[2])
+        lines = read_until(process, " at http")
+        said = reader.submit(process.communicate)
+        found = re.search(r" at http://127.0.0.1:(\d+)/ ", lines[-1])
         assert found, lines
         address = "127.0.0.1", int(found[1])
         half_open = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
@@ -610,12 +609,11 @@ def test_connections_that_send_no_request_keep_nobody_out(run_folder: Path) -> N
         answer = httpx2.post(f"http://127.0.0.1:{found[1]}/v1/completions", json={"prompt": "ab"}, timeout=20)
         assert answer.status_code == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-        reader.join()
-        log.seek(0)
-        told = [line for line in log if not re.search(r" POST /v1/completions (200|499)", line)]
+        _, log = said.result(20)
+        assert process.returncode == 0
+    told = [line for line in log.splitlines() if not re.search(r" POST /v1/completions (200|499)", line)]
     assert len(told) == 2 and "connections are open, the most at once" in told[0], told
-    assert told[1] == "gpt2: stopped\n"
+    assert told[1] == "gpt2: stopped"
 
 
 def test_a_request_whose_head_does_not_come_is_given_up(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

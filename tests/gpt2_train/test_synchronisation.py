@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.gpt2_train.conftest import losses, rows
+from tests.gpt2_train.conftest import in_step, losses, rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.checkpoint.info import read_info
@@ -120,15 +120,7 @@ def test_a_diverged_run_is_found_out_one_step_late_and_not_saved(
 def test_a_signal_ends_a_run_after_a_step(
     tmp_path: Path, gpt2: Run, late: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, calls = train_module.gradient_norm, []
-
-    def signalling(parameters: Any) -> torch.Tensor:
-        calls.append(1)
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGTERM)
-        return plain(parameters)
-
-    monkeypatch.setattr(train_module, "gradient_norm", signalling)
+    in_step(monkeypatch, 3, lambda: signal.raise_signal(signal.SIGTERM))
     assert gpt2(tmp_path, "--steps", 20, "--log-every", 10) == 128 + signal.SIGTERM
     assert read_info(tmp_path).step == 4
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.gpt2_train import forks
-from tests.gpt2_train.conftest import command, losses, read_until, rows, write_corpus
+from tests.gpt2_train.conftest import command, in_step, losses, read_until, rows, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 from gpt2_train.checkpoint import save as save_module
@@ -464,15 +464,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     tmp_path: Path, gpt2: Run, unbroken: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """The step is finished, saved, and the exit code is the signal's; raised in the middle of step 7."""
-    plain, calls = train_module.gradient_norm, []
-
-    def signalling(parameters: Any) -> torch.Tensor:
-        calls.append(1)
-        if len(calls) == 7:
-            signal.raise_signal(number)
-        return plain(parameters)
-
-    monkeypatch.setattr(train_module, "gradient_norm", signalling)
+    in_step(monkeypatch, 7, lambda: signal.raise_signal(number))
     flags = ("--steps", 20, "--save-every", 5)
     assert gpt2(tmp_path, *flags) == 128 + number
     assert read_info(tmp_path).step == 7

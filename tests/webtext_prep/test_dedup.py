@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xxhash
 from datasketch import MinHash
-from dedup_runs import WORDS, read_table, run, urls, write
+from dedup_runs import WORDS, read_table, run, scratch_used, urls, write
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import job_of
@@ -19,7 +19,6 @@ from webtext_prep.dedup import candidates, decisions, phases
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shards_in
-from webtext_prep.running.job import Job
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import TABLE, Dedup
 from webtext_prep.text import fingerprints
@@ -297,15 +296,8 @@ def test_it_needs_no_more_disk_than_it_says(tmp_path, monkeypatch):
     source = write(tmp_path / "in", similar_documents(200, 3), 2)
     monkeypatch.setattr(dedup, "SUSPECTS", 1.0)
     job = job_of(Dedup(), shards_in(source), tmp_path / "out")
-    needed, used = job.estimate(job.sample()).needs, []
-
-    def measured(self, phase, *arguments, **options):
-        found = whole_map(self, phase, *arguments, **options)
-        used.append(sum(path.stat().st_size for path in self.scratch.rglob("*") if path.is_file()))
-        return found
-
-    whole_map = Job.map
-    monkeypatch.setattr(Job, "map", measured)
+    needed = job.estimate(job.sample()).needs
+    used = scratch_used(monkeypatch)
     job.run()
     assert 0.3 * needed.scratch < max(used) <= needed.scratch
     assert needed.documents == 600

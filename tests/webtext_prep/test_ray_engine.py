@@ -23,7 +23,7 @@ from webtext_prep.running.engines.ray import RayEngine, RaySettings
 from webtext_prep.running.processes import versions_here
 from webtext_prep.running.stage import PROCESS_BYTES
 
-ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra webtext-gpt2[ray]")
 
 CORES = 2
 
