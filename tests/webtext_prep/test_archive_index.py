@@ -12,7 +12,7 @@ from webtext_prep.crawl.archives.cluster_index import Block, ClusterIndex, Piece
 from webtext_prep.crawl.archives.common_crawl import CommonCrawl
 from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.urls.surt import surt
+from webtext_prep.urls.urls import surt
 
 
 @pytest.mark.parametrize(

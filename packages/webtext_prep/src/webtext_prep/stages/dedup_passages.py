@@ -56,7 +56,7 @@ from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.contamination.cutting import LINE_ENDS, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls.urls import is_held_out
 
 PLAIN_CHARACTERS = 3 << 20
 """Texts of this many characters in all are done before machine code would be loaded."""

@@ -61,8 +61,7 @@ from webtext_prep.running.tasks import (
     with_reason,
 )
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.held_out import held_out_reason
-from webtext_prep.urls.urls import bucket_of, shards_for, url_key
+from webtext_prep.urls.urls import bucket_of, held_out_reason, shards_for, url_key
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""

@@ -31,7 +31,7 @@ from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, decoded, may_be_page
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.urls.surt import surt
+from webtext_prep.urls.urls import surt
 
 CRAWLS = 3
 """Crawls that are asked for a page, by the nearest time: each has a part of the web only, and each costs."""

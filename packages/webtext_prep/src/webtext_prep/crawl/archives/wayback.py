@@ -26,7 +26,7 @@ from webtext_prep.crawl.http.bodies import (
 )
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.urls.surt import surt
+from webtext_prep.urls.urls import surt
 
 LISTED = 10
 """Captures that the index is asked for: some of them may be of one page with and without `www.`."""
