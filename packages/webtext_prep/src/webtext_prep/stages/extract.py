@@ -209,8 +209,7 @@ class Extract(PageStage):
         problems: Problems,
     ) -> int:
         """Extract the pages of a task. Returns the bytes of the pages with text."""
-        from webtext_prep.extraction.in_order import in_order
-        from webtext_prep.extraction.pages import make_row, outcome_row
+        from webtext_prep.extraction.pages import in_order, make_row, outcome_row
 
         page_bytes = 0
         async with self.pool(context) as pool:
