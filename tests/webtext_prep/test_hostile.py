@@ -1,17 +1,16 @@
 """Servers that use up every limit: a download of them ends within the time and memory that it states beforehand."""
 
-import asyncio
 import collections
 import contextlib
 import time
 
 import pytest
+from crawls import crawl_with
 from hostile_server import KINDS, HostileServer
 
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
 from webtext_prep.crawl.frontier.fetch_loop import Visiting
-from webtext_prep.crawl.frontier.politeness import Crawler
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence, worst_case
 from webtext_prep.crawl.http import client
@@ -95,11 +94,7 @@ def visit(client, **settings):
     async def finish(visit, reply):
         found.append((reply.outcome, visit.attempts))
 
-    async def run():
-        options = {"concurrency": 1, "per_host": 1, "delay": 0.0, "obey_robots": False, "page_bytes": 1} | settings
-        await Crawler(client, finish, **options).run(iter(["http://a.org/"]))
-
-    asyncio.run(run())
+    crawl_with(client, ["http://a.org/"], finish, connections=1, page_bytes=1, **settings)
     return found[0]
 
 
@@ -107,10 +102,10 @@ def test_all_requests_of_a_url_share_one_limit_of_time(monkeypatch):
     """Each of six hops had three attempts of the whole time limit: a URL could take six minutes by default."""
     monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.0)
     client = Slow(monkeypatch, seconds=20.0, location="http://b.org/")
-    assert visit(client, retries=2, seconds=50.0) == ("timeout", 3)
+    assert visit(client, retries=2, timeout=50.0 / 3) == ("timeout", 3)
     assert client.given == [50.0, 30.0, 10.0] and client.now == 50.0
     client = Slow(monkeypatch, seconds=20.0)
-    assert visit(client, retries=9, seconds=60.0) == ("http_503", 3)
+    assert visit(client, retries=9, timeout=6.0) == ("http_503", 3)
 
 
 def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch):
@@ -127,7 +122,7 @@ def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch
 def test_a_robots_txt_with_all_its_redirects_has_one_limit_of_time(monkeypatch):
     monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.0)
     client = Slow(monkeypatch, seconds=20.0, location="/robots.txt")
-    assert visit(client, obey_robots=True, retries=0, robots_seconds=50.0) == ("timeout", 0)
+    assert visit(client, robots=True, retries=0, timeout=50.0) == ("timeout", 0)
     assert client.given == [50.0, 30.0, 10.0] * 2
 
 

@@ -115,7 +115,7 @@ def make_plan(
     for (stage, _), link, found in zip(stages, links, measured, strict=True):
         busiest, archives, gone = 0.0, ArchiveSettings(), 0
         if isinstance(stage, Download):
-            archives = stage.of_archives()
+            archives = stage
             gone = round(sum(count for reason, count in found.dropped.items() if is_gone(reason)) * sample.scale)
         if isinstance(link.stage, Download) and sample.hosts:
             left = Counter(host_of(row.url) for file in inputs_of(link) for row in read_urls(file))

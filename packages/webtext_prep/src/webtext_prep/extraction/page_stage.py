@@ -56,20 +56,11 @@ class PageStage(Stage):
 
         return (*LIBRARIES[self.extractor], "resiliparse", "tldextract")
 
-    @staticmethod
-    def parsers(context: Context) -> int:
-        """How many pages a task extracts at once: its share of the cores."""
-        return max(1, available_cores() // context.slots)
-
     def pool(self, context: Context) -> ExtractorPool:
         """The extractors of a task."""
         from webtext_prep.extraction.pool import ExtractorPool
+        from webtext_prep.extraction.workers import Limits
 
-        return ExtractorPool(
-            self.extractor,
-            workers=self.parsers(context),
-            seconds=self.extract_timeout,
-            memory=self.extract_memory,
-            folder=str(context.scratch),
-            kinds=self.kinds,
-        )
+        folder = str(context.scratch)
+        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, folder)
+        return ExtractorPool(limits, max(1, available_cores() // context.slots))

@@ -132,25 +132,12 @@ class ExtractorPool:
     """Workers that extract text. Use as an async context manager.
 
     Args:
-        extractor: which of `extractors.EXTRACTORS`.
+        limits: of each worker.
         workers: how many pages at once; a process each, started when first needed.
-        seconds: processor time for a page.
-        memory: MiB that a worker may grow by while it works on a page.
-        folder: where libraries may put temporary files.
-        kinds: of pages that are kept; () keeps all.
     """
 
-    def __init__(
-        self,
-        extractor: str,
-        *,
-        workers: int,
-        seconds: float,
-        memory: int,
-        folder: str,
-        kinds: tuple[str, ...] = (),
-    ) -> None:
-        self._limits = Limits(extractor, kinds, seconds, memory, folder)
+    def __init__(self, limits: Limits, workers: int) -> None:
+        self._limits = limits
         self._most = workers
         self._waiting: collections.deque[_Page] = collections.deque()
         self._workers: list[_Worker] = []

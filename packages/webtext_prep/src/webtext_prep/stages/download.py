@@ -49,7 +49,7 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import Hosts
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.frontier.fetch_loop import Fetching
+    from webtext_prep.crawl.frontier.politeness import Fetching
     from webtext_prep.crawl.state.database_writer import Work
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
@@ -152,7 +152,7 @@ class Download(ArchiveSettings, PageStage):
         # is there, so that no more than this comes on top of the output.
         journals = int(output * min(1.0, workers * sample.largest_share))
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
-        expected = self.of_archives().expected(int(urls * (1 - PAGES_A_URL)))
+        expected = self.expected(int(urls * (1 - PAGES_A_URL)))
         return Needs(output, journals, memory, urls, tuple(expected))
 
     def outputs_in(self, output: Location) -> list[Location]:
@@ -187,9 +187,8 @@ class Download(ArchiveSettings, PageStage):
 
         self._say_worst_case(job, limits, retry_pass)
         call = self.fetch_shard
-        archives = self.of_archives()
-        if due := lists_due(job, tasks, is_due, archives):
-            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self.unit, archives)
+        if due := lists_due(job, tasks, is_due, self):
+            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self.unit, self)
             tasks = [dataclasses.replace(task, reads=(*earlier, *found)) for task in tasks]
             call = self.write_shard
         results = job.map("shards", call, tasks, unit=self.unit, total=total, again=is_due)
@@ -324,7 +323,7 @@ class Download(ArchiveSettings, PageStage):
         number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.reads[: task.hints["finished"]])
-            archives = self.of_archives().archive_hosts
+            archives = self.archive_hosts
             self._fetch(task, context, work, Hosts(number, lists, archives=archives))
             left = ((row, number) for row in work.journal.rows() if is_left(row))
             return {**write_left(task.outputs[0], left, parts, archives), "retry_pass": task.hints["retry_pass"]}
@@ -380,7 +379,7 @@ class Download(ArchiveSettings, PageStage):
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:
         """The settings of one of several processes."""
-        from webtext_prep.crawl.frontier.fetch_loop import Fetching
+        from webtext_prep.crawl.frontier.politeness import Fetching
 
         same = {field.name for field in dataclasses.fields(Fetching)} & {
             field.name for field in dataclasses.fields(self)
@@ -394,7 +393,7 @@ class Download(ArchiveSettings, PageStage):
             private=self.private_addresses,
             rounds=self.rounds if self.try_again else 0,
             retry_pass=retry_pass,
-            archives=self.of_archives(),
+            archives=self,
         )
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from command_kit import setting
 from command_kit.progress import spoken_duration
+from webtext_prep.crawl.archives.captures import Archive, timestamp
 from webtext_prep.errors import InputError
-
-if TYPE_CHECKING:
-    from webtext_prep.crawl.archives.captures import Archive
+from webtext_prep.urls.urls import host_of
 
 NAMES = ("wayback", "common-crawl")
 NEWEST = "newest"
@@ -52,20 +50,11 @@ class ArchiveSettings:
 
     def check_archives(self) -> None:
         """Raise InputError for a date or an address that is none."""
-        from webtext_prep.crawl.archives.captures import timestamp
-        from webtext_prep.urls.urls import host_of
-
         if self.archive_date not in ("", NEWEST) and not timestamp(self.archive_date):
             raise InputError(f"--archive-date {self.archive_date} is no date: give one such as 2019-04, or {NEWEST}.")
         for name in ("wayback_address", "common_crawl_address", "common_crawl_index_address"):
             if not host_of(getattr(self, name)):
                 raise InputError(f"--{name.replace('_', '-')} {getattr(self, name)} is no web address.")
-
-    def of_archives(self) -> ArchiveSettings:
-        """These settings alone, of a stage that has others, too."""
-        return ArchiveSettings(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(ArchiveSettings)}
-        )
 
     def make_archives(self, max_bytes: int) -> dict[str, Archive]:
         """The archives that are asked, by name, in their order; pages have `max_bytes` at most."""
@@ -92,26 +81,23 @@ class ArchiveSettings:
 
     def date_for(self, metadata: Mapping[str, Any]) -> str:
         """The `timestamp` to which the capture of a page is to be the nearest; "" for the newest one."""
-        from webtext_prep.crawl.archives.captures import timestamp
-
         if self.archive_date:
             return "" if self.archive_date == NEWEST else timestamp(self.archive_date)
         values = (metadata.get(name, "") for name in DATES)
         texts = (str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values)
         return next(filter(None, map(timestamp, texts)), "")
 
-    def requests(self, gone: int) -> dict[str, int]:
-        """About how many requests this number of pages that are gone will take at each archive."""
+    def _requests(self, gone: int) -> dict[str, int]:
         return {name: gone * archive.usual_requests for name, archive in self.make_archives(1).items()}
 
     def seconds(self, gone: int) -> float:
-        """How long that will take; the archives are asked at once."""
-        return max(self.requests(gone).values(), default=0) * self.archive_pause
+        """How long asking for this number of pages that are gone will take; the archives are asked at once."""
+        return max(self._requests(gone).values(), default=0) * self.archive_pause
 
     def expected(self, gone: int) -> list[str]:
-        """A sentence for each archive: how many requests and hours this number of gone pages will take there."""
+        """A sentence for each archive: about how many requests and hours this number of gone pages will take there."""
         return [
-            f"{name}: some {requests:,} requests for {gone:,} pages that are gone, "
-            f"{spoken_duration(requests * self.archive_pause)} at {self.archive_requests:,} an hour"
-            for name, requests in self.requests(gone).items()
+            f"{name}: some {count:,} requests for {gone:,} pages that are gone, "
+            f"{spoken_duration(count * self.archive_pause)} at {self.archive_requests:,} an hour"
+            for name, count in self._requests(gone).items()
         ]

@@ -14,18 +14,14 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.captures import Retrieval
-from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.archives.warc_writing import Answer, is_plain
-from webtext_prep.crawl.frontier.politeness import Crawler
-from webtext_prep.crawl.frontier.queues import Visit
-from webtext_prep.crawl.frontier.retrieval import ANSWERS, Archives, asked_for
-from webtext_prep.crawl.http.addresses import PrivateAddresses
+from webtext_prep.crawl.frontier.politeness import Crawler, Fetching
+from webtext_prep.crawl.frontier.queues import ANSWERS, Retrieval, Visit
 from webtext_prep.crawl.http.client import Client, Reply
 from webtext_prep.crawl.state.database import Entry, UrlSet
 from webtext_prep.crawl.state.database_writer import JournalWriter, Work
@@ -35,6 +31,7 @@ from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.extraction.pages import PAGE_METADATA, Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.extraction.workers import Limits
 from webtext_prep.running.processes import run_until_done
 from webtext_prep.running.tasks import Tally
 from webtext_prep.storage.stores.base import Location
@@ -43,56 +40,6 @@ from webtext_prep.urls.urls import Hosts
 _LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")
 _LEFT_OF_GONE = ("date", "answers")
 """What the row of a visit that was left says of it under the same names; and `next`, its URL by then."""
-
-
-@dataclass(frozen=True)
-class Fetching:
-    """How pages are fetched and extracted; the settings of `webtext download`, as far as one shard needs them.
-
-    Attributes:
-        connections: requests at once.
-        parsers: pages extracted at once.
-        page_bytes: bytes of pages that may be in memory, but for `unhindered` pages more.
-        private: which addresses outside the public internet may be connected to.
-        rounds: in how many passes over the list a retryable URL is tried; 0 tries none again.
-        retry_pass: the number of this pass, 1 for the first.
-        archives: which archives are asked for pages that are gone, and how.
-
-    The others are settings of the same name.
-    """
-
-    extractor: str
-    kinds: tuple[str, ...]
-    connections: int
-    parsers: int
-    page_bytes: int
-    per_host: int
-    delay: float
-    timeout: float
-    retries: int
-    robots: bool
-    user_agent: str
-    private: PrivateAddresses
-    max_bytes: int
-    extract_timeout: float
-    extract_memory: int
-    rounds: int
-    retry_pass: int
-    archives: ArchiveSettings = field(default_factory=ArchiveSettings)
-
-    def make_archives(self) -> Archives:
-        """The archives, for one process."""
-        return Archives(self.archives, self.max_bytes, self.rounds)
-
-    @property
-    def url_seconds(self) -> float:
-        """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
-        return (self.retries + 1) * self.timeout
-
-    @property
-    def unhindered(self) -> int:
-        """How many pages never wait for memory: as many as fill half of it at their largest."""
-        return max(1, self.page_bytes // 2 // self.max_bytes)
 
 
 def left_row(visit: Visit, *, needs_all: bool) -> dict[str, Any]:
@@ -199,14 +146,9 @@ class Visiting:
             user_agent=settings.user_agent,
             private=settings.private,
         )
-        pool = ExtractorPool(
-            settings.extractor,
-            workers=settings.parsers,
-            seconds=settings.extract_timeout,
-            memory=settings.extract_memory,
-            folder=str(folder),
-            kinds=settings.kinds,
-        )
+        seconds, memory = settings.extract_timeout, settings.extract_memory
+        limits = Limits(settings.extractor, settings.kinds, seconds, memory, str(folder))
+        pool = ExtractorPool(limits, settings.parsers)
         spool, segments = self._work.spool, self._work.segments
         save = iter if spool is None else spool.saved
         keep = None if segments is None else segments.save_if_due
@@ -221,23 +163,7 @@ class Visiting:
             async def leave(visit: Visit, needs_all: bool) -> None:
                 await writer.add(Entry(left_row(visit, needs_all=needs_all), None, settings.retry_pass))
 
-            crawler = Crawler(
-                client,
-                finish,
-                concurrency=settings.connections,
-                per_host=settings.per_host,
-                delay=settings.delay,
-                retries=settings.retries,
-                obey_robots=settings.robots,
-                page_bytes=settings.page_bytes,
-                unhindered=settings.unhindered,
-                seconds=settings.url_seconds,
-                robots_seconds=settings.timeout,
-                owns=None if self._hosts is None else self._hosts.owns,
-                leave=leave,
-                archives=self._archives,
-            )
-            await crawler.run(visits)
+            await Crawler(settings, client, finish, leave, self._archives, self._hosts).run(visits)
 
     async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry | None:
         """The record of a URL, with its document if there is text; None if an archive is to be asked for it now."""
@@ -324,7 +250,7 @@ def write_list(
             tally.drop(asked, row["outcome"])
             if archives.is_due_again(row):
                 retryable[str(row.get("rounds", 0))] += 1
-            if (asked_of := asked_for(row, fetching.rounds)) is not None:
+            if (asked_of := archives.asked_for(row)) is not None:
                 gone[asked_of] += 1
         tally.kept = documents.written
     for draft, output in zip(drafts, outputs, strict=True):

@@ -32,8 +32,8 @@ import msgspec
 
 from webtext_prep import storage
 from webtext_prep.crawl.archives.settings import ArchiveSettings
-from webtext_prep.crawl.frontier.fetch_loop import Fetching, Visiting, is_left, visit_of
-from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS
+from webtext_prep.crawl.frontier.fetch_loop import Visiting, is_left, visit_of
+from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS, Fetching
 from webtext_prep.crawl.http.client import host_name
 from webtext_prep.crawl.state.database import Entry
 from webtext_prep.crawl.state.database_writer import Work, opened

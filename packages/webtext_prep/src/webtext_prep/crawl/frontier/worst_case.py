@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
-from webtext_prep.crawl.frontier.fetch_loop import Fetching
+from webtext_prep.crawl.frontier.politeness import Fetching
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, KEPT_RULES, MAX_REDIRECTS
 from webtext_prep.crawl.http.client import host_name
 from webtext_prep.crawl.state.database_writer import WAITING_TEXT
