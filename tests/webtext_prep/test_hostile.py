@@ -13,8 +13,7 @@ from webtext_prep.crawl.frontier import politeness
 from webtext_prep.crawl.frontier.fetch_loop import Visiting
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence, worst_case
-from webtext_prep.crawl.http import client
-from webtext_prep.crawl.http.client import ByteBudget, Reply
+from webtext_prep.crawl.http.client import ByteBudget, Reply, Reservation
 from webtext_prep.crawl.state.database import Journal
 from webtext_prep.crawl.state.database_writer import Work
 from webtext_prep.stages import download as download_stage
@@ -25,14 +24,14 @@ from webtext_prep.stages.download import Download
 def most_held(monkeypatch):
     """The most bytes of pages that were in memory, as a list of one number."""
     most = [0]
-    take = ByteBudget._try_take
+    take = Reservation.try_grow
 
-    def noted(self, reservation, size):
-        taken = take(self, reservation, size)
-        most[0] = max(most[0], self.held)
+    def noted(self, size):
+        taken = take(self, size)
+        most[0] = max(most[0], self.budget.held)
         return taken
 
-    monkeypatch.setattr(client.ByteBudget, "_try_take", noted)
+    monkeypatch.setattr(Reservation, "try_grow", noted)
     return most
 
 

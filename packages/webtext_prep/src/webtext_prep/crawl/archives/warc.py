@@ -31,8 +31,7 @@ from webtext_prep.crawl.archives.damage import (
 )
 from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, Source
 from webtext_prep.crawl.http.bodies import (
-    CutShortError,
-    DamagedBodyError,
+    BodyError,
     TooLargeError,
     content_type_of,
     decoded,
@@ -287,10 +286,8 @@ class ArchiveReader:
             return replace(about, outcome=PageOutcome.TRUNCATED)
         try:
             body = self._body(record, is_cut=is_cut)
-        except TooLargeError:
-            return replace(about, outcome=PageOutcome.TOO_LARGE)
-        except (DamagedBodyError, CutShortError):
-            return replace(about, outcome=PageOutcome.MALFORMED_RESPONSE)
+        except BodyError as error:
+            return replace(about, outcome=error.outcome)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)

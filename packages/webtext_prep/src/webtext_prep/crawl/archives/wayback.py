@@ -15,15 +15,7 @@ from urllib.parse import urlencode
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, READABLE, Capture, Request, Search, nearest, tried
-from webtext_prep.crawl.http.bodies import (
-    CutShortError,
-    DamagedBodyError,
-    TooLargeError,
-    content_type_of,
-    decoded,
-    is_html_page,
-    may_be_page,
-)
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, content_type_of, decoded, is_html_page, may_be_page
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.urls.urls import surt
@@ -34,7 +26,6 @@ ROWS_BYTES = 1 << 20
 HOPS = 3
 """Requests for one capture: the archive may lead from its time to that of another one."""
 _ORIGINAL = b"x-archive-orig-"
-_GZIP = b"\x1f\x8b"
 
 
 class Wayback:
@@ -100,12 +91,10 @@ class Wayback:
             return PageOutcome.NOT_HTML
         try:
             # Some were sent compressed, and no header says so any more.
-            encoding = "gzip" if reply.body.startswith(_GZIP) else ""
+            encoding = "gzip" if reply.body.startswith(GZIP) else ""
             body = decoded(reply.body, "", encoding, limit=self._max_bytes, may_be_cut=False)
-        except (DamagedBodyError, CutShortError):
-            return PageOutcome.MALFORMED_RESPONSE
-        except TooLargeError:
-            return PageOutcome.TOO_LARGE
+        except BodyError as error:
+            return error.outcome
         is_html = is_html_page(kind, body)
         if len(body) > self._max_bytes or is_html is None:
             return PageOutcome.NOT_HTML if is_html is None else PageOutcome.TOO_LARGE

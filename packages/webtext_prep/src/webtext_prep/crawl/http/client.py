@@ -41,6 +41,7 @@ from webtext_prep.crawl.http.addresses import (
 from webtext_prep.crawl.http.bodies import (
     CutShortError,
     DamagedBodyError,
+    Reserve,
     TooLargeError,
     content_type_of,
     is_html_page,
@@ -50,25 +51,6 @@ from webtext_prep.crawl.http.bodies import (
 )
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.urls.urls import canonical_host, without_credentials
-
-
-class Reservation:
-    """The bytes that one page holds."""
-
-    def __init__(self, budget: ByteBudget) -> None:
-        self._budget = budget
-        self.held = 0
-        self.waited = 0.0  # seconds
-
-    def try_grow(self, size: int) -> bool:
-        """Take `size` bytes more if there is room now."""
-        return self._budget._try_take(self, size)
-
-    async def grow(self, size: int) -> float:
-        """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
-        waited = await self._budget._take(self, size)
-        self.waited += waited
-        return waited
 
 
 class ByteBudget:
@@ -81,8 +63,8 @@ class ByteBudget:
 
     def __init__(self, limit: int, *, unhindered: int = 1) -> None:
         self.limit, self.held, self.unhindered = limit, 0, unhindered
-        self._holders: dict[Reservation, None] = {}  # in the order of their first byte
-        self._changed = asyncio.Event()
+        self.holders: dict[Reservation, None] = {}  # in the order of their first byte
+        self.changed = asyncio.Event()
 
     @contextlib.contextmanager
     def reservation(self) -> Iterator[Reservation]:
@@ -92,23 +74,36 @@ class ByteBudget:
             yield reservation
         finally:
             self.held -= reservation.held
-            self._holders.pop(reservation, None)
-            self._changed.set()
+            self.holders.pop(reservation, None)
+            self.changed.set()
 
-    async def _take(self, reservation: Reservation, size: int) -> float:
-        start = time.monotonic()
-        while not self._try_take(reservation, size):
-            self._changed.clear()
-            await self._changed.wait()
-        return time.monotonic() - start
 
-    def _try_take(self, reservation: Reservation, size: int) -> bool:
-        self._holders.setdefault(reservation)
-        if self.held + size > self.limit and reservation not in itertools.islice(self._holders, self.unhindered):
+class Reservation:
+    """The bytes that one page holds of a budget."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget, self.held = budget, 0
+        self.waited = 0.0  # seconds
+
+    def try_grow(self, size: int) -> bool:
+        """Take `size` bytes more if there is room now."""
+        budget = self.budget
+        budget.holders.setdefault(self)
+        if budget.held + size > budget.limit and self not in itertools.islice(budget.holders, budget.unhindered):
             return False
+        budget.held += size
         self.held += size
-        reservation.held += size
         return True
+
+    async def grow(self, size: int) -> float:
+        """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
+        start = time.monotonic()
+        while not self.try_grow(size):
+            self.budget.changed.clear()
+            await self.budget.changed.wait()
+        waited = time.monotonic() - start
+        self.waited += waited
+        return waited
 
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
@@ -231,19 +226,14 @@ def parse_url(url: str, private: PrivateAddresses) -> URL:
     return parsed
 
 
-class _Deadline:
-    """The end of a request, put off by the time in which no memory was free."""
-
-    def __init__(self, timeout: asyncio.Timeout, reservation: Reservation | None) -> None:
-        self._timeout, self._reservation = timeout, reservation
-
-    async def reserve(self, size: int) -> None:
-        if self._reservation is None or self._reservation.try_grow(size):
-            return
-        end = self._timeout.when()
-        self._timeout.reschedule(None)
-        waited = await self._reservation.grow(size)
-        self._timeout.reschedule(None if end is None else end + waited)
+async def _reserve(timeout: asyncio.Timeout, reservation: Reservation | None, size: int) -> None:
+    """Take memory for a piece of a body; the end of its request is put off by the time in which none was free."""
+    if reservation is None or reservation.try_grow(size):
+        return
+    end = timeout.when()
+    timeout.reschedule(None)
+    waited = await reservation.grow(size)
+    timeout.reschedule(None if end is None else end + waited)
 
 
 class Client:
@@ -320,7 +310,9 @@ class Client:
         limit = self.max_bytes if max_bytes is None else max_bytes
         try:
             async with asyncio.timeout(self.timeout if seconds is None else min(seconds, self.timeout)) as timeout:
-                return await self._send(parsed, any_type, limit, _Deadline(timeout, reservation), span)
+                return await self._send(
+                    parsed, any_type, limit, functools.partial(_reserve, timeout, reservation), span
+                )
         except TimeoutError:
             return Reply(PageOutcome.TIMEOUT, str(parsed), retry_now=True)
         except BlockedAddressError:
@@ -341,7 +333,7 @@ class Client:
             return Reply(PageOutcome.MALFORMED_RESPONSE, str(parsed))
 
     async def _send(
-        self, url: URL, any_type: bool, limit: int, deadline: _Deadline, span: tuple[int, int] | None
+        self, url: URL, any_type: bool, limit: int, reserve: Reserve, span: tuple[int, int] | None
     ) -> Reply:
         assert self._session is not None
         headers = {} if span is None else {"Range": f"bytes={span[0]}-{sum(span) - 1}", "Accept-Encoding": "identity"}
@@ -349,7 +341,7 @@ class Client:
             try:
                 if span is not None and response.status in (200, 206):
                     return await _part(response, str(url), span)
-                return await self._reply(response, str(url), any_type, limit, deadline)
+                return await self._reply(response, str(url), any_type, limit, reserve)
             except TooLargeError:
                 return Reply(PageOutcome.TOO_LARGE, str(url), response.status)
             finally:
@@ -358,7 +350,7 @@ class Client:
                     response.close()
 
     async def _reply(
-        self, response: aiohttp.ClientResponse, url: str, any_type: bool, limit: int, deadline: _Deadline
+        self, response: aiohttp.ClientResponse, url: str, any_type: bool, limit: int, reserve: Reserve
     ) -> Reply:
         status = response.status
         if status in REDIRECTS and "Location" in response.headers:
@@ -374,7 +366,7 @@ class Client:
             return Reply(PageOutcome.OK, url, status, body=body, charset=charset, headers=response.raw_headers)
         if not may_be_page(kind):
             return Reply(PageOutcome.NOT_HTML, url, status)
-        body = await read_body(response, limit, deadline.reserve)
+        body = await read_body(response, limit, reserve)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return Reply(PageOutcome.NOT_HTML, url, status)
