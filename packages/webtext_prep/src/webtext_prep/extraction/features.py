@@ -17,70 +17,37 @@ from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
 
 Floats = npt.NDArray[np.float64]
 
-PHRASES = (
-    "©",
-    "all rights reserved",
-    "privacy policy",
-    "terms of",
-    "copyright",
-    "cookie",
-    "newsletter",
-    "subscribe",
-    "sign up",
-    "your email",
-    "follow us",
-    "share this",
-    "related articles",
-    "related posts",
-    "related products",
-    "you may also",
-    "read next",
-    "recommended",
-    "affiliate",
-    "powered by",
-)
+
+def _listed(text: str) -> tuple[str, ...]:
+    """What stands between the bars and line ends of a text."""
+    return tuple(text.strip().replace("\n", "|").split("|"))
+
+
+PHRASES = _listed("""
+©|all rights reserved|privacy policy|terms of|copyright|cookie|newsletter|subscribe|sign up|your email|follow us
+share this|related articles|related posts|related products|you may also|read next|recommended|affiliate|powered by
+""")
 """What hardly ever stands in the main text."""
-_LABELS = """
+LABELS = frozenset(
+    _listed("""
 read more|learn more|show more|load more|view all|see all|see more|reply|share|like|quote|report|sign in|log in|login
 sign up|subscribe|next|previous|back to top|add to cart|buy now|shop now|menu|search|home|contact us|about us|download
 click here|get started|copy link|print|follow|edit|close|view more|book a demo|add to wishlist|quick view|permalink
 advertisement
-"""
-LABELS = frozenset(_LABELS.strip().replace("\n", "|").split("|"))
-"""Whole blocks that are there to be clicked."""
-DOCUMENTATION = (
-    "sphinx",
-    "readthedocs",
-    "docusaurus",
-    "mkdocs",
-    "gitbook",
-    "doxygen",
-    "mediawiki",
-    "highlight",
-    "prism",
+""")
 )
+"""Whole blocks that are there to be clicked."""
+DOCUMENTATION = _listed("""
+sphinx|readthedocs|docusaurus|mkdocs|gitbook|doxygen|mediawiki|highlight|prism
+""")
 """Names of programs that make documentation, as its pages have them in their HTML."""
 FORUMS = ("discourse", "vbulletin", "phpbb", "xenforo", "nodebb", "flarum", "invision", "stackexchange", "viewtopic")
-SHOPS = (
-    "shopify",
-    "woocommerce",
-    "magento",
-    "bigcommerce",
-    "add-to-cart",
-    "addtocart",
-    "add_to_cart",
-    'itemprop="price',
-)
-SCHEMAS = (
-    "Article",
-    "NewsArticle",
-    "BlogPosting",
-    "Product",
-    "QAPage",
-    "DiscussionForumPosting",
-    "ItemList",
-    "Question",
-)
+SHOPS = _listed("""
+shopify|woocommerce|magento|bigcommerce|add-to-cart|addtocart|add_to_cart|itemprop="price
+""")
+SCHEMAS = _listed("""
+Article|NewsArticle|BlogPosting|Product|QAPage|DiscussionForumPosting|ItemList|Question
+""")
 """Kinds of things of schema.org that pages say they are about."""
 _SCHEMAS = (re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'), re.compile(r'itemtype="https?://schema\.org/(\w+)"'))
 URLS = {
@@ -117,19 +84,9 @@ _CLASSES[0xE3:0xEE, 4] = 1
 _ENDS = np.zeros(256, bool)
 _ENDS[[*b'.!?:"', 0x82, 0x9D]] = True  # the last also of the ideographic stop and the closing quotation mark
 
-MEANS = (
-    "words",
-    "stops",
-    "link share",
-    "ends a sentence",
-    "title words",
-    "alike",
-    "around 3 alike",
-    "in <table>",
-    "in <pre>",
-    "label",
-    "phrase",
-)
+MEANS = _listed("""
+words|stops|link share|ends a sentence|title words|alike|around 3 alike|in <table>|in <pre>|label|phrase
+""")
 """Features of blocks whose means say something of the page."""
 
 
