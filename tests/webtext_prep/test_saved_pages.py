@@ -258,7 +258,7 @@ def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
     assert not list((tmp_path / "out").glob("pages/*"))
     site.answers = None
     with Journal(journal) as opened:
-        finished = {url.rpartition("/")[2] for url in opened.urls()}
+        finished = {row["url"].rpartition("/")[2] for row in opened.rows()}
     assert finished
     asked = len(site.asked)
     download(source, tmp_path / "out", allow_private_addresses="all")

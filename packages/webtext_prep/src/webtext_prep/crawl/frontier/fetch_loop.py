@@ -25,7 +25,7 @@ from webtext_prep.crawl.frontier.queues import ANSWERS, Retrieval, Visit
 from webtext_prep.crawl.http.client import Client, Reply
 from webtext_prep.crawl.state.database import Entry, UrlSet
 from webtext_prep.crawl.state.database_writer import JournalWriter, Work
-from webtext_prep.crawl.state.page_cache import PageFile
+from webtext_prep.crawl.state.page_cache import PageFile, PageReader
 from webtext_prep.documents.document import Document, with_metadata_of
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
@@ -232,7 +232,7 @@ def write_list(
         shards, pages = list(drafts), None
         if work.spool is not None:
             stream = stack.enter_context(storage.create(shards.pop(2)))
-            pages = stack.enter_context(PageFile(stream, work.spool.path, fetching.user_agent))
+            pages = PageFile(stream, stack.enter_context(PageReader(work.spool.path)), fetching.user_agent)
         documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in shards]
         tally.dropped_writer = dropped[0] if dropped else None
         written = stack.enter_context(UrlSet())
@@ -252,6 +252,8 @@ def write_list(
                 retryable[str(row.get("rounds", 0))] += 1
             if (asked_of := archives.asked_for(row)) is not None:
                 gone[asked_of] += 1
+        if pages is not None:
+            pages.begin()
         tally.kept = documents.written
     for draft, output in zip(drafts, outputs, strict=True):
         storage.publish(draft, output)

@@ -38,7 +38,6 @@ from webtext_prep.crawl.http.client import host_name
 from webtext_prep.crawl.state.database import Entry
 from webtext_prep.crawl.state.database_writer import Work, opened
 from webtext_prep.crawl.state.history import ROUNDS
-from webtext_prep.crawl.state.page_cache import KEY, PageReader
 from webtext_prep.documents.document import decode_document
 from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.running.stage import Run
@@ -111,10 +110,7 @@ def _found(work: Work, url: str) -> bytes:
     line = work.journal.line(url)
     assert line is not None
     row, document = line
-    page = None
-    if work.spool is not None and KEY in row:
-        with PageReader(work.spool.path) as pages:
-            page = pages.read(row)
+    page = None if work.spool is None else work.spool.read(row)
     return msgspec.json.encode((row, msgspec.Raw(document or b"null"), page))
 
 

@@ -210,11 +210,6 @@ class Journal:
         query = "SELECT rowid, pass, row, document FROM pages WHERE rowid > ? ORDER BY rowid"
         return self._writer.execute(query, (number,)).fetchall()
 
-    def urls(self) -> Iterator[str]:
-        """The URLs of all records."""
-        for row in self.rows():
-            yield row["url"]
-
     # The file
 
     def _open(self) -> None:

@@ -22,7 +22,6 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -58,6 +57,7 @@ class PageReader:
     """Reads records of a file by what rows say. Use as a context manager; a file that is not there holds none."""
 
     def __init__(self, place: Location) -> None:
+        self.place = place
         self._file: BinaryIO | None = None
         with contextlib.suppress(OSError):
             self._file = storage.open_for_reading(place)
@@ -123,6 +123,11 @@ class PageSpool:
             ) from error
         return place
 
+    def read(self, row: dict[str, Any]) -> bytes | None:
+        """The record that belongs to a row, or None if it has none, or that is not there as it was written."""
+        with PageReader(self.path) as reader:
+            return reader.read(row)
+
     def saved(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Entries whose pages have been appended."""
         for entry in entries:
@@ -145,28 +150,17 @@ class PageSpool:
 
 
 class PageFile:
-    """A file of pages that is being written: the records of a spool in another order.
+    """A file of pages that is being written: the records of a spool in another order. It ends with `begin`.
 
     Args:
         stream: what to write to.
-        spool: where the records come from.
+        reader: of the spool, where the records come from.
         user_agent: by which the pages were asked for.
     """
 
-    def __init__(self, stream: BinaryIO, spool: Path, user_agent: str) -> None:
-        self._stream, self._spool, self._user_agent = stream, spool, user_agent
-        self._reader = PageReader(spool)
+    def __init__(self, stream: BinaryIO, reader: PageReader, user_agent: str) -> None:
+        self._stream, self._reader, self._user_agent = stream, reader, user_agent
         self._offset = 0
-
-    def __enter__(self) -> PageFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reader.__exit__(kind, error, trace)
-        if kind is None:
-            self._begin(NO_DATE)
 
     def add(self, asked: Document, row: dict[str, Any]) -> None:
         """Copy the page of a URL, if its row has one, after the pages before it in the list; the row then tells where.
@@ -178,9 +172,9 @@ class PageFile:
         record = self._reader.read(row)
         if record is None:
             raise WebtextError(
-                f"{self._spool} is damaged: remove it, and run the command again, which fetches its pages again."
+                f"{self._reader.place} is damaged: remove it, and run the command again, which fetches its pages again."
             )
-        self._begin(row["fetched_at"])
+        self.begin(row["fetched_at"])
         final_url = row.get("final_url")
         metadata = {**asked.metadata, **{key: row[key] for key in CAPTURE if key in row}}
         if final_url is not None or metadata or not is_plain(asked.url):
@@ -193,8 +187,11 @@ class PageFile:
         row[KEY] = _place(self._offset, record)
         self._write(record)
 
-    def _begin(self, date: str) -> None:
-        """The record about the file: of the date of its first page, so that the same pages make the same file."""
+    def begin(self, date: str = NO_DATE) -> None:
+        """Write the record about the file, if it is not there: of the date of its first page, if there is one.
+
+        So the same pages make the same file.
+        """
         if self._offset == 0:
             fields = {
                 "software": software(),
@@ -270,7 +267,7 @@ class Segments:
             records = [self._with_page(record) for record in _records(segment)]
             self._journal.add_packed((record.retry_pass, record.row, record.document) for record in records)
         self._count = len(segments)
-        self.skip()
+        self._last, self._saved_size = self._journal.last, self._size()  # what is kept already
 
     def _with_page(self, record: _Record) -> _Record:
         """A record whose row says where its page lies now."""
@@ -280,15 +277,8 @@ class Segments:
         row[KEY] = self._spool.add(record.page)
         return record._replace(row=msgspec.json.encode(row))
 
-    def skip(self) -> None:
-        """Keep nothing of what the journal holds now: it is found elsewhere."""
-        self._last, self._saved_size = self._journal.last, self._size()
-
     def _page_of(self, row: bytes) -> bytes | None:
-        if self._spool is None:
-            return None
-        with PageReader(self._spool.path) as pages:
-            return pages.read(msgspec.json.decode(row))
+        return None if self._spool is None else self._spool.read(msgspec.json.decode(row))
 
     def save_if_due(self) -> None:
         """Keep what was added, if it is time. Raises as `save` does."""
