@@ -22,7 +22,6 @@ from webtext_prep.documents.folders.raw_files import file_groups, file_names, si
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD
-from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
@@ -191,28 +190,16 @@ class Extract(PageStage):
         """Task: an archive or a range of it, or some files of HTML, to documents and outcomes."""
         from webtext_prep.running.processes import run_until_done
 
-        tally, problems = Tally(), Problems()
-        with contextlib.ExitStack() as stack:
-            documents, outcomes, *dropped = (stack.enter_context(write_documents(place)) for place in task.outputs)
-            tally.dropped_writer = next(iter(dropped), None)
-            page_bytes = run_until_done(self._extract(task, context, documents, outcomes, tally, problems))
-            tally.kept = documents.written
-        return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
+        return run_until_done(self._extract(task, context))
 
-    async def _extract(
-        self,
-        task: Task,
-        context: Context,
-        documents: DocumentWriter,
-        outcomes: DocumentWriter,
-        tally: Tally,
-        problems: Problems,
-    ) -> int:
-        """Extract the pages of a task. Returns the bytes of the pages with text."""
+    async def _extract(self, task: Task, context: Context) -> dict[str, Any]:
         from webtext_prep.extraction.pages import in_order, make_row, outcome_row
 
-        page_bytes = 0
-        async with self.pool(context) as pool:
+        tally, problems, page_bytes = Tally(), Problems(), 0
+        async with contextlib.AsyncExitStack() as stack:
+            documents, outcomes, *dropped = (stack.enter_context(write_documents(place)) for place in task.outputs)
+            tally.dropped_writer = next(iter(dropped), None)
+            pool = await stack.enter_async_context(self.pool(context))
 
             async def extract(item: _Item) -> tuple[dict[str, Any], Document | None]:
                 found = item.found
@@ -229,28 +216,29 @@ class Extract(PageStage):
                 most=PAGES_AHEAD,
                 most_bytes=PAGE_BYTES // context.slots,
             )
-            async with contextlib.aclosing(pages):
-                async for item, (row, document) in pages:
-                    if item.damage is not None:
-                        _note_damage(problems, task.inputs[item.file], item.damage)
-                    found = item.found
-                    if found is not None:
-                        tally.read += 1
-                        if found.fetched_at is not None:
-                            row["fetched_at"] = found.fetched_at
-                        outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
-                        if document is not None:
-                            document.metadata = {**found.metadata, **document.metadata}
-                            documents.write(document)
-                            page_bytes += row["bytes"]
-                        else:
-                            tally.drop(Document(found.url, metadata=found.metadata), row["outcome"])
-                        if found.problem:
-                            problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
-                    if tally.read % 16 == 0:
-                        context.report(item.done)
+            await stack.enter_async_context(contextlib.aclosing(pages))
+            async for item, (row, document) in pages:
+                if item.damage is not None:
+                    _note_damage(problems, task.inputs[item.file], item.damage)
+                found = item.found
+                if found is not None:
+                    tally.read += 1
+                    if found.fetched_at is not None:
+                        row["fetched_at"] = found.fetched_at
+                    outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
+                    if document is not None:
+                        document.metadata = {**found.metadata, **document.metadata}
+                        documents.write(document)
+                        page_bytes += row["bytes"]
+                    else:
+                        tally.drop(Document(found.url, metadata=found.metadata), row["outcome"])
+                    if found.problem:
+                        problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
+                if tally.read % 16 == 0:
+                    context.report(item.done)
+            tally.kept = documents.written
         context.report(task.hints["bytes"])
-        return page_bytes
+        return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
 
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""
