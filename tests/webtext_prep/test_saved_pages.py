@@ -21,9 +21,8 @@ from pages_on_loopback import PATIENCE
 
 from webtext_prep import cli
 from webtext_prep.crawl.archives.warc_writing import Answer
-from webtext_prep.crawl.state import database_writer
+from webtext_prep.crawl.state import database_writer, pages_of
 from webtext_prep.crawl.state.database import Entry, Journal
-from webtext_prep.crawl.state.history import pages_of
 from webtext_prep.crawl.state.page_cache import PageSpool
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample

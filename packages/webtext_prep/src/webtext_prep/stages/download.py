@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from command_kit import available_cores, setting
 from webtext_prep import storage
 from webtext_prep.crawl.archives.settings import ArchiveSettings
-from webtext_prep.crawl.state.history import (
+from webtext_prep.crawl.state import (
     EARLIER,
     JOURNALS,
     ROUNDS,

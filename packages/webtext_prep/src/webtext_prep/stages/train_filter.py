@@ -184,38 +184,20 @@ class TrainFilter(Stage):
         counts = np.array([len(targets) - targets.sum(), targets.sum()])
         # Both sides weigh the same: a step of the larger one is as much shorter as it has more texts.
         shares = (counts.min() / counts)[targets.astype(np.int64)]
-        weights = _functions(compiled).learn(
-            texts.buckets,
-            texts.starts[learned],
-            texts.ends[learned],
-            targets,
-            shares,
-            self.epochs,
-            self.rate,
-            self.bits,
-        )
-        facts: dict[str, Any] = {
-            "good": int(counts[1]),
-            "against": int(counts[0]),
-            **texts.measured(weights, ~learned, compiled=compiled),
-        }
+        places = texts.starts[learned], texts.ends[learned]
+        settings = self.epochs, self.rate, self.bits
+        weights = _functions(compiled).learn(texts.buckets, *places, targets, shares, *settings)
+        measured = texts.measured(weights, ~learned, compiled=compiled)
+        facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **measured}
         model = LinearModel(self.ngrams, self.bits, weights)
         speakers = Speakers(model, SPEAKERS)
         for documents in batches(itertools.chain.from_iterable(map(read_documents, task.inputs))):
             speakers.add([document.text for document in documents], compiled=compiled)
-        speaks_for, speaks_against = speakers.found()
-        header = {
-            **facts,
-            "epochs": self.epochs,
-            "rate": self.rate,
-            "good_when": self.good_when,
-            "texts": texts.digest(),
-            "speaks_for": speaks_for,
-            "speaks_against": speaks_against,
-        }
+        names = dict(zip(("speaks_for", "speaks_against"), speakers.found(), strict=True))
+        own = {name: getattr(self, name) for name in ("epochs", "rate", "good_when")}
+        header = {**facts, **own, "texts": texts.digest(), **names}
         with storage.create(task.outputs[0]) as file:
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
-        names = {"speaks_for": speaks_for, "speaks_against": speaks_against}
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
     def run(self, job: Run) -> Outcome:

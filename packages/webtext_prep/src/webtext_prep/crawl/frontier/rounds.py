@@ -35,9 +35,9 @@ from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.frontier.fetch_loop import Visiting, is_left, visit_of
 from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS, Fetching
 from webtext_prep.crawl.http.client import host_name
+from webtext_prep.crawl.state import ROUNDS
 from webtext_prep.crawl.state.database import Entry
 from webtext_prep.crawl.state.database_writer import Work, opened
-from webtext_prep.crawl.state.history import ROUNDS
 from webtext_prep.documents.document import decode_document
 from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.running.stage import Run

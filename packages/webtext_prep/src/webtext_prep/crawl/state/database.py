@@ -23,7 +23,7 @@ import msgspec
 import xxhash
 import zstandard
 
-from webtext_prep.crawl.state.history import SUFFIX
+from webtext_prep.crawl.state import SUFFIX
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.errors import WebtextError
 

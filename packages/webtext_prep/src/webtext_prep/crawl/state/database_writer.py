@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webtext_prep import storage
+from webtext_prep.crawl.state import JOURNALS
 from webtext_prep.crawl.state.database import Entry, Journal, journal_path
-from webtext_prep.crawl.state.history import JOURNALS
 from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool, Segments, segments_in
 from webtext_prep.errors import RetryableError
 from webtext_prep.running.tasks import Context

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webtext_prep import storage
+from webtext_prep.crawl.state import SUFFIX, pages_of
 from webtext_prep.crawl.state.database import Entry, Journal, url_digest
-from webtext_prep.crawl.state.history import SUFFIX, pages_of
 from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool, entries_of, segments_in
 from webtext_prep.crawl.state.page_cache import SUFFIX as SEGMENT_SUFFIX
 from webtext_prep.documents.folders.shards import read_documents, shards_in
