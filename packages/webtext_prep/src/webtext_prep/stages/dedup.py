@@ -85,14 +85,8 @@ class Dedup(DedupPhases):
     libraries = ("datasketch", "tldextract")
     side_files: ClassVar[tuple[str, ...]] = (TABLE, SUPERSEDED)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
-    preload: ClassVar[tuple[str, ...]] = (
-        "datasketch",
-        "webtext_prep.dedup.decisions",
-    )
-    compiled: ClassVar[tuple[str, ...]] = (
-        "webtext_prep.text.fingerprint_kernels",
-        "webtext_prep.dedup.greedy",
-    )
+    preload: ClassVar[tuple[str, ...]] = ("datasketch", "webtext_prep.dedup.decisions")
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
@@ -261,11 +255,7 @@ class Dedup(DedupPhases):
         suspects, hints = wide.suspects(job), self.hints(job)
         tasks = [
             Task(
-                f"part-{part:05}",
-                (job.scratch / BLOCKS,),
-                options={**found, "part": part},
-                hints=hints,
-                reads=suspects,
+                f"part-{part:05}", (job.scratch / BLOCKS,), options={**found, "part": part}, hints=hints, reads=suspects
             )
             for part in range(found["parts"])
         ]

@@ -316,12 +316,7 @@ def shard_tasks(sources: Sequence[Tokenized], scratch: Location) -> list[Task]:
             f"part-{at:05}",
             (place,),
             tuple(scratch / f"urls-{at:05}{kind}" for kind in KINDS),
-            {
-                "source": number,
-                "shuffle": source.is_shuffled,
-                "seed": source.seed,
-                "held_out": source.held_out,
-            },
+            {"source": number, "shuffle": source.is_shuffled, "seed": source.seed, "held_out": source.held_out},
         )
         for at, (number, source, place) in enumerate(shards)
     ]

@@ -153,13 +153,7 @@ def lists_due(job: Run, tasks: Sequence[Task], is_due: Callable[[Any], bool], ar
 
 
 def fetch_in_rounds(
-    job: Run,
-    tasks: Sequence[Task],
-    due: Sequence[int],
-    fetch: Call,
-    follow: Call,
-    unit: str,
-    archives: ArchiveSettings,
+    job: Run, tasks: Sequence[Task], due: Sequence[int], fetch: Call, follow: Call, unit: str, archives: ArchiveSettings
 ) -> list[Location]:
     """Have all visits of the lists `due` made; returns the files with what was found by tasks other than a list's own.
 
