@@ -9,8 +9,8 @@ import pytest
 from webtext_prep.crawl.archives import common_crawl
 from webtext_prep.crawl.archives.captures import Request, nearest, timestamp
 from webtext_prep.crawl.archives.common_crawl import Block, ClusterIndex, CommonCrawl, Kept
-from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.http.client import Reply
+from webtext_prep.crawl.settings import ArchiveSettings
 from webtext_prep.urls.urls import surt
 
 

@@ -34,7 +34,7 @@ def crawl(client: ScriptedClient, urls: list[str], **settings: object) -> dict[s
     async def finish(visit: Visit, reply: Reply) -> None:
         outcomes[visit.asked] = reply.outcome
 
-    crawl_with(client, urls, finish, **({"connections": 1, "page_bytes": 1 << 20} | settings))
+    crawl_with(client, urls, finish, **({"concurrency": 1, "page_bytes": 1 << 20} | settings))
     return outcomes
 
 
@@ -86,7 +86,7 @@ def test_pages_that_wait_for_a_parser_hold_back_the_reading_of_others():
         held -= page
 
     urls = [f"http://host{n}.org/" for n in range(60)]
-    crawl_with(Pages(), urls, finish, connections=50, retries=0, page_bytes=10_000)
+    crawl_with(Pages(), urls, finish, concurrency=50, retries=0, page_bytes=10_000)
     assert sorted(finished) == sorted(urls)
     assert 2 * page <= most <= 10_000 + page
 
@@ -114,7 +114,7 @@ def test_a_crawl_delay_that_our_own_pause_keeps_leaves_a_host_its_connections(as
             running -= 1
             return Reply("ok", url, 200)
 
-    settings = {"connections": 8, "per_host": 4, "delay": 0.01, "robots": True}
+    settings = {"concurrency": 8, "per_host": 4, "delay": 0.01, "robots": True}
     urls = [f"http://a.org/{number}" for number in range(5)]
     assert set(crawl(Pages(), urls, **settings).values()) == {"ok"}
     assert most == at_once
@@ -142,7 +142,7 @@ def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
     async def finish(visit, reply):
         pass
 
-    crawl_with(Pages(), urls(), finish, connections=5, retries=0, page_bytes=1)
+    crawl_with(Pages(), urls(), finish, concurrency=5, retries=0, page_bytes=1)
     assert len(read_at_request) == read == 500
     assert read_at_request[0] <= 20
 
@@ -169,7 +169,7 @@ def test_a_robots_txt_that_is_elsewhere_waits_for_its_turn_there():
             return Reply("ok", url, 200, body=b"User-agent: *\nDisallow: /private")
 
     urls = [f"http://{host}.org/{name}" for name in ("private", *"abcd") for host in ("busy", "one")]
-    found = crawl(Hosts(), urls, connections=9, robots=True)
+    found = crawl(Hosts(), urls, concurrency=9, robots=True)
     assert found == {url: "robots" if "private" in url else "ok" for url in urls}
     assert most == {"busy.org": 1, "one.org": 1}
 

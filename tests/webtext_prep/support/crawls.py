@@ -1,16 +1,15 @@
 """A crawl with a client that needs no network."""
 
 import asyncio
-import dataclasses
 
-from webtext_prep.crawl.frontier.politeness import Crawler
+from webtext_prep.crawl.frontier.politeness import Crawler, Fetching
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.stages.download import Download
 
 
-def crawl_with(client, urls, finish, *, leave=None, hosts=None, **settings):
-    """Visit `urls`; `settings` are changes of `Fetching`, without which no robots.txt is asked for."""
+def crawl_with(client, urls, finish, *, page_bytes, leave=None, hosts=None, **settings):
+    """Visit `urls`; `settings` are changes of `Download`, without which no robots.txt is asked for."""
     usual = {"per_host": 1, "delay": 0.0, "retries": 1, "robots": False}
-    fetching = dataclasses.replace(Download()._fetching(1, 1), **(usual | settings))
+    fetching = Fetching(Download(**(usual | settings)), 1, 1, page_bytes)
     crawler = Crawler(fetching, client, finish, leave, fetching.make_archives(), hosts)
     asyncio.run(crawler.run(Visit(url, url) for url in urls))

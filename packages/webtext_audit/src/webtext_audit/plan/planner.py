@@ -22,7 +22,7 @@ from webtext_audit.plan.plan_file import Expected, Plan
 from webtext_audit.plan.profiling import Measured, Measurements, inputs_of, run_webtext
 from webtext_audit.plan.sample import Sample, take
 from webtext_prep import storage
-from webtext_prep.crawl.archives.settings import ArchiveSettings
+from webtext_prep.crawl.settings import ArchiveSettings
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.url_lists import read_urls

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.tasks import Context
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool
@@ -27,6 +27,11 @@ def known_kinds() -> list[str]:
     """The kinds of pages that `learned` tells apart."""
     parameters = resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8")
     return list(parse_json(parameters)["kinds"])
+
+
+def parsers_of(slots: int) -> int:
+    """How many pages a task extracts at once, one of `slots` on its machine: its share of the cores."""
+    return max(1, available_cores() // slots)
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,10 @@ class PageStage(Stage):
 
         return (*LIBRARIES[self.extractor], "resiliparse", "tldextract")
 
-    def pool(self, context: Context) -> ExtractorPool:
-        """The extractors of a task."""
+    def pool(self, folder: Path, slots: int) -> ExtractorPool:
+        """The extractors of a task, one of `slots` on its machine; `folder` takes what they put somewhere."""
         from webtext_prep.extraction.pool import ExtractorPool
         from webtext_prep.extraction.workers import Limits
 
-        folder = str(context.scratch)
-        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, folder)
-        return ExtractorPool(limits, max(1, available_cores() // context.slots))
+        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder))
+        return ExtractorPool(limits, parsers_of(slots))

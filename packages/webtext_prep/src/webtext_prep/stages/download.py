@@ -18,11 +18,11 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from command_kit import available_cores, setting
+from command_kit import available_cores
 from webtext_prep import storage
-from webtext_prep.crawl.archives.settings import ArchiveSettings
+from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.crawl.state import (
     EARLIER,
     JOURNALS,
@@ -38,7 +38,6 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.url_lists import read_urls
-from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
@@ -49,7 +48,6 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import Hosts
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.frontier.politeness import Fetching
     from webtext_prep.crawl.state.database_writer import Work
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
@@ -67,18 +65,13 @@ BYTES_A_SAVED_PAGE = 28_000
 """Of HTML, compressed: a page of the web has some 110 kB."""
 
 
-def _pace(default: Any, help: str, **more: Any) -> Any:
-    """A setting of how fast to go, on which the result does not depend."""
-    return setting(default, help, group="pace", identity=False, **more)
-
-
 def _rows_of(task: Task) -> Iterator[Document]:
     """The rows of a task's list."""
     return itertools.islice(read_urls(task.inputs[0]), task.options.get("limit"))
 
 
 @dataclass(frozen=True)
-class Download(ArchiveSettings, PageStage):
+class Download(FetchSettings):
     """Fetch the pages of a list of URLs and keep their text.
 
     Reads URL shards as `webtext blacklist` writes them, or plain lists of URLs. Writes document shards in the order of
@@ -96,37 +89,6 @@ class Download(ArchiveSettings, PageStage):
     unit: ClassVar[str] = "URLs"
     shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     input_kinds: ClassVar[str] = "URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)"
-
-    save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
-    max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
-    robots: bool = setting(True, "fetch robots.txt and obey it")
-    user_agent: str = setting("webtext/0.1", "User-Agent header; the part before / is matched against robots.txt")
-    allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
-        False, "also connect to addresses outside the public internet: this machine's (loopback), or all"
-    )
-    concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
-    per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
-    delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
-    timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
-    retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
-    rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
-    try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_archives()
-        if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
-            raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
-        # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.
-        said = {"all": True, "none": False}.get(str(self.allow_private_addresses), self.allow_private_addresses)
-        object.__setattr__(self, "allow_private_addresses", said)
-
-    @property
-    def private_addresses(self) -> Literal["none", "loopback", "all"]:
-        """Which addresses outside the public internet may be connected to."""
-        if self.allow_private_addresses == "loopback":
-            return "loopback"
-        return "all" if self.allow_private_addresses else "none"
 
     @staticmethod
     def accepts(path: Location) -> bool:
@@ -228,6 +190,7 @@ class Download(ArchiveSettings, PageStage):
 
     def _say_worst_case(self, job: Run, limits: list[int | None], retry_pass: int) -> None:
         """One line: how long a list of some hundred or thousand URLs may take, and how much memory."""
+        from webtext_prep.crawl.frontier.politeness import Fetching
         from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence
 
         if self.private_addresses == "loopback":
@@ -241,7 +204,7 @@ class Download(ArchiveSettings, PageStage):
                 return
         if MOST_COUNTED - left >= FEWEST_COUNTED:
             slots = min(job.workers, len(found))
-            worst = for_all(self._fetching(slots, retry_pass), found, slots)
+            worst = for_all(Fetching(self, slots, retry_pass), found, slots)
             print(f"{self.name}: {sentence(found, worst)}", file=sys.stderr)
 
     def _look_back(self, job: Run) -> History:
@@ -330,9 +293,10 @@ class Download(ArchiveSettings, PageStage):
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: visits that other tasks have left."""
+        from webtext_prep.crawl.frontier.politeness import Fetching
         from webtext_prep.crawl.frontier.rounds import follow
 
-        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        fetching = Fetching(self, context.slots, task.hints["retry_pass"])
         return follow(task, context, fetching, save_pages=self.save_pages)
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
@@ -362,39 +326,22 @@ class Download(ArchiveSettings, PageStage):
     def _fetch(self, task: Task, context: Context, work: Work, hosts: Hosts | None = None) -> None:
         """Fetch every URL of a list that is left; visits that come to another one than `hosts` are left, too."""
         from webtext_prep.crawl.frontier.fetch_loop import Visiting
+        from webtext_prep.crawl.frontier.politeness import Fetching
         from webtext_prep.crawl.frontier.queues import Visit
 
-        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        fetching = Fetching(self, context.slots, task.hints["retry_pass"])
         date_for = self.date_for if self.archive else lambda metadata: ""
         visits = (Visit(row.url, row.url, date=date_for(row.metadata)) for row in _rows_of(task))
         Visiting(work, fetching, context.report, hosts).fetch(visits, context.local or context.scratch)
 
     def _written(self, task: Task, context: Context, work: Work) -> dict[str, Any]:
         from webtext_prep.crawl.frontier.fetch_loop import write_list
-
-        folder = (context.local or context.scratch) / "new" / task.name
-        fetching = self._fetching(context.slots, task.hints["retry_pass"])
-        found = write_list(_rows_of(task), work, task.outputs, folder, fetching)
-        return {**found, "retry_pass": task.hints["retry_pass"]}
-
-    def _fetching(self, slots: int, retry_pass: int) -> Fetching:
-        """The settings of one of several processes."""
         from webtext_prep.crawl.frontier.politeness import Fetching
 
-        same = {field.name for field in dataclasses.fields(Fetching)} & {
-            field.name for field in dataclasses.fields(self)
-        }
-        return Fetching(
-            **{name: getattr(self, name) for name in same - {"rounds"}},
-            # What this process may take of what all on this machine share.
-            connections=max(1, self.concurrency // slots),
-            parsers=max(1, available_cores() // slots),
-            page_bytes=PAGE_BYTES // slots,
-            private=self.private_addresses,
-            rounds=self.rounds if self.try_again else 0,
-            retry_pass=retry_pass,
-            archives=self,
-        )
+        folder = (context.local or context.scratch) / "new" / task.name
+        fetching = Fetching(self, context.slots, task.hints["retry_pass"])
+        found = write_list(_rows_of(task), work, task.outputs, folder, fetching)
+        return {**found, "retry_pass": task.hints["retry_pass"]}
 
 
 def _sums(results: Iterable[dict[str, Any]], key: str) -> dict[str, int]:

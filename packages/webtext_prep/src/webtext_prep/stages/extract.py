@@ -199,7 +199,7 @@ class Extract(PageStage):
         async with contextlib.AsyncExitStack() as stack:
             documents, outcomes, *dropped = (stack.enter_context(write_documents(place)) for place in task.outputs)
             tally.dropped_writer = next(iter(dropped), None)
-            pool = await stack.enter_async_context(self.pool(context))
+            pool = await stack.enter_async_context(self.pool(context.scratch, context.slots))
 
             async def extract(item: _Item) -> tuple[dict[str, Any], Document | None]:
                 found = item.found

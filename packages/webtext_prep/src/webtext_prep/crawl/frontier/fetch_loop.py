@@ -31,7 +31,6 @@ from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.extraction.pages import PAGE_METADATA, Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import Limits
 from webtext_prep.running.processes import run_until_done
 from webtext_prep.running.tasks import Tally
 from webtext_prep.storage.stores.base import Location
@@ -138,17 +137,15 @@ class Visiting:
         return is_retryable(row["outcome"]) and row.get("rounds", 0) < self._fetching.rounds
 
     async def _fetch(self, visits: Iterator[Visit], folder: Path) -> None:
-        settings = self._fetching
+        fetching, settings = self._fetching, self._fetching.settings
         client = Client(
-            connections=settings.connections,
+            connections=fetching.connections,
             timeout=settings.timeout,
             max_bytes=settings.max_bytes,
             user_agent=settings.user_agent,
-            private=settings.private,
+            private=settings.private_addresses,
         )
-        seconds, memory = settings.extract_timeout, settings.extract_memory
-        limits = Limits(settings.extractor, settings.kinds, seconds, memory, str(folder))
-        pool = ExtractorPool(limits, settings.parsers)
+        pool = settings.pool(folder, fetching.slots)
         spool, segments = self._work.spool, self._work.segments
         save = iter if spool is None else spool.saved
         keep = None if segments is None else segments.save_if_due
@@ -161,9 +158,9 @@ class Visiting:
                 return entry is None
 
             async def leave(visit: Visit, needs_all: bool) -> None:
-                await writer.add(Entry(left_row(visit, needs_all=needs_all), None, settings.retry_pass))
+                await writer.add(Entry(left_row(visit, needs_all=needs_all), None, fetching.retry_pass))
 
-            await Crawler(settings, client, finish, leave, self._archives, self._hosts).run(visits)
+            await Crawler(fetching, client, finish, leave, self._archives, self._hosts).run(visits)
 
     async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry | None:
         """The record of a URL, with its document if there is text; None if an archive is to be asked for it now."""
@@ -232,7 +229,7 @@ def write_list(
         shards, pages = list(drafts), None
         if work.spool is not None:
             stream = stack.enter_context(storage.create(shards.pop(2)))
-            pages = PageFile(stream, stack.enter_context(PageReader(work.spool.path)), fetching.user_agent)
+            pages = PageFile(stream, stack.enter_context(PageReader(work.spool.path)), fetching.settings.user_agent)
         documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in shards]
         tally.dropped_writer = dropped[0] if dropped else None
         written = stack.enter_context(UrlSet())

@@ -22,13 +22,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.frontier.queues import Archives, Host, Queues, Visit
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
 from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
-from webtext_prep.crawl.http.addresses import PrivateAddresses
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
+from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.extraction.page_stage import PAGE_BYTES
 from webtext_prep.urls.urls import Hosts
 
 MAX_REDIRECTS = 5
@@ -64,59 +64,50 @@ its origin lies at a host which is not its own."""
 
 @dataclass(frozen=True)
 class Fetching:
-    """How pages are fetched and extracted; the settings of `webtext download`, as far as one shard needs them.
+    """How one of several processes fetches and extracts pages.
 
     Attributes:
-        connections: requests at once.
-        parsers: pages extracted at once.
-        page_bytes: bytes of pages that may be in memory, but for `unhindered` pages more.
-        private: which addresses outside the public internet may be connected to.
-        rounds: in how many passes over the list a retryable URL is tried; 0 tries none again.
-        retry_pass: the number of this pass, 1 for the first.
-        archives: which archives are asked for pages that are gone, and how.
-
-    The others are settings of the same name.
+        settings: of `webtext download`.
+        slots: how many processes of this machine share connections, cores and memory.
+        retry_pass: the number of this pass over the lists, 1 for the first.
+        total_bytes: bytes of pages that may be in memory of all of them, but for `unhindered` pages more in each.
     """
 
-    extractor: str
-    kinds: tuple[str, ...]
-    connections: int
-    parsers: int
-    page_bytes: int
-    per_host: int
-    delay: float
-    timeout: float
-    retries: int
-    robots: bool
-    user_agent: str
-    private: PrivateAddresses
-    max_bytes: int
-    extract_timeout: float
-    extract_memory: int
-    rounds: int
+    settings: FetchSettings
+    slots: int
     retry_pass: int
-    archives: ArchiveSettings
-
-    def make_archives(self) -> Archives:
-        """The archives, for one process."""
-        return Archives(self.archives, self.max_bytes, self.rounds)
+    total_bytes: int = PAGE_BYTES
 
     @property
-    def url_seconds(self) -> float:
-        """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
-        return (self.retries + 1) * self.timeout
+    def connections(self) -> int:
+        """Requests at once."""
+        return max(1, self.settings.concurrency // self.slots)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of pages that may be in memory, but for `unhindered` pages more."""
+        return self.total_bytes // self.slots
 
     @property
     def unhindered(self) -> int:
         """How many pages never wait for memory: as many as fill half of it at their largest."""
-        return max(1, self.page_bytes // 2 // self.max_bytes)
+        return max(1, self.page_bytes // 2 // self.settings.max_bytes)
+
+    @property
+    def rounds(self) -> int:
+        """In how many passes over the list a retryable URL is tried; 0 tries none again."""
+        return self.settings.rounds if self.settings.try_again else 0
+
+    def make_archives(self) -> Archives:
+        """The archives, for one process."""
+        return Archives(self.settings, self.settings.max_bytes, self.rounds)
 
 
 class Crawler:
     """Visits URLs.
 
     Args:
-        settings: how pages are fetched.
+        fetching: how pages are fetched.
         fetcher: makes the requests.
         finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
         leave: awaited for each visit that comes to a host of another task.
@@ -125,12 +116,13 @@ class Crawler:
     """
 
     def __init__(
-        self, settings: Fetching, fetcher: Client, finish: Finish, leave: Leave, archives: Archives, hosts: Hosts | None
+        self, fetching: Fetching, fetcher: Client, finish: Finish, leave: Leave, archives: Archives, hosts: Hosts | None
     ) -> None:
-        self._settings, self._fetcher, self._finish, self._leave = settings, fetcher, finish, leave
-        self._archives, self._hosts = archives, hosts
+        self._settings, self._connections = fetching.settings, fetching.connections
+        self._fetcher, self._finish, self._leave = fetcher, finish, leave
+        self._archives, self._hosts, settings = archives, hosts, fetching.settings
         self._robots = Robots() if settings.robots else None
-        self._memory = ByteBudget(settings.page_bytes, unhindered=settings.unhindered)
+        self._memory = ByteBudget(fetching.page_bytes, unhindered=fetching.unhindered)
         # Until its rules are known a host is asked one thing at a time: they may say so.
         self._queues = Queues(1 if settings.robots else settings.per_host, settings.delay, archives)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
@@ -152,13 +144,13 @@ class Crawler:
                 if not is_exhausted:
                     is_exhausted = await self._take(visits)
                 self._queues.fire_timers()
-                while self._queues.ready and len(self._running) < self._settings.connections:
+                while self._queues.ready and len(self._running) < self._connections:
                     self._start(self._queues.ready.popleft())
                 if is_exhausted and not self._queues.queued and not self._running:
                     break
                 if not is_exhausted and self._queues.queued < WINDOW:
                     await asyncio.sleep(0)
-                elif not self._queues.ready or len(self._running) >= self._settings.connections:
+                elif not self._queues.ready or len(self._running) >= self._connections:
                     await self._sleep()
         finally:
             for task in self._running:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webtext_prep.crawl.archives.captures import Archive, Capture, Request, Search
-from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.http.client import Reply, host_name
+from webtext_prep.crawl.settings import ArchiveSettings
 from webtext_prep.crawl.state.page_cache import KEY
 from webtext_prep.extraction.outcomes import is_gone, is_retryable
 

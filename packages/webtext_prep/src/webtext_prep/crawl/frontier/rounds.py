@@ -31,10 +31,10 @@ from typing import Any
 import msgspec
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.frontier.fetch_loop import Visiting, is_left, visit_of
 from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS, Fetching
 from webtext_prep.crawl.http.client import host_name
+from webtext_prep.crawl.settings import ArchiveSettings
 from webtext_prep.crawl.state import ROUNDS
 from webtext_prep.crawl.state.database import Entry
 from webtext_prep.crawl.state.database_writer import Work, opened
@@ -74,7 +74,7 @@ def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool
     how many of its inputs, the first ones, are from the round before. Outputs: records, and what was left once more.
     """
     parts, part = task.options["parts"], task.options["part"]
-    archives = fetching.archives.archive_hosts
+    archives = fetching.settings.archive_hosts
     hosts = None if part is None else Hosts(part, parts, by_site=True, archives=archives)
     with opened(task.name, context, save_pages=save_pages) as work:
         visiting = Visiting(work, fetching, context.report, hosts)

@@ -1,15 +1,16 @@
-"""Which web archives are asked for pages that are gone, how often, and where they are."""
+"""How pages are fetched; which web archives are asked for pages that are gone, how often, and where they are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from command_kit import setting
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.archives.captures import Archive, timestamp
 from webtext_prep.errors import InputError
+from webtext_prep.extraction.page_stage import PageStage
 from webtext_prep.urls.urls import host_of
 
 NAMES = ("wayback", "common-crawl")
@@ -48,7 +49,7 @@ class ArchiveSettings:
         "https://index.commoncrawl.org", "where Common Crawl's list of crawls is", metavar="URL"
     )
 
-    def check_archives(self) -> None:
+    def _check_archives(self) -> None:
         """Raise InputError for a date or an address that is none."""
         if self.archive_date not in ("", NEWEST) and not timestamp(self.archive_date):
             raise InputError(f"--archive-date {self.archive_date} is no date: give one such as 2019-04, or {NEWEST}.")
@@ -101,3 +102,49 @@ class ArchiveSettings:
             f"{spoken_duration(count * self.archive_pause)} at {self.archive_requests:,} an hour"
             for name, count in self._requests(gone).items()
         ]
+
+
+def _pace(default: Any, help: str, **more: Any) -> Any:
+    """A setting of how fast to go, on which the result does not depend."""
+    return setting(default, help, group="pace", identity=False, **more)
+
+
+@dataclass(frozen=True)
+class FetchSettings(ArchiveSettings, PageStage):
+    """A stage that fetches pages."""
+
+    save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
+    max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
+    robots: bool = setting(True, "fetch robots.txt and obey it")
+    user_agent: str = setting("webtext/0.1", "User-Agent header; the part before / is matched against robots.txt")
+    allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
+        False, "also connect to addresses outside the public internet: this machine's (loopback), or all"
+    )
+    concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
+    per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
+    delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
+    timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
+    retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
+    rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
+    try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_archives()
+        if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
+            raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
+        # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.
+        said = {"all": True, "none": False}.get(str(self.allow_private_addresses), self.allow_private_addresses)
+        object.__setattr__(self, "allow_private_addresses", said)
+
+    @property
+    def private_addresses(self) -> Literal["none", "loopback", "all"]:
+        """Which addresses outside the public internet may be connected to."""
+        if self.allow_private_addresses == "loopback":
+            return "loopback"
+        return "all" if self.allow_private_addresses else "none"
+
+    @property
+    def url_seconds(self) -> float:
+        """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
+        return (self.retries + 1) * self.timeout
