@@ -23,9 +23,9 @@ from command_kit.progress import spoken_duration
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
 from webtext_prep.crawl.frontier.fetch_loop import Visiting, write_list
-from webtext_prep.crawl.frontier.politeness import Fetching
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, worst_case
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database import Entry, Journal
 from webtext_prep.crawl.state.database_writer import Work
 from webtext_prep.documents.document import Document

@@ -11,10 +11,10 @@ from hostile_server import KINDS, HostileServer
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
 from webtext_prep.crawl.frontier.fetch_loop import Visiting
-from webtext_prep.crawl.frontier.politeness import Fetching
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence, worst_case
 from webtext_prep.crawl.http.client import ByteBudget, Reply, Reservation
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database import Journal
 from webtext_prep.crawl.state.database_writer import Work
 from webtext_prep.stages.download import Download

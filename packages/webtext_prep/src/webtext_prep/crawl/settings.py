@@ -10,7 +10,7 @@ from command_kit import setting
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.archives.captures import Archive, timestamp
 from webtext_prep.errors import InputError
-from webtext_prep.extraction.page_stage import PageStage
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
 from webtext_prep.urls.urls import host_of
 
 NAMES = ("wayback", "common-crawl")
@@ -148,3 +148,40 @@ class FetchSettings(ArchiveSettings, PageStage):
     def url_seconds(self) -> float:
         """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
         return (self.retries + 1) * self.timeout
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How one of several processes fetches and extracts pages.
+
+    Attributes:
+        settings: of `webtext download`.
+        slots: how many processes of this machine share connections, cores and memory.
+        retry_pass: the number of this pass over the lists, 1 for the first.
+        total_bytes: bytes of pages that may be in memory of all of them, but for `unhindered` pages more in each.
+    """
+
+    settings: FetchSettings
+    slots: int
+    retry_pass: int
+    total_bytes: int = PAGE_BYTES
+
+    @property
+    def connections(self) -> int:
+        """Requests at once."""
+        return max(1, self.settings.concurrency // self.slots)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of pages that may be in memory, but for `unhindered` pages more."""
+        return self.total_bytes // self.slots
+
+    @property
+    def unhindered(self) -> int:
+        """How many pages never wait for memory: as many as fill half of it at their largest."""
+        return max(1, self.page_bytes // 2 // self.settings.max_bytes)
+
+    @property
+    def rounds(self) -> int:
+        """In how many passes over the list a retryable URL is tried; 0 tries none again."""
+        return self.settings.rounds if self.settings.try_again else 0

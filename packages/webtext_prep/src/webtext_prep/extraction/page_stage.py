@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
 from webtext_prep.errors import InputError
+from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.stage import Stage
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def parsers_of(slots: int) -> int:
 @dataclass(frozen=True)
 class PageStage(Stage):
     """A stage that turns pages into documents."""
+
+    shard_folders: ClassVar[tuple[str, ...]] = (*Stage.shard_folders, OUTCOMES)
 
     extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(
         "learned", "what extracts the text of a page: our own by kind of page, or a library"

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -50,13 +51,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parsed).decode
 
 
+@dataclass(eq=False, slots=True)
 class _Page:
     """A page on its way, and who waits for it."""
 
-    __slots__ = ("answer", "body", "head")
-
-    def __init__(self, head: PageHead, body: bytes, answer: asyncio.Future[Parsed]) -> None:
-        self.head, self.body, self.answer = head, body, answer
+    head: PageHead
+    body: bytes
+    answer: asyncio.Future[Parsed]
 
     def end(self, parsed: Parsed) -> None:
         if not self.answer.done():  # else nobody waits for it any more

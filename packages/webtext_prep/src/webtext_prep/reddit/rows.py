@@ -30,20 +30,20 @@ KINDS = (
 )
 
 
-def is_dump(place: Location) -> bool:
+def is_dump(path: Location) -> bool:
     """Whether the name may be that of a dump of submissions: comments (RC_*, *_comments) are left out.
 
     Dumps have no suffix but that of their compression, or that of JSON lines; an uncompressed one without any begins
     with `RS_`.
     """
-    name = bare_name(place).lower()
+    name = bare_name(path).lower()
     stem, dot, suffix = name.rpartition(".")
     stem = stem if dot else name
     if stem.startswith("rc_") or stem.endswith("_comments"):
         return False
     if dot:
         return f".{suffix}" in SUFFIXES
-    return bool(compression_of(place)) or name.startswith("rs_")
+    return bool(compression_of(path)) or name.startswith("rs_")
 
 
 def read_blocks(location: Location, span: tuple[int, int] | None, skip: int) -> Iterator[tuple[bytes, int]]:

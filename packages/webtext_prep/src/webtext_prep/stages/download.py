@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from command_kit import available_cores
 from webtext_prep import storage
-from webtext_prep.crawl.settings import FetchSettings
+from webtext_prep.crawl.settings import Fetching, FetchSettings
 from webtext_prep.crawl.state import (
     EARLIER,
     JOURNALS,
@@ -39,7 +39,7 @@ from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
@@ -87,7 +87,6 @@ class Download(FetchSettings):
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     unit: ClassVar[str] = "URLs"
-    shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     input_kinds: ClassVar[str] = "URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)"
 
     @staticmethod
@@ -150,7 +149,7 @@ class Download(FetchSettings):
         self._say_worst_case(job, limits, retry_pass)
         call = self.fetch_shard
         if due := lists_due(job, tasks, is_due, self):
-            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self.unit, self)
+            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self)
             tasks = [dataclasses.replace(task, reads=(*earlier, *found)) for task in tasks]
             call = self.write_shard
         results = job.map("shards", call, tasks, unit=self.unit, total=total, again=is_due)
@@ -190,7 +189,6 @@ class Download(FetchSettings):
 
     def _say_worst_case(self, job: Run, limits: list[int | None], retry_pass: int) -> None:
         """One line: how long a list of some hundred or thousand URLs may take, and how much memory."""
-        from webtext_prep.crawl.frontier.politeness import Fetching
         from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence
 
         if self.private_addresses == "loopback":
@@ -209,6 +207,8 @@ class Download(FetchSettings):
 
     def _look_back(self, job: Run) -> History:
         """What earlier runs left. If they had other lists, what they fetched is set aside before it is overwritten."""
+        from webtext_prep.crawl.state.snapshots import generations_in, set_aside
+
         history = History.read(job.state)
         lists = storage.stamps(job.inputs)
         if history.version and history.version != self.version:
@@ -219,21 +219,15 @@ class Download(FetchSettings):
             history = History()
         earlier = job.scratch / EARLIER
         if history.lists != lists and (history.lists or self.outputs_in(job.output)):
-            from webtext_prep.crawl.state.snapshots import set_aside
-
             set_aside(job.output, job.scratch / JOURNALS, earlier)
             storage.remove_folder(job.scratch / ROUNDS)
         own = job.state / "scratch" / JOURNALS
         if not job.is_here and any(file.name.endswith(SUFFIX) for file in storage.files_in(own)):
             # An earlier run was at work on this machine: its journals are copied to where nodes find them.
-            from webtext_prep.crawl.state.snapshots import set_aside
-
             set_aside(job.output, own, earlier)
         history.version, history.lists = self.version, lists
         history.write(job.state)
         if storage.is_folder(earlier):
-            from webtext_prep.crawl.state.snapshots import generations_in
-
             tasks = [
                 Task(
                     f"earlier-{generation.folder.name}",
@@ -293,7 +287,6 @@ class Download(FetchSettings):
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: visits that other tasks have left."""
-        from webtext_prep.crawl.frontier.politeness import Fetching
         from webtext_prep.crawl.frontier.rounds import follow
 
         fetching = Fetching(self, context.slots, task.hints["retry_pass"])
@@ -326,7 +319,6 @@ class Download(FetchSettings):
     def _fetch(self, task: Task, context: Context, work: Work, hosts: Hosts | None = None) -> None:
         """Fetch every URL of a list that is left; visits that come to another one than `hosts` are left, too."""
         from webtext_prep.crawl.frontier.fetch_loop import Visiting
-        from webtext_prep.crawl.frontier.politeness import Fetching
         from webtext_prep.crawl.frontier.queues import Visit
 
         fetching = Fetching(self, context.slots, task.hints["retry_pass"])
@@ -336,7 +328,6 @@ class Download(FetchSettings):
 
     def _written(self, task: Task, context: Context, work: Work) -> dict[str, Any]:
         from webtext_prep.crawl.frontier.fetch_loop import write_list
-        from webtext_prep.crawl.frontier.politeness import Fetching
 
         folder = (context.local or context.scratch) / "new" / task.name
         fetching = Fetching(self, context.slots, task.hints["retry_pass"])

@@ -54,6 +54,10 @@ BYTES_A_ROW = 70
 """Of each page in the outcomes, compressed."""
 
 
+def _is_html(path: Location) -> bool:
+    return bare_name(path).lower().endswith(HTML)
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
     """A page on its way, and where it was found.
@@ -96,7 +100,6 @@ class Extract(PageStage):
     unit: ClassVar[str] = "pages"
     input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"
 
-    shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     pages_per_range: ClassVar[int] = 5_000
     """Pages in a range in which a large archive is read: a minute of one core with the slowest extractor."""
 
@@ -107,10 +110,7 @@ class Extract(PageStage):
         """Archives, files of HTML, and files that may lie next to them."""
         return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
 
-    @staticmethod
-    def is_one_document(path: Location) -> bool:
-        """Files of HTML."""
-        return _is_html(path)
+    is_one_document = staticmethod(_is_html)
 
     @staticmethod
     def files_named(given: str) -> list[str]:
@@ -276,10 +276,6 @@ def _is_archive(path: Location) -> bool:
 def _is_text(path: Location) -> bool:
     """Whether the name is that of a WET file, whose texts take no longer to write than to find."""
     return bare_name(path).lower().endswith(".wet")
-
-
-def _is_html(path: Location) -> bool:
-    return bare_name(path).lower().endswith(HTML)
 
 
 def _note_damage(problems: Problems, path: Location, damage: Damage) -> None:

@@ -122,10 +122,7 @@ class Merge(HoldsOut):
         """Files that one of the readers in `documents/records/` reads."""
         return is_raw_file(path)
 
-    @staticmethod
-    def is_one_document(path: Location) -> bool:
-        """Text files."""
-        return is_one_text(path)
+    is_one_document = staticmethod(is_one_text)
 
     def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
         """The data of dataset folders, without what describes it: the splits that were asked for, else to train on."""

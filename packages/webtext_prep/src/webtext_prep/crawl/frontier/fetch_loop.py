@@ -20,9 +20,10 @@ from typing import Any
 
 from webtext_prep import storage
 from webtext_prep.crawl.archives.warc_writing import Answer, is_plain
-from webtext_prep.crawl.frontier.politeness import Crawler, Fetching
-from webtext_prep.crawl.frontier.queues import ANSWERS, Retrieval, Visit
+from webtext_prep.crawl.frontier.politeness import Crawler
+from webtext_prep.crawl.frontier.queues import ANSWERS, Archives, Retrieval, Visit
 from webtext_prep.crawl.http.client import Client, Reply
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database import Entry, UrlSet
 from webtext_prep.crawl.state.database_writer import JournalWriter, Work
 from webtext_prep.crawl.state.page_cache import PageFile, PageReader
@@ -78,7 +79,7 @@ class Visiting:
         self, work: Work, fetching: Fetching, report: Callable[[int], None], hosts: Hosts | None = None
     ) -> None:
         self._work, self._fetching, self._report, self._hosts = work, fetching, report, hosts
-        self._archives = fetching.make_archives()
+        self._archives = Archives(fetching)
         self._done = 0
 
     def fetch(self, visits: Iterator[Visit], folder: Path) -> None:
@@ -223,7 +224,7 @@ def write_list(
     """
     tally = Tally(problems=list(work.journal.notes))
     retryable, gone, archived = (collections.Counter[str]() for _ in range(3))
-    archives, page_bytes = fetching.make_archives(), 0
+    archives, page_bytes = Archives(fetching), 0
     drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
     with contextlib.ExitStack() as stack:
         shards, pages = list(drafts), None

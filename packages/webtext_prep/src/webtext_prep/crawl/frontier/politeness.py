@@ -19,16 +19,14 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from webtext_prep.crawl.frontier.queues import Archives, Host, Queues, Visit
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
 from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
-from webtext_prep.crawl.settings import FetchSettings
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.extraction.page_stage import PAGE_BYTES
 from webtext_prep.urls.urls import Hosts
 
 MAX_REDIRECTS = 5
@@ -60,47 +58,6 @@ Finish = Callable[[Visit, Reply], Awaitable[bool | None]]
 Leave = Callable[[Visit, bool], Awaitable[None]]
 """Is given a visit that another task has to go on with, and whether that has to be one for all hosts: the robots.txt of
 its origin lies at a host which is not its own."""
-
-
-@dataclass(frozen=True)
-class Fetching:
-    """How one of several processes fetches and extracts pages.
-
-    Attributes:
-        settings: of `webtext download`.
-        slots: how many processes of this machine share connections, cores and memory.
-        retry_pass: the number of this pass over the lists, 1 for the first.
-        total_bytes: bytes of pages that may be in memory of all of them, but for `unhindered` pages more in each.
-    """
-
-    settings: FetchSettings
-    slots: int
-    retry_pass: int
-    total_bytes: int = PAGE_BYTES
-
-    @property
-    def connections(self) -> int:
-        """Requests at once."""
-        return max(1, self.settings.concurrency // self.slots)
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of pages that may be in memory, but for `unhindered` pages more."""
-        return self.total_bytes // self.slots
-
-    @property
-    def unhindered(self) -> int:
-        """How many pages never wait for memory: as many as fill half of it at their largest."""
-        return max(1, self.page_bytes // 2 // self.settings.max_bytes)
-
-    @property
-    def rounds(self) -> int:
-        """In how many passes over the list a retryable URL is tried; 0 tries none again."""
-        return self.settings.rounds if self.settings.try_again else 0
-
-    def make_archives(self) -> Archives:
-        """The archives, for one process."""
-        return Archives(self.settings, self.settings.max_bytes, self.rounds)
 
 
 class Crawler:

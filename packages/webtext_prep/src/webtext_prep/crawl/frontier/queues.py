@@ -19,7 +19,7 @@ from typing import Any
 
 from webtext_prep.crawl.archives.captures import Archive, Capture, Request, Search
 from webtext_prep.crawl.http.client import Reply, host_name
-from webtext_prep.crawl.settings import ArchiveSettings
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.page_cache import KEY
 from webtext_prep.extraction.outcomes import is_gone, is_retryable
 
@@ -225,12 +225,7 @@ def _join(host: Host, visit: Visit) -> None:
 
 
 class Archives:
-    """The archives of a download.
-
-    Args:
-        settings: which they are.
-        max_bytes: most bytes of a page.
-        rounds: in how many passes over a list what failed for the moment is tried.
+    """The archives of a download, for one process.
 
     Attributes:
         names: of the archives, in the order in which they are asked.
@@ -238,11 +233,10 @@ class Archives:
         hosts: their hosts, each with the name of its archive.
     """
 
-    def __init__(self, settings: ArchiveSettings, max_bytes: int, rounds: int) -> None:
-        self._archives: dict[str, Archive] = settings.make_archives(max_bytes)
-        self.names = tuple(self._archives)
-        self._rounds = rounds
-        self.pause = settings.archive_pause
+    def __init__(self, fetching: Fetching) -> None:
+        settings, self._rounds = fetching.settings, fetching.rounds
+        self._archives: dict[str, Archive] = settings.make_archives(settings.max_bytes)
+        self.names, self.pause = tuple(self._archives), settings.archive_pause
         self.hosts = {host_name(url): name for name, each in self._archives.items() for url in each.addresses}
 
     def _is_gone(self, row: Mapping[str, Any]) -> bool:

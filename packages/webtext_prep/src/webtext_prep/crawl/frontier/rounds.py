@@ -32,9 +32,9 @@ import msgspec
 
 from webtext_prep import storage
 from webtext_prep.crawl.frontier.fetch_loop import Visiting, is_left, visit_of
-from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS, Fetching
+from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS
 from webtext_prep.crawl.http.client import host_name
-from webtext_prep.crawl.settings import ArchiveSettings
+from webtext_prep.crawl.settings import ArchiveSettings, Fetching
 from webtext_prep.crawl.state import ROUNDS
 from webtext_prep.crawl.state.database import Entry
 from webtext_prep.crawl.state.database_writer import Work, opened
@@ -153,7 +153,7 @@ def lists_due(job: Run, tasks: Sequence[Task], is_due: Callable[[Any], bool], ar
 
 
 def fetch_in_rounds(
-    job: Run, tasks: Sequence[Task], due: Sequence[int], fetch: Call, follow: Call, unit: str, archives: ArchiveSettings
+    job: Run, tasks: Sequence[Task], due: Sequence[int], fetch: Call, follow: Call, archives: ArchiveSettings
 ) -> list[Location]:
     """Have all visits of the lists `due` made; returns the files with what was found by tasks other than a list's own.
 
@@ -163,10 +163,9 @@ def fetch_in_rounds(
         due: numbers of lists.
         fetch: the task of a list, which leaves what leads to the hosts of others.
         follow: the task of a later round.
-        unit: what both report.
         archives: which archives are asked for pages that are gone.
     """
-    folder, parts = job.scratch / ROUNDS, min(PARTS, len(job.inputs))
+    folder, parts, unit = job.scratch / ROUNDS, min(PARTS, len(job.inputs)), job.stage.unit
     hints = dict(tasks[0].hints)
     this_pass = hints["retry_pass"]
     own = [_of_list(job, tasks[number], number, folder, parts) for number in due]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
-from webtext_prep.crawl.frontier.politeness import Fetching
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, KEPT_RULES, MAX_REDIRECTS
 from webtext_prep.crawl.http.client import host_name
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database_writer import WAITING_TEXT
 from webtext_prep.extraction.page_stage import parsers_of
 from webtext_prep.running.preflight import readable

@@ -23,7 +23,7 @@ import re
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
@@ -361,25 +361,16 @@ class Client:
             wait = retry_after(response.headers.get("Retry-After"))
             return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome))
         kind, charset = content_type_of(response.headers.get("Content-Type"))
+        page = Reply(PageOutcome.OK, url, status, charset=charset, headers=response.raw_headers)
         if any_type:
-            body = await read_first(response, limit)
-            return Reply(PageOutcome.OK, url, status, body=body, charset=charset, headers=response.raw_headers)
+            return replace(page, body=await read_first(response, limit))
         if not may_be_page(kind):
             return Reply(PageOutcome.NOT_HTML, url, status)
         body = await read_body(response, limit, reserve)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return Reply(PageOutcome.NOT_HTML, url, status)
-        return Reply(
-            PageOutcome.OK,
-            url,
-            status,
-            body=body,
-            charset=charset,
-            is_html=is_html,
-            reason=response.reason or "",
-            headers=response.raw_headers,
-        )
+        return replace(page, body=body, is_html=is_html, reason=response.reason or "")
 
 
 async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int]) -> Reply:
