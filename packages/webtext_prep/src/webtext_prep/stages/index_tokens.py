@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -189,7 +189,7 @@ class IndexTokens(Previews):
         """Write the documents' URLs; None, and a sentence for the summary, where they can't be known."""
         try:
             sources = tokenized(tokens.prefix)
-            missing = next((file for source in sources for file in source.shards if not storage.is_file(file)), None)
+            missing = next((file for shards, _ in sources for file in shards if not storage.is_file(file)), None)
             if missing is not None:
                 raise InputError(f"{missing} is gone.")
         except InputError as error:
@@ -276,14 +276,9 @@ def _part_of(
 # The documents' URLs
 
 
-@dataclass(frozen=True)
-class Tokenized:
-    """What one run of `webtext tokenize` read: documents in one shuffle, or in the order of the input."""
-
-    shards: tuple[Location, ...]
-    is_shuffled: bool
-    seed: int
-    held_out: Mapping[str, Any]
+Tokenized = tuple[list[Location], dict[str, Any]]
+"""What one run of `webtext tokenize` read: shards, and for their tasks whether they were shuffled, by which seed, and
+which documents were left out."""
 
 
 def tokenized(prefix: Path) -> list[Tokenized]:
@@ -299,8 +294,8 @@ def _tokenized(step: Step) -> Iterator[Tokenized]:
         raise InputError(f"{step.name} is gone, or was made again since.")
     if step.stage == "tokenize":
         settings = step.record["settings"]
-        held_out = held_out_settings(settings)
-        yield Tokenized(tuple(step.input_files()), settings["shuffle"], settings["seed"], held_out)
+        chosen = {name: settings[name] for name in ("shuffle", "seed")}
+        yield step.input_files(), {**chosen, "held_out": held_out_settings(settings)}
     elif step.stage == "merge-tokens" and not step.plain_files:
         for source in step.inputs:
             yield from _tokenized(source)
@@ -310,15 +305,12 @@ def _tokenized(step: Step) -> Iterator[Tokenized]:
 
 def shard_tasks(sources: Sequence[Tokenized], scratch: Location) -> list[Task]:
     """A task for each shard, for `read_urls`."""
-    shards = [(number, source, place) for number, source in enumerate(sources) for place in source.shards]
+    shards = [
+        (place, {"source": number, **options}) for number, (files, options) in enumerate(sources) for place in files
+    ]
     return [
-        Task(
-            f"part-{at:05}",
-            (place,),
-            tuple(scratch / f"urls-{at:05}{kind}" for kind in KINDS),
-            {"source": number, "shuffle": source.is_shuffled, "seed": source.seed, "held_out": source.held_out},
-        )
-        for at, (number, source, place) in enumerate(shards)
+        Task(f"part-{at:05}", (place,), tuple(scratch / f"urls-{at:05}{kind}" for kind in KINDS), options)
+        for at, (place, options) in enumerate(shards)
     ]
 
 

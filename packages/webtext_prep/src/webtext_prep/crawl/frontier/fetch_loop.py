@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.warc_writing import Answer, is_plain
+from webtext_prep.crawl.archives.warc_writing import is_plain
 from webtext_prep.crawl.frontier.politeness import Crawler
 from webtext_prep.crawl.frontier.queues import ANSWERS, Archives, Retrieval, Visit
 from webtext_prep.crawl.http.client import Client, Reply
@@ -197,8 +197,7 @@ class Visiting:
         is_page = reply.outcome == PageOutcome.OK and (retrieval is None or document is not None)
         if self._work.spool is not None and is_page:
             url = visit.asked if is_plain(visit.asked) and (retrieval or not visit.redirects) else reply.url
-            status = reply.status or 200
-            answer = Answer(visit.asked, url, row["fetched_at"], status, reply.reason, reply.headers, reply.body)
+            answer = replace(reply, url=url)
         return Entry(row, document, self._fetching.retry_pass, answer)
 
     @staticmethod

@@ -158,39 +158,32 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes
     decompressor.finish()
 
 
-async def read_body(response: aiohttp.ClientResponse, limit: int, reserve: Reserve) -> bytes:
+async def read_body(
+    response: aiohttp.ClientResponse, limit: int, reserve: Reserve, *, may_be_cut: bool = False
+) -> bytes:
     """The decompressed body.
 
     Args:
         response: whose body to read.
         limit: bytes beyond which it raises TooLargeError, before they are all in memory.
         reserve: awaited with the size of each piece before it is kept.
+        may_be_cut: give the first `limit` bytes instead, or what came of them.
 
     Raises DamagedBodyError and CutShortError as `Decompressor` does.
     """
-    if (response.content_length or 0) > limit:
+    if (response.content_length or 0) > limit and not may_be_cut:
         raise TooLargeError
     pieces: list[bytes] = []
     size = 0
     async for piece, received in _pieces(response):
         size += len(piece)
         # Compressed data of which nothing comes out must not continue forever either.
-        if max(size, received) > limit:
+        if max(size, received) > limit and not may_be_cut:
             raise TooLargeError
         if piece:
             await reserve(len(piece))
             pieces.append(piece)
-    return b"".join(pieces)
-
-
-async def read_first(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The first `limit` bytes of a body, decompressed, or of what came of it."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece, received in _pieces(response):
-        size += len(piece)
-        pieces.append(piece)
-        if max(size, received) >= limit:
+        if max(size, received) >= limit and may_be_cut:
             break
     return b"".join(pieces)[:limit]
 

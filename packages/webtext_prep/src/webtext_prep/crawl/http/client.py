@@ -47,7 +47,6 @@ from webtext_prep.crawl.http.bodies import (
     is_html_page,
     may_be_page,
     read_body,
-    read_first,
 )
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.urls.urls import canonical_host, without_credentials
@@ -363,7 +362,7 @@ class Client:
         kind, charset = content_type_of(response.headers.get("Content-Type"))
         page = Reply(PageOutcome.OK, url, status, charset=charset, headers=response.raw_headers)
         if any_type:
-            return replace(page, body=await read_first(response, limit))
+            return replace(page, body=await read_body(response, limit, reserve, may_be_cut=True))
         if not may_be_page(kind):
             return Reply(PageOutcome.NOT_HTML, url, status)
         body = await read_body(response, limit, reserve)

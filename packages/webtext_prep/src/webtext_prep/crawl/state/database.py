@@ -28,7 +28,7 @@ from webtext_prep.documents.document import Document, decode_document, encode_do
 from webtext_prep.errors import WebtextError
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.archives.warc_writing import Answer
+    from webtext_prep.crawl.http.client import Reply
 
 
 SCHEMA = 1
@@ -87,7 +87,7 @@ class Entry:
     row: dict[str, Any]
     document: Document | None = None
     retry_pass: int = 0
-    answer: Answer | None = None
+    answer: Reply | None = None
     record: bytes | None = None
 
 

@@ -132,7 +132,7 @@ class PageSpool:
         """Entries whose pages have been appended."""
         for entry in entries:
             if entry.answer is not None:
-                entry.row[KEY] = self.add(response_record(entry.answer))
+                entry.row[KEY] = self.add(response_record(entry.answer, entry.row["url"], entry.row["fetched_at"]))
             elif entry.record is not None:
                 entry.row[KEY] = self.add(entry.record)
             yield entry
