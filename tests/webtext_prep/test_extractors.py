@@ -219,7 +219,7 @@ BORDERS = [*range(0xA2), *(code for border in (0xD800, 0xE000, 0xFFFE, 0x10000) 
 
 
 def test_every_character_and_every_reference_is_judged_by_the_rules(monkeypatch):
-    monkeypatch.setattr(decoding, "_SHORT", 0)
+    monkeypatch.setattr(extractors, "_SHORT", 0)
     for code in [*BORDERS, 0x10FFFF]:
         for text in (chr(code), f"é{chr(code)}\n"):
             assert scrub(text) == simply_scrubbed(text), code
