@@ -28,8 +28,8 @@ from webtext_prep.running.tasks import Context
 from webtext_prep.storage.stores.base import Location
 
 SECONDS = 0.25
-"""The longest that a finished record waits before it is written, if the disk keeps up. So often what was written is also
-offered to be kept elsewhere, while nothing new comes, too."""
+"""The longest that a finished record waits before it is written, if the disk keeps up. So often what was written is
+also offered to be kept elsewhere, while nothing new comes, too."""
 BATCH = 256
 """Records in a transaction, about: then its fixed cost is a hundredth of the rest."""
 WAITING_TEXT = 16 << 20
