@@ -126,16 +126,6 @@ def _sums(values: npt.ArrayLike) -> Floats:
     return out
 
 
-def _shifted(values: Floats, by: int) -> Floats:
-    """The value of the block that lies `by` further on; -1 where there is none."""
-    out = np.full(len(values), -1.0)
-    if by > 0:
-        out[:-by] = values[by:]
-    else:
-        out[-by:] = values[:by]
-    return out
-
-
 def _mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]:
     """The number of equal kinds, and the mean of each of `values` over them."""
     _, inverse, counts = np.unique(kinds, return_inverse=True, return_counts=True)
@@ -182,14 +172,10 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
     for text in texts:
         copies.append(seen.get(text, 0))
         seen[text] = copies[-1] + 1
-        if len(text) < 300:
-            own = text.lower()
-            labels.append(own in LABELS)
-            parts = own.split()
-            titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
-        else:
-            labels.append(False)
-            titles.append(0.0)
+        own = text.lower() if len(text) < 300 else ""
+        labels.append(own in LABELS)
+        parts = own.split()
+        titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
     joined = "\n".join(texts).lower()
     begins = _sums([len(text) + 1 for text in texts])
     phrases = np.zeros(len(texts))
@@ -320,8 +306,9 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
         found[f"from {name} prose"] = distance
     # Neighbours.
     for name in ("words", "link share", "tag", "depth"):
+        padded = np.pad(found[name] if number > 2 else np.full(number, -1.0), 2, constant_values=-1.0)
         for by in (-2, -1, 1, 2):
-            found[f"{name} at {by:+d}"] = _shifted(found[name], by) if number > 2 else np.full(number, -1.0)
+            found[f"{name} at {by:+d}"] = padded[2 + by : 2 + by + number]
     for reach in (3, 10):
         low, high = np.maximum(0, np.arange(number) - reach), np.minimum(number, np.arange(number) + reach + 1)
         around_words = w[high] - w[low]

@@ -59,8 +59,8 @@ def text_key(document: Document) -> int:
     return xxhash.xxh3_64_intdigest(document.text.encode("utf-8", "surrogatepass"))
 
 
-def is_held_out(key: int) -> bool:
-    """Whether a text is kept from learning, where there are enough."""
+def is_held_out(key: Any) -> Any:
+    """Whether a text is kept from learning, where there are enough; for one key, or an array of them."""
     return key % HELD_OUT_EVERY == 0
 
 
@@ -179,7 +179,7 @@ class TrainFilter(Stage):
         compiled, half = task.hints["compiled"], len(task.inputs) // 2
         sides = (task.inputs[:half], task.inputs[half:])
         texts = _Encoded.of(sides, self.ngrams, self.bits, context.report, compiled=compiled)
-        learned = ~texts.is_held_out if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
+        learned = ~is_held_out(texts.keys) if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
         targets = texts.is_good[learned].astype(np.float64)
         counts = np.array([len(targets) - targets.sum(), targets.sum()])
         # Both sides weigh the same: a step of the larger one is as much shorter as it has more texts.
@@ -195,7 +195,8 @@ class TrainFilter(Stage):
             speakers.add([document.text for document in documents], compiled=compiled)
         names = dict(zip(("speaks_for", "speaks_against"), speakers.found(), strict=True))
         own = {name: getattr(self, name) for name in ("epochs", "rate", "good_when")}
-        header = {**facts, **own, "texts": texts.digest(), **names}
+        digest = xxhash.xxh3_128_hexdigest(texts.keys.tobytes() + texts.is_good.tobytes())
+        header = {**facts, **own, "texts": digest, **names}
         with storage.create(task.outputs[0]) as file:
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
@@ -301,7 +302,7 @@ class Limits(NamedTuple):
             raise WebtextError(
                 f"train-filter: no {missing} documents to learn from: check --good, --against and --good-when."
             )
-        held_out = [entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0 for entries in chosen]
+        held_out = [is_held_out(entries[:, 0]) for entries in chosen]
         hold_out = all(bool(of.any()) and not bool(of.all()) for of in held_out)
         total = sum(int(entries[:, 1].sum()) for entries in chosen)
         return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])], total)
@@ -347,15 +348,6 @@ class _Encoded(NamedTuple):
         order = np.argsort(np.array(keys, np.uint64), kind="stable")
         starts = (ends - np.concatenate(lengths))[order]
         return cls(np.concatenate(found), starts, ends[order], np.array(keys, np.uint64)[order], np.array(sides)[order])
-
-    @property
-    def is_held_out(self) -> npt.NDArray[np.bool_]:
-        """Which texts are held out, if any."""
-        return self.keys % np.uint64(HELD_OUT_EVERY) == 0
-
-    def digest(self) -> str:
-        """What identifies the texts, and their sides: 32 hexadecimal digits."""
-        return xxhash.xxh3_128_hexdigest(self.keys.tobytes() + self.is_good.tobytes())
 
     def measured(
         self, weights: npt.NDArray[np.float32], chosen: npt.NDArray[np.bool_], *, compiled: bool

@@ -42,13 +42,6 @@ _OTHER_SCHEMA = "is a journal of another version"
 _CREATE = "CREATE TABLE pages (digest BLOB PRIMARY KEY, pass INTEGER, row BLOB, document BLOB, checksum BLOB)"
 
 
-class _Url(msgspec.Struct):
-    url: str
-
-
-_url_of = msgspec.json.Decoder(_Url).decode
-
-
 def url_digest(url: str) -> bytes:
     """16 bytes by which a URL is found."""
     return xxhash.xxh3_128_digest(url.encode("utf-8", "surrogatepass"))
@@ -148,23 +141,13 @@ class Journal:
         Once this returns, they are found again though this process be killed. Raises WebtextError if they can't be
         written (a full disk).
         """
-        self.add_packed(
-            (
-                entry.retry_pass,
-                msgspec.json.encode(entry.row),
-                None if entry.document is None else self._compress(encode_document(entry.document)),
-            )
-            for entry in entries
-        )
-
-    def add_packed(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> None:
-        """Add records as `added_after` gives them, without their numbers. Raises as `add_many` does."""
 
         def values() -> Iterator[tuple[bytes, int, bytes, bytes | None, bytes]]:
-            for retry_pass, row, document in records:
-                digest = url_digest(_url_of(row).url)
+            for entry in entries:
+                digest, row = url_digest(entry.row["url"]), msgspec.json.encode(entry.row)
+                document = None if entry.document is None else self._compress(encode_document(entry.document))
                 self.added_bytes += len(document or b"")
-                yield digest, retry_pass, row, document, _checksum(digest, row, document)
+                yield digest, entry.retry_pass, row, document, _checksum(digest, row, document)
 
         try:
             # Commits at the end of the block, or rolls back what an exception has left half done.

@@ -22,7 +22,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 import xxhash
@@ -214,13 +214,6 @@ _MAGIC = b"webtext journal segment 1\n"
 _CHECKSUM_BYTES = 8
 
 
-class _Record(NamedTuple):
-    retry_pass: int
-    row: bytes
-    document: bytes | None
-    page: bytes | None
-
-
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, bytes | None, bytes | None]]).decode
 
@@ -230,20 +223,16 @@ def segments_in(folder: Location) -> list[Location]:
     return [file for file in storage.files_in(folder) if file.name.endswith(SUFFIX)]
 
 
-def _records(segment: Location) -> Iterator[_Record]:
-    """The records of a segment; none of a damaged one, whose pages are fetched again."""
+def entries_of(segment: Location) -> Iterator[Entry]:
+    """The records of a segment as a journal has them; none of a damaged one, whose pages are fetched again."""
     data = storage.read_bytes(segment)
     begin = len(_MAGIC) + _CHECKSUM_BYTES
     packed = data[begin:]
-    if data[:begin] == _MAGIC + xxhash.xxh3_64_digest(packed):
-        yield from map(_Record._make, _decode(packed))
-
-
-def entries_of(segment: Location) -> Iterator[Entry]:
-    """The records of a segment as a journal has them."""
-    for record in _records(segment):
-        document = None if record.document is None else decode_document(unpacked(record.document))
-        yield Entry(msgspec.json.decode(record.row), document, record.retry_pass, record=record.page)
+    if data[:begin] != _MAGIC + xxhash.xxh3_64_digest(packed):
+        return
+    for retry_pass, row, document, page in _decode(packed):
+        text = None if document is None else decode_document(unpacked(document))
+        yield Entry(msgspec.json.decode(row), text, retry_pass, record=page)
 
 
 class Segments:
@@ -264,18 +253,10 @@ class Segments:
         """Bring what was kept into the working copy, which is new."""
         segments = segments_in(self._folder)
         for segment in segments:
-            records = [self._with_page(record) for record in _records(segment)]
-            self._journal.add_packed((record.retry_pass, record.row, record.document) for record in records)
+            entries = entries_of(segment)
+            self._journal.add_many(entries if self._spool is None else self._spool.saved(entries))
         self._count = len(segments)
         self._last, self._saved_size = self._journal.last, self._size()  # what is kept already
-
-    def _with_page(self, record: _Record) -> _Record:
-        """A record whose row says where its page lies now."""
-        if record.page is None or self._spool is None:
-            return record
-        row = msgspec.json.decode(record.row)
-        row[KEY] = self._spool.add(record.page)
-        return record._replace(row=msgspec.json.encode(row))
 
     def _page_of(self, row: bytes) -> bytes | None:
         return None if self._spool is None else self._spool.read(msgspec.json.decode(row))
@@ -293,7 +274,7 @@ class Segments:
         """Keep what was added since the last time. Raises RetryableError where that can't be written."""
         added = self._journal.added_after(self._last)
         if added:
-            packed = _encode([_Record(*entry[1:], self._page_of(entry[2])) for entry in added])
+            packed = _encode([(*entry[1:], self._page_of(entry[2])) for entry in added])
             place = self._folder / f"{self._count:06}-{secrets.token_hex(4)}{SUFFIX}"
             try:
                 with storage.create(place) as file:
