@@ -203,11 +203,6 @@ def _is_good(number: str | bytes) -> bool:
     return 0xE000 <= code < 0xFFFE or 0x10000 <= code < 0x110000
 
 
-def _without_bad_reference(reference: re.Match[str]) -> str:
-    """The character reference itself, or nothing if no text may hold its character."""
-    return reference[0] if _is_good(reference[1]) else ""
-
-
 def _readable_utf8(html: bytes) -> str | None:
     """`readable` for most pages: UTF-8 with nothing in it to remove; None for the others."""
     data = _with_newlines(html)
@@ -229,7 +224,7 @@ def readable(html: bytes, charset: str | None) -> str:
     if _may_be_utf8(html, _stated_charset(html, charset)) and (found := _readable_utf8(html)) is not None:
         return found
     page = _XML_DECLARATION.sub("", scrub(decode(html, charset)))
-    return _REFERENCE.sub(_without_bad_reference, page) if "&#" in page else page
+    return _REFERENCE.sub(lambda found: found[0] if _is_good(found[1]) else "", page) if "&#" in page else page
 
 
 # Extractors

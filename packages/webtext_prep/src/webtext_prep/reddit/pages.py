@@ -121,12 +121,8 @@ def _without_tracking(query: str) -> str:
     if _TRACKED.search(query):
         parts = [part for part in parts if not _TRACKED.match(part)]
     if len(parts) > 1:
-        parts = sorted(filter(None, parts), key=_name)
+        parts = sorted(filter(None, parts), key=lambda parameter: parameter.partition("=")[0])
     return "&".join(parts)
-
-
-def _name(parameter: str) -> str:
-    return parameter.partition("=")[0]
 
 
 def _escaped(text: str) -> str:

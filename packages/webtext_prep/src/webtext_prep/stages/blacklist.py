@@ -285,7 +285,7 @@ class Blacklist(Stage):
         cutting = {
             number: cutting_task(job.scratch / f"list-{number:05}", path, RUN_BYTES)
             for number, path in enumerate(job.inputs)
-            if not parts[number] and _is_text(path) and sizes[number] > BYTES_PER_STREAM
+            if not parts[number] and sizes[number] > BYTES_PER_STREAM and (is_list_of_lines(path) or is_table(path))
         }
         runs = dict(zip(cutting, job.map("cut", self.cut, list(cutting.values()), unit="bytes"), strict=True))
         tasks = []
@@ -302,10 +302,6 @@ class Blacklist(Stage):
                 pieces = (job.scratch / f"{name}.parts",)
                 tasks.append(Task(name, (place,), pieces, {"shards": shards, **options}))
         return tasks
-
-
-def _is_text(path: Location) -> bool:
-    return is_list_of_lines(path) or is_table(path)
 
 
 def _ranges(path: Location, size: int) -> list[dict[str, Any]]:

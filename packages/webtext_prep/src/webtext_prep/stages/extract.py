@@ -174,7 +174,9 @@ class Extract(PageStage):
 
         None stands for the beginning and for the end.
         """
-        large = [path for path, size in sizes.items() if size > BYTES_PER_RANGE and not _is_text(path)]
+        # The texts of WET files take no longer to write than to find.
+        pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
+        large = [path for path in pages if sizes[path] > BYTES_PER_RANGE]
         tasks = [Task(f"archive-{number:05}", (path,), ()) for number, path in enumerate(large)]
         found = job.map("ranges", self.find_ranges, tasks, unit="bytes", total=sum(sizes[path] for path in large))
         return {
@@ -271,11 +273,6 @@ def _is_archive(path: Location) -> bool:
     """Whether the name is that of a WARC or WET file."""
     compression = path.name[len(bare_name(path)) :].lower()
     return compression in _ARCHIVE_COMPRESSIONS and bare_name(path).lower().endswith(ARCHIVES)
-
-
-def _is_text(path: Location) -> bool:
-    """Whether the name is that of a WET file, whose texts take no longer to write than to find."""
-    return bare_name(path).lower().endswith(".wet")
 
 
 def _note_damage(problems: Problems, path: Location, damage: Damage) -> None:

@@ -42,7 +42,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
-from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
+from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.errors import InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
@@ -152,11 +152,15 @@ class Merge(HoldsOut):
             scratch += int(sample.packed * sample.largest_share)
         return Needs(sample.written, scratch, workers * (PROCESS_BYTES + run) + urls, sample.documents)
 
+    def _reader(self, place: Location) -> RecordReader:
+        reader = reader_of(place)
+        if reader is None:
+            raise InputError(f"{place} has the wrong suffix: here {self.input_kinds} are read.")
+        return reader
+
     def read(self, file: SourceFile, tally: Tally, problems: Problems, shown: object) -> Iterator[Document]:
         """The documents of one file, which messages call `shown`; what can't be read is counted and named."""
-        reader = reader_of(file.location)
-        if reader is None:
-            raise InputError(f"{file.location} has the wrong suffix: here {self.input_kinds} are read.")
+        reader = self._reader(file.location)
         for record in reader.read(file, Keys(self.text_key, self.url_key)):
             tally.read += 1
             document = _within_limits(record)
@@ -199,16 +203,13 @@ class Merge(HoldsOut):
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""
-        place, reader = task.inputs[0], reader_of(task.inputs[0])
-        assert reader is not None
-        size = task.options["run_bytes"]
+        place, size = task.inputs[0], task.options["run_bytes"]
+        reader = self._reader(place)
         return cut_into_runs(task, context, lambda chunks, head: reader.blocks(place, chunks, size, head))
 
     def count(self, task: Task, context: Context) -> int:
         """Task: how many records a part of a file has, by which the records after it are numbered."""
-        reader = reader_of(task.inputs[0])
-        assert reader is not None
-        return reader.count(task.inputs[0], Part(*task.options["part"]))
+        return self._reader(task.inputs[0]).count(task.inputs[0], Part(*task.options["part"]))
 
     def distribute(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each after its key.

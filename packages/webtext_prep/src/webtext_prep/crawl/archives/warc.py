@@ -273,7 +273,7 @@ class ArchiveReader:
         if status is not None and status not in (200, 203):
             return replace(about, outcome=http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
-        if not may_be_page(kind) or _is_robots_file(about.url):
+        if not may_be_page(kind) or urlsplit(about.url).path == "/robots.txt":
             return replace(about, outcome=PageOutcome.NOT_HTML)
         if is_cut and not self._keep_truncated:
             return replace(about, outcome=PageOutcome.TRUNCATED)
@@ -340,10 +340,6 @@ def is_address(url: str) -> bool:
         return bool(urlsplit(url).hostname or url)
     except ValueError:
         return False
-
-
-def _is_robots_file(url: str) -> bool:
-    return urlsplit(url).path == "/robots.txt"
 
 
 def _http_header(record: WarcRecord, name: bytes) -> str | None:

@@ -37,15 +37,13 @@ from webtext_prep.running.tasks import Tally
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import Hosts
 
-_LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")
-_LEFT_OF_GONE = ("date", "answers")
+_LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds", "date", "answers")
 """What the row of a visit that was left says of it under the same names; and `next`, its URL by then."""
 
 
 def left_row(visit: Visit, *, needs_all: bool) -> dict[str, Any]:
     """The row of a visit that another task has to go on with."""
     values = {name: getattr(visit, name) for name in _LEFT}
-    values |= {name: value for name in _LEFT_OF_GONE if (value := getattr(visit, name))}
     if visit.retrieval is not None:  # the search starts over
         values |= {"archive": visit.retrieval.archive, "known": visit.retrieval.known}
     return {"url": visit.asked, "outcome": str(PageOutcome.REDIRECT), "next": visit.url, "all": needs_all, **values}
@@ -58,8 +56,7 @@ def is_left(row: dict[str, Any]) -> bool:
 
 def visit_of(row: dict[str, Any]) -> Visit:
     """The visit that a row of `left_row` says."""
-    names = (*_LEFT, *(name for name in _LEFT_OF_GONE if name in row))
-    visit = Visit(row["url"], row["next"], **{name: row[name] for name in names})
+    visit = Visit(row["url"], row["next"], **{name: row[name] for name in _LEFT if name in row})
     if "archive" in row:
         visit.retrieval = Retrieval(row["archive"], row["known"])
     return visit

@@ -26,7 +26,7 @@ from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rule
 from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
 from webtext_prep.crawl.settings import Fetching
-from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.urls.urls import Hosts
 
 MAX_REDIRECTS = 5
@@ -49,7 +49,6 @@ GIVE_UP_HOST_AFTER = 10
 """URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run; and answers in
 a row by which an archive says that it is asked too much."""
 
-_NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
 _TOO_MUCH = frozenset({429, 503})
 
 
@@ -245,7 +244,7 @@ class Crawler:
         start = time.monotonic()
         reply = await self._fetcher.get(visit.url, **options)
         visit.seconds += time.monotonic() - start - reservation.waited
-        if reply.outcome not in _NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
+        if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
             host.silent = 0
         elif not visit.failures:
             host.silent += 1

@@ -17,19 +17,16 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import xxhash
 import zstandard
 
+from webtext_prep.crawl.http.client import Reply
 from webtext_prep.crawl.state import SUFFIX
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.errors import WebtextError
-
-if TYPE_CHECKING:
-    from webtext_prep.crawl.http.client import Reply
-
 
 SCHEMA = 1
 """Raised when what a journal holds changes; a journal of another schema is set aside."""
