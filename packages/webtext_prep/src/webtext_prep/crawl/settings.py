@@ -49,14 +49,6 @@ class ArchiveSettings:
         "https://index.commoncrawl.org", "where Common Crawl's list of crawls is", metavar="URL"
     )
 
-    def _check_archives(self) -> None:
-        """Raise InputError for a date or an address that is none."""
-        if self.archive_date not in ("", NEWEST) and not timestamp(self.archive_date):
-            raise InputError(f"--archive-date {self.archive_date} is no date: give one such as 2019-04, or {NEWEST}.")
-        for name in ("wayback_address", "common_crawl_address", "common_crawl_index_address"):
-            if not host_of(getattr(self, name)):
-                raise InputError(f"--{name.replace('_', '-')} {getattr(self, name)} is no web address.")
-
     def make_archives(self, max_bytes: int) -> dict[str, Archive]:
         """The archives that are asked, by name, in their order; pages have `max_bytes` at most."""
         from webtext_prep.crawl.archives.common_crawl import CommonCrawl
@@ -130,7 +122,11 @@ class FetchSettings(ArchiveSettings, PageStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_archives()
+        if self.archive_date not in ("", NEWEST) and not timestamp(self.archive_date):
+            raise InputError(f"--archive-date {self.archive_date} is no date: give one such as 2019-04, or {NEWEST}.")
+        for name in ("wayback_address", "common_crawl_address", "common_crawl_index_address"):
+            if not host_of(getattr(self, name)):
+                raise InputError(f"--{name.replace('_', '-')} {getattr(self, name)} is no web address.")
         if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
             raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
         # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.

@@ -125,11 +125,12 @@ class Download(FetchSettings):
     def run(self, job: Run) -> Outcome:
         """Fetch all lists, and write their shards."""
         from webtext_prep.crawl.frontier.rounds import fetch_in_rounds, lists_due
+        from webtext_prep.crawl.state.snapshots import generations_in
 
         history = self._look_back(job)
         retry_pass = history.passes + 1
         limits = self._limits(job)
-        earlier = self._earlier_files(job)
+        earlier = tuple(file for found in generations_in(job.scratch / EARLIER) for file in found.files)
         tasks = []
         for number, (path, limit) in enumerate(zip(job.inputs, limits, strict=False)):
             shard, *dropped = job.shard_outputs(number)
@@ -227,28 +228,13 @@ class Download(FetchSettings):
             set_aside(job.output, own, earlier)
         history.version, history.lists = self.version, lists
         history.write(job.state)
-        if storage.is_folder(earlier):
-            tasks = [
-                Task(
-                    f"earlier-{generation.folder.name}",
-                    tuple(generation.sources),
-                    (generation.index,),
-                    reads=tuple(generation.files),
-                )
-                for generation in generations_in(earlier)
-                if generation.sources
-            ]
-            job.map("index", self.index_earlier, tasks, unit=self.unit)
+        tasks = [
+            Task(f"earlier-{found.folder.name}", tuple(found.sources), (found.index,), reads=tuple(found.files))
+            for found in generations_in(earlier)
+            if found.sources
+        ]
+        job.map("index", self.index_earlier, tasks, unit=self.unit)
         return history
-
-    @staticmethod
-    def _earlier_files(job: Run) -> tuple[Location, ...]:
-        """All that runs over other lists have fetched."""
-        if not storage.is_folder(job.scratch / EARLIER):
-            return ()
-        from webtext_prep.crawl.state.snapshots import generations_in
-
-        return tuple(file for generation in generations_in(job.scratch / EARLIER) for file in generation.files)
 
     def index_earlier(self, task: Task, context: Context) -> int:
         """Task: make what runs over other lists have fetched findable by URL."""

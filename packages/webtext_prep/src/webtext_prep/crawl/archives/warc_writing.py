@@ -78,18 +78,18 @@ def source_record(source: Source, date: str) -> bytes:
     return _packed(record)
 
 
-def info_record(date: str, fields: dict[str, str]) -> bytes:
+def info_record(date: str, user_agent: str) -> bytes:
     """The warcinfo record with which a file begins, compressed."""
+    fields = {
+        "software": f"webtext/{importlib.metadata.version('webtext-gpt2-prep')}",
+        "format": "WARC File Format 1.1",
+        "http-header-user-agent": user_agent,
+    }
     content = "".join(f"{name}: {' '.join(value.split())}\r\n" for name, value in fields.items())
     record = _new(WarcRecordType.warcinfo, date, record_id("warcinfo", content, date))
     record.headers["Content-Type"] = "application/warc-fields"
     record.set_bytes_content(content.encode())
     return _packed(record)
-
-
-def software() -> str:
-    """How this program calls itself in a warcinfo record."""
-    return f"webtext/{importlib.metadata.version('webtext-gpt2-prep')}"
 
 
 def record_id(*parts: str) -> str:

@@ -95,11 +95,8 @@ class Visiting:
         is_new = self._work.journal.is_empty
         with UrlSet() as begun:
             for visit in map(self._where_asked, visits):
-                if not begun.add(visit.asked):
-                    self._count()
-                    continue
                 known = None if is_new else self._work.journal.outcome(visit.asked)
-                if not self._is_due(known):
+                if not begun.add(visit.asked) or not self._is_due(known):
                     self._count()
                     continue
                 if known is not None and is_left(known.row):

@@ -35,7 +35,6 @@ from webtext_prep.crawl.archives.warc_writing import (
     info_record,
     is_plain,
     response_record,
-    software,
     source_record,
 )
 from webtext_prep.crawl.state.database import Entry, Journal, unpacked
@@ -193,12 +192,7 @@ class PageFile:
         So the same pages make the same file.
         """
         if self._offset == 0:
-            fields = {
-                "software": software(),
-                "format": "WARC File Format 1.1",
-                "http-header-user-agent": self._user_agent,
-            }
-            self._write(info_record(date, fields))
+            self._write(info_record(date, self._user_agent))
 
     def _write(self, record: bytes) -> None:
         self._stream.write(record)
