@@ -26,10 +26,10 @@ from webtext_prep.crawl.settings import Fetching, FetchSettings
 from webtext_prep.crawl.state import (
     EARLIER,
     JOURNALS,
+    PAGES_SUFFIX,
     ROUNDS,
     SUFFIX,
     History,
-    page_files_in,
     pages_of,
     retryable_below,
     unasked,
@@ -37,6 +37,7 @@ from webtext_prep.crawl.state import (
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES
@@ -118,7 +119,8 @@ class Download(FetchSettings):
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped, and pages."""
-        return [*super().outputs_in(output), *page_files_in(output)]
+        pages = (file for file in storage.files_in(output / PAGES) if file.name.endswith(PAGES_SUFFIX))
+        return [*super().outputs_in(output), *pages]
 
     # The whole job
 

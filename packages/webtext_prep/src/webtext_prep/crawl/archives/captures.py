@@ -90,10 +90,8 @@ class Archive(Protocol):
     most_requests: ClassVar[int]
     """For a page, without further attempts."""
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where it is asked; the first of them is where a search begins."""
-        ...
+    addresses: tuple[str, ...]
+    """Where it is asked; the first of them is where a search begins."""
 
     def search(self, url: str, date: str) -> Search:
         """Look for the captures of `url` that are the nearest to a date, a `timestamp`; the newest if it is empty."""

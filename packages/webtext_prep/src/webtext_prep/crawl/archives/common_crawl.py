@@ -173,15 +173,11 @@ class CommonCrawl:
 
     def __init__(self, address: str, index_address: str, max_bytes: int) -> None:
         self._address, self._index_address = address.rstrip("/"), index_address.rstrip("/")
+        self.addresses: tuple[str, ...] = (self._address, self._index_address)
         self._max_bytes = max_bytes
         self._crawls: list[tuple[str, str]] = []
         self._indexes: dict[str, ClusterIndex] = {}
         self._pieces, self._blocks = Kept(KEPT_PIECES), Kept(KEPT_BLOCKS)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """See `Archive`."""
-        return (self._address, self._index_address)
 
     def search(self, url: str, date: str) -> Search:
         """See `Archive`."""

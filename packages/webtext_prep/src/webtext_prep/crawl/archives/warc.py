@@ -319,13 +319,8 @@ class ArchiveReader:
             raise OSError("the file is cut off")
         if not record.is_http_parsed:
             return body
-        return decoded(
-            body,
-            _http_header(record, b"transfer-encoding") or "",
-            _http_header(record, b"content-encoding") or "",
-            limit=self._limit,
-            may_be_cut=is_cut,
-        )
+        encodings = (_http_header(record, name) or "" for name in (b"transfer-encoding", b"content-encoding"))
+        return decoded(body, *encodings, limit=self._limit, may_be_cut=is_cut)
 
 
 def _is_blank(stream: ArchiveStream, offset: int) -> bool:

@@ -42,12 +42,8 @@ class Wayback:
 
     def __init__(self, address: str, max_bytes: int) -> None:
         self._address, self._max_bytes = address.rstrip("/"), max_bytes
+        self.addresses: tuple[str, ...] = (self._address,)
         self._replay = re.compile(rf"{re.escape(self._address)}/web/(\d{{14}})(?:[a-z]{{2}}_)?/(.+)", re.DOTALL)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """See `Archive`."""
-        return (self._address,)
 
     def search(self, url: str, date: str) -> Search:
         """See `Archive`."""

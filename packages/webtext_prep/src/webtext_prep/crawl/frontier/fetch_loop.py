@@ -216,7 +216,7 @@ def write_list(
     many pages that are gone which archives were asked; and with `archived`: how many pages came from each.
     """
     tally = Tally(problems=list(work.journal.notes))
-    retryable, gone, archived = (collections.Counter[str]() for _ in range(3))
+    counts = {name: collections.Counter[str]() for name in ("retryable", "gone", "archived")}
     archives, page_bytes = Archives(fetching), 0
     drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
     with contextlib.ExitStack() as stack:
@@ -236,25 +236,20 @@ def write_list(
                 page_bytes += row.get("bytes", 0)
                 documents.write_lines(with_metadata_of(asked, line, PAGE_METADATA) + b"\n", 1)
                 if "archive" in row:
-                    archived[row["archive"]] += 1
+                    counts["archived"][row["archive"]] += 1
                 continue
             tally.drop(asked, row["outcome"])
             if archives.is_due_again(row):
-                retryable[str(row.get("rounds", 0))] += 1
+                counts["retryable"][str(row.get("rounds", 0))] += 1
             if (asked_of := archives.asked_for(row)) is not None:
-                gone[asked_of] += 1
+                counts["gone"][asked_of] += 1
         if pages is not None:
             pages.begin()
         tally.kept = documents.written
     for draft, output in zip(drafts, outputs, strict=True):
         storage.publish(draft, output)
-    return {
-        **tally.as_dict(),
-        "retryable": dict(sorted(retryable.items())),
-        "gone": dict(sorted(gone.items())),
-        "archived": dict(sorted(archived.items())),
-        "page_bytes": page_bytes,
-    }
+    found = {name: dict(sorted(counted.items())) for name, counted in counts.items()}
+    return {**tally.as_dict(), **found, "page_bytes": page_bytes}
 
 
 def _line_of(work: Work, url: str, *, is_first: bool) -> tuple[dict[str, Any], bytes | None]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import write_json
-from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.storage.stores.base import Location
 
@@ -69,8 +68,3 @@ PAGES_SUFFIX = ".warc.gz"
 def pages_of(shard: Location) -> Location:
     """Where the pages of a shard of documents belong: `pages/part-00000.warc.gz`."""
     return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{PAGES_SUFFIX}"
-
-
-def page_files_in(output: Location) -> list[Location]:
-    """The files of pages that an output holds."""
-    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(PAGES_SUFFIX)]

@@ -226,13 +226,8 @@ class Journal:
         (verdict,) = self._writer.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict.replace("\n", " "))
-        damaged = [
-            rowid
-            for rowid, digest, row, document, checksum in self._reader.execute(
-                "SELECT rowid, digest, row, document, checksum FROM pages"
-            )
-            if not _is_sound(digest, row, document, checksum)
-        ]
+        rows = self._reader.execute("SELECT rowid, digest, row, document, checksum FROM pages")
+        damaged = [rowid for rowid, *columns in rows if not _is_sound(*columns)]
         for rowid in damaged:
             self._writer.execute("DELETE FROM pages WHERE rowid = ?", (rowid,))
         if damaged:

@@ -71,21 +71,19 @@ class Generation:
 
     Args:
         folder: where it lies.
+
+    Attributes:
+        index: the file with the index.
     """
 
     def __init__(self, folder: Location) -> None:
-        self.folder = folder
+        self.folder, self.index = folder, folder / INDEX
 
     @property
     def sources(self) -> list[Location]:
         """Journals and segments, whose rows are the newest, and then shards; the index knows them by their position."""
         journals = [file for file in storage.files_in(self.folder) if file.name.endswith((SUFFIX, SEGMENT_SUFFIX))]
         return [*journals, *shards_in(self.folder)]
-
-    @property
-    def index(self) -> Location:
-        """The index."""
-        return self.folder / INDEX
 
     @property
     def files(self) -> list[Location]:
