@@ -91,8 +91,7 @@ class Forest:
 
     def sums(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """The sum of its leaves for each row of features (rows, names)."""
-        found = _sums(rows, self.roots, self.feature, self.threshold, self.below, self.above, self.value)
-        return np.asarray(found)
+        return np.asarray(_sums(rows, self.roots, self.feature, self.threshold, self.below, self.above, self.value))
 
     def probabilities(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """One for each row of features (rows, names): the logistic function of the sum."""

@@ -215,16 +215,11 @@ class TrainFilter(Stage):
         good = job.scratch / "good.npy"
         save_array(good, limits.good)
         options = {"last": limits.last, "hold_out": limits.hold_out}
-        sampling = [
-            Task(
-                name,
-                (path,),
-                tuple(job.scratch / side / f"{name}.jsonl.zst" for side in SIDES),
-                {"of": kind, **options, "good": xxhash.xxh3_64_hexdigest(limits.good.tobytes())},
-                reads=(good,),
-            )
-            for name, path, kind in zip(names, job.inputs, kinds, strict=True)
-        ]
+        options["good"] = xxhash.xxh3_64_hexdigest(limits.good.tobytes())
+        sampling = []
+        for name, path, kind in zip(names, job.inputs, kinds, strict=True):
+            outputs = tuple(job.scratch / side / f"{name}.jsonl.zst" for side in SIDES)
+            sampling.append(Task(name, (path,), outputs, {"of": kind, **options}, reads=(good,)))
         tally = Tally.total(job.map("sample", self.sample, sampling, total=total))
         if not tally.kept:
             return Outcome(tally, [])
@@ -326,13 +321,7 @@ class _Encoded(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        files: Iterable[Iterable[Location]],
-        orders: int,
-        bits: int,
-        report: Callable[[int], None],
-        *,
-        compiled: bool,
+        cls, files: Iterable[Iterable[Location]], orders: int, bits: int, report: Callable[[int], None], compiled: bool
     ) -> _Encoded:
         """The texts in the files of both `SIDES`; `report` gets their number so far."""
         found, lengths, keys, sides = [], [], list[int](), list[bool]()

@@ -234,15 +234,10 @@ class TrainTokenizer(Stage):
         choosing = [Task(name, (path,), (job.scratch / f"{name}.keys.npy",)) for name, path in shards]
         job.map("choose", self.choose, choosing, total=total)
         limits = self._limits(task.outputs[0] for task in choosing)
-        sampling = [
-            Task(
-                name,
-                (path,),
-                tuple(job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS),
-                {"limits": astuple(limits)},
-            )
-            for name, path in shards
-        ]
+        sampling = []
+        for name, path in shards:
+            copies = tuple(job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS)
+            sampling.append(Task(name, (path,), copies, {"limits": astuple(limits)}))
         results = job.map("sample", self.sample, sampling, total=total)
         tally = Tally.total(results)
         if not tally.kept:

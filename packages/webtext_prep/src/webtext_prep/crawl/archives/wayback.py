@@ -82,7 +82,8 @@ class Wayback:
             time = email.utils.parsedate_to_datetime(headers.get(b"memento-datetime", b"").decode("latin-1"))
         if time is None:
             return PageOutcome.NOT_ARCHIVED
-        kind, charset = content_type_of(headers.get(b"content-type", b"").decode("latin-1"))
+        said = headers.get(b"content-type", b"")
+        kind, charset = content_type_of(said.decode("latin-1"))
         if not may_be_page(kind):
             return PageOutcome.NOT_HTML
         try:
@@ -94,13 +95,10 @@ class Wayback:
         is_html = is_html_page(kind, body)
         if len(body) > self._max_bytes or is_html is None:
             return PageOutcome.NOT_HTML if is_html is None else PageOutcome.TOO_LARGE
-        own = [(name[len(_ORIGINAL) :], value) for name, value in headers.items() if name.startswith(_ORIGINAL)]
-        sent = [
-            (b"content-type", headers.get(b"content-type", b"")),
-            *(pair for pair in own if pair[0] != b"content-type"),
-        ]
+        own = ((name.removeprefix(_ORIGINAL), value) for name, value in headers.items() if name.startswith(_ORIGINAL))
+        sent = ((b"content-type", said), *(pair for pair in own if pair[0] != b"content-type"))
         page = Reply(PageOutcome.OK, original, 200, body=body, charset=charset, is_html=is_html, reason="OK",
-                     headers=tuple(sent))  # fmt: skip
+                     headers=sent)  # fmt: skip
         return Capture(strftime(READABLE, time.utctimetuple()), page)
 
 

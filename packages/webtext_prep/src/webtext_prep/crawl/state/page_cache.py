@@ -177,12 +177,8 @@ class PageFile:
         final_url = row.get("final_url")
         metadata = {**asked.metadata, **{key: row[key] for key in CAPTURE if key in row}}
         if final_url is not None or metadata or not is_plain(asked.url):
-            source = Source(asked.url, final_url, metadata)
-            try:
-                self._write(source_record(source, row["fetched_at"]))
-            except UnicodeEncodeError:
-                source = Source(*without_surrogates([asked.url, final_url, metadata]))
-                self._write(source_record(source, row["fetched_at"]))
+            source = Source(*without_surrogates([asked.url, final_url, metadata]))
+            self._write(source_record(source, row["fetched_at"]))
         row[KEY] = _place(self._offset, record)
         self._write(record)
 
