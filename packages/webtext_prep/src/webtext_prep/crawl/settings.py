@@ -17,7 +17,6 @@ NAMES = ("wayback", "common-crawl")
 NEWEST = "newest"
 DATES = ("reddit_first_submitted", "created_utc", "date")
 """The metadata of a list that say when a page was submitted, the first one that is there."""
-SECONDS_AN_HOUR = 3600
 
 
 def _of_archives(default: Any, help: str, **more: Any) -> Any:
@@ -70,7 +69,7 @@ class ArchiveSettings:
     @property
     def archive_pause(self) -> float:
         """Seconds from one request to an archive to the next."""
-        return SECONDS_AN_HOUR / self.archive_requests
+        return 3600 / self.archive_requests
 
     def date_for(self, metadata: Mapping[str, Any]) -> str:
         """The `timestamp` to which the capture of a page is to be the nearest; "" for the newest one."""

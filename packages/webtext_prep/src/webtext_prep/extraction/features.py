@@ -28,14 +28,13 @@ PHRASES = _listed("""
 share this|related articles|related posts|related products|you may also|read next|recommended|affiliate|powered by
 """)
 """What hardly ever stands in the main text."""
-LABELS = frozenset(
-    _listed("""
+_LABELS = _listed("""
 read more|learn more|show more|load more|view all|see all|see more|reply|share|like|quote|report|sign in|log in|login
 sign up|subscribe|next|previous|back to top|add to cart|buy now|shop now|menu|search|home|contact us|about us|download
 click here|get started|copy link|print|follow|edit|close|view more|book a demo|add to wishlist|quick view|permalink
 advertisement
 """)
-)
+LABELS = frozenset(_LABELS)
 """Whole blocks that are there to be clicked."""
 DOCUMENTATION = _listed("""
 sphinx|readthedocs|docusaurus|mkdocs|gitbook|doxygen|mediawiki|highlight|prism

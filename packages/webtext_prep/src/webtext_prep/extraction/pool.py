@@ -16,7 +16,6 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -150,9 +149,7 @@ class ExtractorPool:
         self._clock = self._loop.call_later(TICK_SECONDS, self._look)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
         self._clock.cancel()
         try:

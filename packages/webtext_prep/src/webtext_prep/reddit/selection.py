@@ -27,7 +27,6 @@ from webtext_prep.running.tasks import Problems, Tally, with_reason
 from webtext_prep.storage.stores.base import Location
 
 _PREFIX = re.compile(r"^/?r/", re.IGNORECASE)
-_LIST_SUFFIX = ".txt"
 _FIRST = {len("2015"): "-01-01", len("2015-01"): "-01"}
 """What makes a day of a year or a month: its first."""
 
@@ -81,7 +80,7 @@ class Rules:
 
 def is_list_of_names(name: str) -> bool:
     """Whether a value of `--subreddits` is the path of a list of them."""
-    return name.endswith(_LIST_SUFFIX)
+    return name.endswith(".txt")
 
 
 def subreddit_names(given: Iterable[str]) -> frozenset[str]:

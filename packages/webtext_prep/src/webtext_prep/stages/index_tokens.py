@@ -12,6 +12,7 @@ what they hold is put in order: some 100 bytes of disk and 60 of memory for each
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -335,9 +336,8 @@ def write_urls(task: Task, context: Context) -> tuple[int, int]:
     files = zip(*(task.inputs[kind :: len(KINDS)] for kind in range(len(KINDS))), strict=True)
     shards = [(*about, its) for about, its in zip(task.options["shards"], files, strict=True)]
     with storage.create(task.outputs[0]) as urls:
-        for source in sorted({source for source, _, _ in shards}):
-            own = [(is_shuffled, its) for its_source, is_shuffled, its in shards if its_source == source]
-            for some in _in_order([its for _, its in own], is_shuffled=own[0][0]):
+        for (_, is_shuffled), own in itertools.groupby(shards, lambda shard: shard[:2]):
+            for some in _in_order([its for _, _, its in own], is_shuffled=is_shuffled):
                 found[0] = crc32(b"".join(some), found[0])
                 urls.writelines(some)
                 lengths = np.fromiter(map(len, some), np.uint64, len(some))

@@ -40,7 +40,6 @@ from webtext_prep.documents.folders.raw_files import (
 )
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
-from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
@@ -251,7 +250,13 @@ class Merge(HoldsOut):
         with shard_writer(task, tally) as writer:
             seen = SeenPages()
             for lines in read_partitions(task.inputs, task.options["bucket"]):
-                _add_new(lines, seen, writer, tally)
+                for line in lines[:-1].split(b"\n"):
+                    tally.read += 1
+                    begin = line.index(b"{")
+                    if seen.add(line[:begin]):
+                        writer.write_lines(line[begin:] + b"\n", 1)
+                    else:
+                        tally.drop(decode_document(line[begin:]), "duplicate_url")
                 context.report(tally.read)
         return tally.as_dict()
 
@@ -340,14 +345,3 @@ def _within_limits(record: Record) -> Document | Unreadable:
     ):
         return Unreadable(f"a text of more than {MAX_LINE_BYTES >> 20} MiB", "split it into several")
     return document
-
-
-def _add_new(lines: bytes, seen: SeenPages, writer: DocumentWriter, tally: Tally) -> None:
-    """Write the documents of some lines of a bucket that were not seen before."""
-    for line in lines[:-1].split(b"\n"):
-        tally.read += 1
-        begin = line.index(b"{")
-        if seen.add(line[:begin]):
-            writer.write_lines(line[begin:] + b"\n", 1)
-        else:
-            tally.drop(decode_document(line[begin:]), "duplicate_url")

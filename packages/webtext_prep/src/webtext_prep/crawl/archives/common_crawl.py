@@ -30,7 +30,7 @@ from webtext_prep.crawl.archives.captures import (
     timestamp,
     tried,
 )
-from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
+from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
 from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded, may_be_page
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
@@ -241,7 +241,9 @@ class CommonCrawl:
             data = _unpacked(reply.body, self._max_bytes + HEADER_BYTES)
         except BodyError as error:
             return error.outcome if isinstance(error, TooLargeError) else PageOutcome.DAMAGED
-        found = next(pages_in(data, self._max_bytes), None)
+        entries = (entry for entry, _ in _Held(data, self._max_bytes).pages())
+        pages = (entry.page if isinstance(entry, Damage) else entry for entry in entries)
+        found = next(filter(None, pages), None)
         if found is None or found.page is None:
             return PageOutcome.DAMAGED if found is None or found.outcome == PageOutcome.OK else found.outcome
         if surt(found.url) != key:
@@ -270,14 +272,6 @@ class _Held(ArchiveReader):
 
     def _opened(self) -> BinaryIO:
         return io.BytesIO(self._data)
-
-
-def pages_in(data: bytes, max_bytes: int) -> Iterator[Found]:
-    """The pages in the bytes of an archive, damaged ones with their outcome."""
-    for found, _ in _Held(data, max_bytes).pages():
-        page = found.page if isinstance(found, Damage) else found
-        if page is not None:
-            yield page
 
 
 def _crawls(body: bytes) -> list[tuple[str, str]]:

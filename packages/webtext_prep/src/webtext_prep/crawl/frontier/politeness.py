@@ -22,8 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from webtext_prep.crawl.frontier.queues import Archives, Host, Queues, Visit
-from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
-from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
+from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, MAX_ROBOTS_REDIRECTS, Robots, Rules, rules_of
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
 from webtext_prep.crawl.settings import Fetching
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome

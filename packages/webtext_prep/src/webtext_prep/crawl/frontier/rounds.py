@@ -166,8 +166,7 @@ def fetch_in_rounds(
         archives: which archives are asked for pages that are gone.
     """
     folder, parts, unit = job.scratch / ROUNDS, min(PARTS, len(job.inputs)), job.stage.unit
-    hints = dict(tasks[0].hints)
-    this_pass = hints["retry_pass"]
+    this_pass = tasks[0].hints["retry_pass"]
     own = [_of_list(job, tasks[number], number, folder, parts) for number in due]
     results = job.map("pages", fetch, own, unit=unit, again=lambda result: result["retry_pass"] < this_pass)
     latest, before, found = [task.outputs[0] for task in own], list[Location](), list[Location]()

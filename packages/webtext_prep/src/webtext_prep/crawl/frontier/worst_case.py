@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
-from webtext_prep.crawl.frontier.robots import ATTEMPTS, KEPT_RULES, MAX_REDIRECTS
+from webtext_prep.crawl.frontier.robots import ATTEMPTS, KEPT_RULES, MAX_ROBOTS_REDIRECTS
 from webtext_prep.crawl.http.client import host_name
 from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database_writer import WAITING_TEXT
@@ -83,7 +83,7 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
     requests = hops + settings.retries
     backoff = politeness.BACKOFF_SECONDS * 1.25 * 2**settings.retries
     request_seconds = settings.url_seconds
-    robots_requests = ATTEMPTS * (1 + MAX_REDIRECTS) if settings.robots else 0
+    robots_requests = ATTEMPTS * (1 + MAX_ROBOTS_REDIRECTS) if settings.robots else 0
     robots_seconds = ATTEMPTS * settings.timeout + backoff if settings.robots else 0.0
 
     def queue(urls: int, at_once: int, pause: float) -> float:

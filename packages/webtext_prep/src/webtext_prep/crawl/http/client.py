@@ -33,7 +33,6 @@ from webtext_prep.crawl.http.addresses import (
     BlockedAddressError,
     CheckedResolver,
     NoSuchNameError,
-    OddAddressError,
     PrivateAddresses,
     check_host,
     decoded_host,
@@ -211,7 +210,7 @@ def trusted_authorities() -> ssl.SSLContext:
 def parse_url(url: str, private: PrivateAddresses) -> URL:
     """`url` as it is asked for: without fragment and credentials, its host decoded and checked.
 
-    Raises ValueError if it is not a web address, BlockedAddressError and OddAddressError as `check_host` does.
+    Raises ValueError if it is not a web address, or no valid address; BlockedAddressError as `check_host` does.
     """
     parsed = URL(without_credentials(url)).with_fragment(None)
     if "@" in parsed.raw_authority:
@@ -304,7 +303,7 @@ class Client:
             parsed = parse_url(url, self.private)
         except BlockedAddressError:
             return Reply(PageOutcome.BLOCKED_ADDRESS, url)
-        except (ValueError, OddAddressError):
+        except ValueError:
             return Reply(PageOutcome.MALFORMED_URL, url)
         limit = self.max_bytes if max_bytes is None else max_bytes
         try:

@@ -204,7 +204,6 @@ _MAGIC = b"webtext journal segment 1\n"
 _CHECKSUM_BYTES = 8
 
 
-_encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, bytes | None, bytes | None]]).decode
 
 
@@ -264,7 +263,7 @@ class Segments:
         """Keep what was added since the last time. Raises RetryableError where that can't be written."""
         added = self._journal.added_after(self._last)
         if added:
-            packed = _encode([(*entry[1:], self._page_of(entry[2])) for entry in added])
+            packed = msgspec.msgpack.encode([(*entry[1:], self._page_of(entry[2])) for entry in added])
             place = self._folder / f"{self._count:06}-{secrets.token_hex(4)}{SUFFIX}"
             try:
                 with storage.create(place) as file:
