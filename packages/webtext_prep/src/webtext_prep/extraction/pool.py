@@ -3,7 +3,7 @@
 Some pages are always on their way to each worker, so that none waits for this process; results come one by one. A
 worker that breaks a limit costs the page at which it did: the others that it had go to another worker. Pages wait here
 until there is room; how many bytes of them may wait is for the caller to bound (a download's crawler does, by
-`web.memory`).
+a `ByteBudget`).
 """
 
 from __future__ import annotations

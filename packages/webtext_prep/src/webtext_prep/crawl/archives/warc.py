@@ -3,7 +3,7 @@
 FastWARC finds the records, at some 0.8 GB of pages a second; here it is decided what each is, as a download would with
 the same answer. An archive may hold anything: headers are bounded, a body is read up to the cap on pages, and what lies
 beyond is skipped without being held. FastWARC ends quietly where a file breaks off, which is noticed here, and stops at
-damage, after which reading goes on where `archive_damage` finds a record. A block that has a digest is checked.
+damage, after which reading goes on where `damage.py` finds a record. A block that has a digest is checked.
 """
 
 from __future__ import annotations

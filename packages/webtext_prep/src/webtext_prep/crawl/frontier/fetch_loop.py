@@ -4,7 +4,7 @@ Fetching costs waiting, extracting costs processor time: one event loop fetches,
 writes the journal. When a page was fetched stands in its outcome row only, so that documents depend on pages alone.
 
 A visit that has come to a host of another task is a record like any other: the outcome `redirect`,
-with all that the other task needs to go on. A visit to a page that is gone goes on at an archive (`retrieval.py`).
+with all that the other task needs to go on. A visit to a page that is gone goes on at an archive (`Archives`).
 """
 
 from __future__ import annotations

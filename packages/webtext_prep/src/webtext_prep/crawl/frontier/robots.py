@@ -127,7 +127,7 @@ def parse_rules(body: bytes, agent: str) -> Rules:
 
 
 class Robots:
-    """The rules of the origins met last. `crawling` asks for the files, each in its turn at the host that has it."""
+    """The rules of the origins met last. `Crawler` asks for the files, each in its turn at the host that has it."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Rules] = OrderedDict()

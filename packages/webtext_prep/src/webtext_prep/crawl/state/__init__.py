@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from command_kit import write_json
+from command_kit import parse_json, write_json
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.storage.stores.base import Location
 
@@ -44,7 +43,7 @@ class History:
     @classmethod
     def read(cls, state: Path) -> History:
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return cls(**json.loads((state / "download.json").read_bytes()))
+            return cls(**parse_json((state / "download.json").read_bytes()))
         return cls()
 
     def write(self, state: Path) -> None:
