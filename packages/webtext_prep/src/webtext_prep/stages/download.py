@@ -235,7 +235,8 @@ class Download(FetchSettings):
             for found in generations_in(earlier)
             if found.sources
         ]
-        job.map("index", self.index_earlier, tasks, unit=self.unit)
+        if tasks:
+            job.map("index", self.index_earlier, tasks, unit=self.unit)
         return history
 
     def index_earlier(self, task: Task, context: Context) -> int:
