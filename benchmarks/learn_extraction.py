@@ -22,7 +22,7 @@ import numpy.typing as npt
 import webtext_prep.extraction as extraction
 from extraction_pages import FOLDS, ReviewedPage, match, reviewed_pages, words_of
 from webtext_prep.extraction.blocks import Blocks, blocks_of
-from webtext_prep.extraction.decoding import readable, title_of
+from webtext_prep.extraction.extractors import readable, title_of
 from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.learned import Parameters, written
 

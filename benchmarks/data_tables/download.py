@@ -22,13 +22,14 @@ import measuring
 from command_kit.progress import spoken_duration
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
-from webtext_prep.crawl.frontier import fetch_loop
 from webtext_prep.crawl.frontier.fetch_loop import Visiting, write_list
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, worst_case
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database import Entry, Journal
 from webtext_prep.crawl.state.database_writer import Work
 from webtext_prep.documents.document import Document
+from webtext_prep.extraction import pool as pool_module
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
 from webtext_prep.extraction.workers import Parsed
 from webtext_prep.stages.blacklist import BYTES_PER_SHARD
@@ -97,20 +98,20 @@ def _fetching(count: int, folder: Path) -> Iterator[Row]:
 
     def ours() -> None:
         with Journal(folder / f"{next(numbers)}.sqlite") as journal:
-            visiting = Visiting(Work(journal), stage._fetching(1, 1), lambda done: None)
+            visiting = Visiting(Work(journal), Fetching(stage, 1, 1), lambda done: None)
             visiting.fetch((Visit(url, url) for url in urls), folder)
             assert len(journal) == count
 
     with serving([body.encode()], folder / "small") as address:
         urls = [f"{address}/{number}" for number in range(count)]
         yield rate_of("aiohttp alone", lambda: asyncio.run(_fetch_plainly(urls)), count, unit="pages")
-        real = fetch_loop.ExtractorPool
-        fetch_loop.ExtractorPool = _NoExtractor  # type: ignore[assignment, misc]
+        real = pool_module.ExtractorPool
+        pool_module.ExtractorPool = _NoExtractor  # type: ignore[assignment, misc]
         try:
             note = "robots.txt, limits, politeness and journal included"
             yield rate_of("ours: fetching alone", ours, count, unit="pages", goal=GOAL, note=note)
         finally:
-            fetch_loop.ExtractorPool = real  # type: ignore[misc]
+            pool_module.ExtractorPool = real  # type: ignore[misc]
 
 
 # The whole stage
@@ -224,7 +225,7 @@ def _writing(count: int, folder: Path) -> Row:
         outputs = [folder / "written.jsonl.zst", folder / "outcomes.jsonl.zst"]
         row = rate_of(
             "ours: writing a shard from its journal",
-            lambda: write_list(listed, Work(journal), outputs, folder / "new", stage._fetching(1, 1)),
+            lambda: write_list(listed, Work(journal), outputs, folder / "new", Fetching(stage, 1, 1)),
             count,
         )
     assert row.rate is not None
@@ -250,7 +251,7 @@ def _hostile(count: int, folder: Path) -> Row:
         place = ("--input", folder / "hostile.txt", "--output", folder / "hostile", "--extractor", "resiliparse")
         used = webtext("download", *place, "--delay", "0", *flags, "--allow-private-addresses", "loopback")
     stage = Download(delay=0.0, **limits)  # type: ignore[arg-type]
-    worst = worst_case(stage._fetching(1, 1), Lists.count(urls))
+    worst = worst_case(Fetching(stage, 1, 1), Lists.count(urls))
     return Row(
         f"ours: {count} pages that use up every limit", peak=used.peak,
         note=f"in {used.wall:.0f} s and {used.cpu:.0f} s of CPU; at most {spoken_duration(worst.seconds)} and "

@@ -16,8 +16,9 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from data_tables import extraction
 from measuring import Row, documents, webtext
-from webtext_prep.crawl.archives.warc_writing import Answer, response_record
-from webtext_prep.extraction import decoding, extractors
+from webtext_prep.crawl.archives.warc_writing import response_record
+from webtext_prep.crawl.http.client import Reply
+from webtext_prep.extraction import extractors
 
 TITLE = "extract: a WARC file of pages of 105 kB with 8 kB of text, and a WET file of such texts"
 PEERS = ("fastwarc", "resiliparse", "trafilatura", "warcio")
@@ -30,7 +31,7 @@ HTML = ((b"Content-Type", b"text/html"),)
 def rows(quick: bool, folder: Path) -> Iterator[Row]:
     """Reading alone, then each extractor beside its loop, saving, and texts."""
     found = extraction.pages(20 if quick else 300)
-    packed = [response_record(_answer(number, page)) for number, page in enumerate(found)]
+    packed = [_record(number, page) for number, page in enumerate(found)]
     big, small = folder / "big.warc.gz", folder / "small.warc.gz"
     repeats = 2 if quick else 10
     big.write_bytes(b"".join(packed * repeats))
@@ -46,7 +47,7 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
         extractors.warm_up(name)
         alone = extraction._alone(name)
         loop = _loop(
-            f"FastWARC and {name}, a loop", part, lambda body, call=alone: call(decoding.decode(body)), count, size
+            f"FastWARC and {name}, a loop", part, lambda body, call=alone: call(extractors.decode(body)), count, size
         )
         yield loop
         assert loop.rate is not None
@@ -54,9 +55,9 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
     yield _texts(quick, folder)
 
 
-def _answer(number: int, body: bytes) -> Answer:
+def _record(number: int, body: bytes) -> bytes:
     url = f"http://site-{number % 97}.example/{number}"
-    return Answer(url, url, DATE, 200, "OK", HTML, body)
+    return response_record(Reply("ok", url, 200, body=body, reason="OK", headers=HTML), url, DATE)
 
 
 def _loop(what: str, path: Path, call: Callable[[bytes], Any], count: int, size: int) -> Row:
@@ -74,9 +75,9 @@ def _saving(found: list[bytes]) -> Row:
     for _ in range(3):
         start = time.process_time()
         for number, page in enumerate(found):
-            response_record(_answer(number, page))
+            _record(number, page)
         best = min(best, time.process_time() - start)
-    share = sum(map(len, (response_record(_answer(0, page)) for page in found))) / sum(map(len, found))
+    share = sum(map(len, (_record(0, page) for page in found))) / sum(map(len, found))
     note = f"what `download --save-pages` costs; {share:.0%} of the pages' bytes"
     return Row("ours: a page to its record", len(found) / best, "pages", sum(map(len, found)) / best / 1e6, note=note)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from data_tables import download
 from measuring import Row, run_command
-from webtext_prep.extraction import decoding, extractors
+from webtext_prep.extraction import extractors
 from webtext_prep.extraction.workers import PageHead, extract_page
 
 TITLE = "extraction: pages of 105 kB with 8 kB of text, some with \\r\\n or in windows-1252"
@@ -29,10 +29,11 @@ POOL = """
 import asyncio, sys
 from pathlib import Path
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.extraction.workers import Limits
 
 async def run(folder, rounds):
     pages = [path.read_bytes() for path in sorted(Path(folder).glob("*.html"))]
-    async with ExtractorPool("resiliparse", workers=2, seconds=60, memory=1024, folder=folder) as pool:
+    async with ExtractorPool(Limits("resiliparse", (), 60, 1024, folder), 2) as pool:
         for _ in range(rounds):
             await asyncio.gather(*(pool.extract(page, "http://example.com/page", None) for page in pages))
 
@@ -106,7 +107,11 @@ def _in_turn(works: Sequence[Callable[[bytes], Any]], found: Sequence[bytes], re
 def _extractor(name: str, found: Sequence[bytes], repeats: int) -> Iterator[Row]:
     extractors.warm_up(name)
     alone = _alone(name)
-    works = [decoding.decode, lambda page: alone(decoding.decode(page)), lambda page: extract_page(name, HEAD, page)]
+    works = [
+        extractors.decode,
+        lambda page: alone(extractors.decode(page)),
+        lambda page: extract_page(name, HEAD, page),
+    ]
     decoded, both, ours = _in_turn(works, found, repeats)
     library = both - decoded
     size = sum(map(len, found)) / 1e6

@@ -9,7 +9,7 @@ from command_kit import parse_json
 
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 OWN_MESSAGES = {
-    "command.py", "errors.py", "history.py", "lease.py", "lineage.py", "processes.py",
+    "command.py", "errors.py", "lease.py", "lineage.py", "processes.py",
     "profiling.py", "ray.py", "rounds.py", "runner.py", "slurm_job.py",
     "staging.py", "train_tokenizer.py", "why.py", "worker.py",
 }  # fmt: skip

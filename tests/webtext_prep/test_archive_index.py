@@ -6,13 +6,12 @@ import random
 
 import pytest
 
-from webtext_prep.crawl.archives import cluster_index
+from webtext_prep.crawl.archives import common_crawl
 from webtext_prep.crawl.archives.captures import Request, nearest, timestamp
-from webtext_prep.crawl.archives.cluster_index import Block, ClusterIndex, Pieces
-from webtext_prep.crawl.archives.common_crawl import CommonCrawl
-from webtext_prep.crawl.archives.settings import ArchiveSettings
+from webtext_prep.crawl.archives.common_crawl import Block, ClusterIndex, CommonCrawl, Kept
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.urls.surt import surt
+from webtext_prep.crawl.settings import ArchiveSettings
+from webtext_prep.urls.urls import surt
 
 
 @pytest.mark.parametrize(
@@ -75,28 +74,27 @@ def looked_up(index: ClusterIndex, data: bytes, key: bytes) -> tuple[list[Block]
             request = search.send(reply)
         except StopIteration as end:
             return end.value, requests
-        assert request.most == request.span[1] <= cluster_index.PIECE_BYTES + cluster_index.OVERLAP_BYTES + 1
+        assert request.most == request.span[1] <= common_crawl.PIECE_BYTES + common_crawl.OVERLAP_BYTES + 1
         reply, requests = answer(data, request), requests + 1
 
 
 @pytest.mark.parametrize("piece", [150, 151, 160, 1 << 20])
 def test_every_key_is_found_in_its_block_however_the_file_is_cut(monkeypatch, piece):
     """Against all lines at once; several blocks that begin with one URL, keys before the first and after the last."""
-    monkeypatch.setattr(cluster_index, "PIECE_BYTES", piece)
-    monkeypatch.setattr(cluster_index, "OVERLAP_BYTES", 140)
-    monkeypatch.setattr(cluster_index, "KEPT_PIECES", 3)
+    monkeypatch.setattr(common_crawl, "PIECE_BYTES", piece)
+    monkeypatch.setattr(common_crawl, "OVERLAP_BYTES", 140)
     draw = random.Random(1)
     names = sorted({f"org,{draw.choice('abc')}{draw.randrange(300)})/{'x' * draw.randrange(20)}" for _ in range(120)})
     keys = sorted([f"{name} 2019" for name in names[::2]] + [f"{names[10]} 20{n}" for n in (20, 21)])
     rows = [f"{key}\tcdx-00000.gz\t{n * 100}\t100\t{n}\n".encode() for n, key in enumerate(keys)]
-    data, index = b"".join(rows), ClusterIndex("http://x/cluster.idx", Pieces())
+    data, index = b"".join(rows), ClusterIndex("http://x/cluster.idx", Kept(3))
     most = 0
     for name in ["aaa)/", *names, "zzz)/"]:
         key = f"{name} ".encode()
         before = [n for n, line in enumerate(rows) if line < key][-1:]
         expected = [*before, *(n for n, line in enumerate(rows) if line.startswith(key))]
         found, requests = looked_up(index, data, key)
-        assert found == [Block("cdx-00000.gz", n * 100, 100) for n in expected[: cluster_index.MOST_BLOCKS]]
+        assert found == [Block("cdx-00000.gz", n * 100, 100) for n in expected[: common_crawl.MOST_BLOCKS]]
         most = max(most, requests)
     assert most <= 8
     assert looked_up(index, data, b"org,") and looked_up(index, data, b"aaa")[1] <= 1
@@ -115,12 +113,12 @@ def test_every_key_is_found_in_its_block_however_the_file_is_cut(monkeypatch, pi
     ],
 )
 def test_an_index_that_is_empty_or_nonsense_says_nothing(data, expected):
-    assert looked_up(ClusterIndex("http://x/cluster.idx", Pieces()), data, b"org,a)/ ")[0] == expected
+    assert looked_up(ClusterIndex("http://x/cluster.idx", Kept(3)), data, b"org,a)/ ")[0] == expected
 
 
 def test_a_server_that_sends_another_part_or_no_size_is_not_believed():
     for headers, body in [((), b"a"), (((b"Content-Range", b"bytes 0-0/900"),), b"a")]:
-        search = ClusterIndex("http://x/cluster.idx", Pieces()).find(b"org,a)/ ")
+        search = ClusterIndex("http://x/cluster.idx", Kept(3)).find(b"org,a)/ ")
         next(search)
         with pytest.raises(StopIteration) as end:
             search.send(Reply("ok", "", 206, body=body, headers=headers))

@@ -18,7 +18,7 @@ from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
 from command_kit import UsageError
 from webtext_prep import cli
-from webtext_prep.crawl.archives import cluster_index
+from webtext_prep.crawl.archives import common_crawl
 from webtext_prep.crawl.frontier import politeness, rounds
 from webtext_prep.crawl.state.page_cache import PageReader
 from webtext_prep.documents.document import Document
@@ -40,8 +40,8 @@ WORDS = "This is a sentence of the page that was there, long enough for anybody 
 def archives(monkeypatch):
     monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.01)
     monkeypatch.setattr(politeness, "ARCHIVE_PAUSE", 0.05)
-    monkeypatch.setattr(cluster_index, "PIECE_BYTES", 300)
-    monkeypatch.setattr(cluster_index, "OVERLAP_BYTES", 200)
+    monkeypatch.setattr(common_crawl, "PIECE_BYTES", 300)
+    monkeypatch.setattr(common_crawl, "OVERLAP_BYTES", 200)
     found = WebArchives()
     yield found
     found.stop()

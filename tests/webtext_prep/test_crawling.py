@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+import types
 from collections.abc import Callable
 
 import pytest
+from crawls import crawl_with
 
 from webtext_prep.crawl.frontier import politeness
-from webtext_prep.crawl.frontier.politeness import Crawler
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.http.client import Reply
 
@@ -33,15 +34,7 @@ def crawl(client: ScriptedClient, urls: list[str], **settings: object) -> dict[s
     async def finish(visit: Visit, reply: Reply) -> None:
         outcomes[visit.asked] = reply.outcome
 
-    options = {
-        "concurrency": 1,
-        "per_host": 1,
-        "delay": 0.0,
-        "retries": 1,
-        "obey_robots": False,
-        "page_bytes": 1 << 20,
-    } | settings
-    asyncio.run(Crawler(client, finish, **options).run(iter(urls)))
+    crawl_with(client, urls, finish, **({"concurrency": 1, "page_bytes": 1 << 20} | settings))
     return outcomes
 
 
@@ -93,15 +86,7 @@ def test_pages_that_wait_for_a_parser_hold_back_the_reading_of_others():
         held -= page
 
     urls = [f"http://host{n}.org/" for n in range(60)]
-    settings = {
-        "concurrency": 50,
-        "per_host": 1,
-        "delay": 0.0,
-        "retries": 0,
-        "obey_robots": False,
-        "page_bytes": 10_000,
-    }
-    asyncio.run(Crawler(Pages(), finish, **settings).run(iter(urls)))
+    crawl_with(Pages(), urls, finish, concurrency=50, retries=0, page_bytes=10_000)
     assert sorted(finished) == sorted(urls)
     assert 2 * page <= most <= 10_000 + page
 
@@ -129,7 +114,7 @@ def test_a_crawl_delay_that_our_own_pause_keeps_leaves_a_host_its_connections(as
             running -= 1
             return Reply("ok", url, 200)
 
-    settings = {"concurrency": 8, "per_host": 4, "delay": 0.01, "obey_robots": True}
+    settings = {"concurrency": 8, "per_host": 4, "delay": 0.01, "robots": True}
     urls = [f"http://a.org/{number}" for number in range(5)]
     assert set(crawl(Pages(), urls, **settings).values()) == {"ok"}
     assert most == at_once
@@ -157,8 +142,7 @@ def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
     async def finish(visit, reply):
         pass
 
-    settings = {"concurrency": 5, "per_host": 1, "delay": 0.0, "retries": 0, "obey_robots": False, "page_bytes": 1}
-    asyncio.run(Crawler(Pages(), finish, **settings).run(urls()))
+    crawl_with(Pages(), urls(), finish, concurrency=5, retries=0, page_bytes=1)
     assert len(read_at_request) == read == 500
     assert read_at_request[0] <= 20
 
@@ -185,7 +169,7 @@ def test_a_robots_txt_that_is_elsewhere_waits_for_its_turn_there():
             return Reply("ok", url, 200, body=b"User-agent: *\nDisallow: /private")
 
     urls = [f"http://{host}.org/{name}" for name in ("private", *"abcd") for host in ("busy", "one")]
-    found = crawl(Hosts(), urls, concurrency=9, obey_robots=True)
+    found = crawl(Hosts(), urls, concurrency=9, robots=True)
     assert found == {url: "robots" if "private" in url else "ok" for url in urls}
     assert most == {"busy.org": 1, "one.org": 1}
 
@@ -204,7 +188,12 @@ def test_hosts_of_others_are_asked_for_nothing_and_its_own_rest_before_the_end()
         }
     )
     urls = ["http://x.org/", "http://mine.org/a", "http://also-mine.org/b", "http://also-mine.org/c"]
-    options = {"owns": lambda host: "mine" in host, "leave": leave, "obey_robots": True, "delay": 0.2}
+    options = {
+        "hosts": types.SimpleNamespace(owns=lambda host: "mine" in host),
+        "leave": leave,
+        "robots": True,
+        "delay": 0.2,
+    }
     begin = time.monotonic()
     assert crawl(client, urls, **options) == {}
     assert time.monotonic() - begin >= 2 * 0.2  # after mine.org's robots.txt, and after its page

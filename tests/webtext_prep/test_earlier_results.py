@@ -9,7 +9,7 @@ import pytest
 
 from webtext_prep.crawl.state import snapshots
 from webtext_prep.crawl.state.database import Entry, Journal, journal_path
-from webtext_prep.crawl.state.snapshots import Generation, carry_over, generations_in, key_of, set_aside, sorted_keys
+from webtext_prep.crawl.state.snapshots import Generation, carry_over, generations_in, key_of, set_aside
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.extraction.outcomes import OUTCOMES
@@ -72,7 +72,7 @@ def test_only_the_shards_that_hold_a_url_of_the_list_are_read(tmp_path, make_gen
     assert found[urls[7]] == Entry(
         {"url": urls[7], "outcome": "ok", "rounds": 1}, Document(urls[7], f"text of {urls[7]}", {"title": urls[7]})
     )
-    assert [source.name for source in generation.sources_with(sorted_keys(urls))] == [
+    assert [source.name for source in generation.sources_with(np.sort(np.fromiter(map(key_of, urls), np.uint64)))] == [
         f"part-{number:05}.jsonl.zst" for number in range(40)
     ]
 

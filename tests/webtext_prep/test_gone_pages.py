@@ -2,7 +2,7 @@
 
 import pytest
 
-from webtext_prep.extraction.gone_pages import FEW_CHARACTERS, gone_outcome
+from webtext_prep.extraction.pages import FEW_CHARACTERS, gone_outcome
 
 LONG = "Some text of an article that goes on. " * 20
 assert len(LONG) > FEW_CHARACTERS

@@ -1,24 +1,22 @@
 """Servers that use up every limit: a download of them ends within the time and memory that it states beforehand."""
 
-import asyncio
 import collections
 import contextlib
 import time
 
 import pytest
+from crawls import crawl_with
 from hostile_server import KINDS, HostileServer
 
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
 from webtext_prep.crawl.frontier.fetch_loop import Visiting
-from webtext_prep.crawl.frontier.politeness import Crawler
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence, worst_case
-from webtext_prep.crawl.http import client
-from webtext_prep.crawl.http.client import ByteBudget, Reply
+from webtext_prep.crawl.http.client import ByteBudget, Reply, Reservation
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database import Journal
 from webtext_prep.crawl.state.database_writer import Work
-from webtext_prep.stages import download as download_stage
 from webtext_prep.stages.download import Download
 
 
@@ -26,14 +24,14 @@ from webtext_prep.stages.download import Download
 def most_held(monkeypatch):
     """The most bytes of pages that were in memory, as a list of one number."""
     most = [0]
-    take = ByteBudget._try_take
+    take = Reservation.try_grow
 
-    def noted(self, reservation, size):
-        taken = take(self, reservation, size)
-        most[0] = max(most[0], self.held)
+    def noted(self, size):
+        taken = take(self, size)
+        most[0] = max(most[0], self.budget.held)
         return taken
 
-    monkeypatch.setattr(client.ByteBudget, "_try_take", noted)
+    monkeypatch.setattr(Reservation, "try_grow", noted)
     return most
 
 
@@ -41,12 +39,11 @@ def test_a_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_path,
     """180 hostile URLs were not finished after 200 s, and nothing said how long they could take."""
     monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.01)
     monkeypatch.setattr(politeness, "GIVE_UP_HOST_AFTER", 1_000_000)  # or all but the first ten would cost nothing
-    monkeypatch.setattr(download_stage, "PAGE_BYTES", 500_000)
     stage = Download(
         extractor="resiliparse", allow_private_addresses="loopback", delay=0.0, per_host=50, concurrency=64,
         timeout=0.25, retries=1, max_bytes=100_000, extract_timeout=1.0,
     )  # fmt: skip
-    fetching = stage._fetching(1, 1)
+    fetching = Fetching(stage, 1, 1, 500_000)
     with HostileServer() as server, Journal(tmp_path / "pages.sqlite") as journal:
         urls = list(server.urls(100))
         worst = worst_case(fetching, Lists.count(urls))
@@ -66,7 +63,7 @@ def test_a_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_path,
     assert not any("ok" in found for found in outcomes.values()) and outcomes.keys() >= KINDS.keys()
     assert all(row["attempts"] <= 1 + politeness.MAX_REDIRECTS + stage.retries for row in rows)
     assert seconds < worst.seconds
-    assert 0 < most_held[0] <= fetching.page_bytes + fetching.unhindered * fetching.max_bytes < worst.bytes
+    assert 0 < most_held[0] <= fetching.page_bytes + fetching.unhindered * stage.max_bytes < worst.bytes
 
 
 class Slow:
@@ -95,11 +92,7 @@ def visit(client, **settings):
     async def finish(visit, reply):
         found.append((reply.outcome, visit.attempts))
 
-    async def run():
-        options = {"concurrency": 1, "per_host": 1, "delay": 0.0, "obey_robots": False, "page_bytes": 1} | settings
-        await Crawler(client, finish, **options).run(iter(["http://a.org/"]))
-
-    asyncio.run(run())
+    crawl_with(client, ["http://a.org/"], finish, concurrency=1, page_bytes=1, **settings)
     return found[0]
 
 
@@ -107,10 +100,10 @@ def test_all_requests_of_a_url_share_one_limit_of_time(monkeypatch):
     """Each of six hops had three attempts of the whole time limit: a URL could take six minutes by default."""
     monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.0)
     client = Slow(monkeypatch, seconds=20.0, location="http://b.org/")
-    assert visit(client, retries=2, seconds=50.0) == ("timeout", 3)
+    assert visit(client, retries=2, timeout=50.0 / 3) == ("timeout", 3)
     assert client.given == [50.0, 30.0, 10.0] and client.now == 50.0
     client = Slow(monkeypatch, seconds=20.0)
-    assert visit(client, retries=9, seconds=60.0) == ("http_503", 3)
+    assert visit(client, retries=9, timeout=6.0) == ("http_503", 3)
 
 
 def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch):
@@ -127,7 +120,7 @@ def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch
 def test_a_robots_txt_with_all_its_redirects_has_one_limit_of_time(monkeypatch):
     monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.0)
     client = Slow(monkeypatch, seconds=20.0, location="/robots.txt")
-    assert visit(client, obey_robots=True, retries=0, robots_seconds=50.0) == ("timeout", 0)
+    assert visit(client, robots=True, retries=0, timeout=50.0) == ("timeout", 0)
     assert client.given == [50.0, 30.0, 10.0] * 2
 
 
@@ -141,7 +134,7 @@ def test_senders_that_fill_the_memory_and_then_dawdle_are_not_read_one_after_the
 
 def test_the_bounds_grow_with_every_limit_and_are_said_in_one_line(webtext, tmp_path):
     def bounds(lists, **settings):
-        return worst_case(Download(**settings)._fetching(1, 1), lists)
+        return worst_case(Fetching(Download(**settings), 1, 1), lists)
 
     lists = Lists.count([f"http://{n % 9}.example.org/{n}" for n in range(200)] + ["no url"])
     assert lists == Lists(201, 23)
@@ -154,9 +147,9 @@ def test_the_bounds_grow_with_every_limit_and_are_said_in_one_line(webtext, tmp_
         assert bounds(lists, **more).seconds > usual.seconds, more
     assert bounds(lists, extract_memory=2048).bytes > usual.bytes
     assert bounds(Lists(201, 201)).seconds > usual.seconds and bounds(Lists(2000, 23)).seconds > usual.seconds
-    both = for_all(Download()._fetching(2, 1), [lists, lists], 2)
+    both = for_all(Fetching(Download(), 2, 1), [lists, lists], 2)
     assert both.bytes > usual.bytes
-    assert for_all(Download()._fetching(1, 1), [lists, lists], 1).seconds >= 2 * usual.seconds
+    assert for_all(Fetching(Download(), 1, 1), [lists, lists], 1).seconds >= 2 * usual.seconds
     assert sentence([lists], usual).startswith("201 URLs, at most 23 at one host, whatever the servers do: at worst ")
     assert [spoken_duration(found) for found in (0.1, 99.5, 100, 5999, 6000, 400_000)] == [
         "1 s", "100 s", "2 min", "100 min", "1.7 h", "5 days"

@@ -40,7 +40,7 @@ def full(path):
 def found(path) -> tuple[set[str], list[str]]:
     with Journal(path) as journal:
         documents = {found.row["url"]: found.document for found in journal.entries()}
-        assert documents == {url: entry(url).document for url in journal.urls()}
+        assert documents == {row["url"]: entry(row["url"]).document for row in journal.rows()}
         return set(documents), journal.notes
 
 
@@ -55,7 +55,7 @@ def test_what_was_added_is_found_by_url_and_replaced_by_what_comes_later(path):
         assert "http://a.org/1" in journal and "http://a.org/3" not in journal
         journal.add_many([entry("http://a.org/2", bytes=7)])
     with Journal(path) as journal:
-        assert len(journal) == 2 and list(journal.urls()) == ["http://a.org/1", "http://a.org/2"]
+        assert len(journal) == 2 and [row["url"] for row in journal.rows()] == ["http://a.org/1", "http://a.org/2"]
         assert entry_of(journal, "http://a.org/2") == entry("http://a.org/2", bytes=7)
         assert [found.row["url"] for found in journal.entries()] == ["http://a.org/1", "http://a.org/2"]
         assert journal.notes == []

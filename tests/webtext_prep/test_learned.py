@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from webtext_prep.extraction import learned
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.learned import Parameters, chosen, main_text, parameters, written
+from webtext_prep.extraction.learned import Forest, Parameters, chosen, main_text, parameters, written
 from webtext_prep.extraction.page_stage import known_kinds
 
 PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "

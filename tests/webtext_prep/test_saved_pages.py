@@ -20,10 +20,9 @@ from jobs import job_of
 from pages_on_loopback import PATIENCE
 
 from webtext_prep import cli
-from webtext_prep.crawl.archives.warc_writing import Answer
-from webtext_prep.crawl.state import database_writer
+from webtext_prep.crawl.http.client import Reply
+from webtext_prep.crawl.state import database_writer, pages_of
 from webtext_prep.crawl.state.database import Entry, Journal
-from webtext_prep.crawl.state.history import pages_of
 from webtext_prep.crawl.state.page_cache import PageSpool
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
@@ -258,7 +257,7 @@ def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
     assert not list((tmp_path / "out").glob("pages/*"))
     site.answers = None
     with Journal(journal) as opened:
-        finished = {url.rpartition("/")[2] for url in opened.urls()}
+        finished = {row["url"].rpartition("/")[2] for row in opened.rows()}
     assert finished
     asked = len(site.asked)
     download(source, tmp_path / "out", allow_private_addresses="all")
@@ -271,13 +270,18 @@ def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
         assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
+DATE = "2026-01-01T00:00:00Z"
+
+
 def answer_of(url, body=b"<p>x"):
-    return Answer(url, url, "2026-01-01T00:00:00Z", 200, "OK", ((b"Content-Type", b"text/html"),), body)
+    return Reply("ok", url, 200, body=body, reason="OK", headers=((b"Content-Type", b"text/html"),))
 
 
 def test_a_spool_that_lost_its_end_with_the_power_is_noticed(tmp_path):
     with PageSpool(tmp_path / "a.pages", is_new=True) as spool:
-        entries = [Entry({"url": f"http://a/{n}"}, answer=answer_of(f"http://a/{n}")) for n in range(3)]
+        entries = [
+            Entry({"url": f"http://a/{n}", "fetched_at": DATE}, answer=answer_of(f"http://a/{n}")) for n in range(3)
+        ]
         rows = [entry.row for entry in spool.saved(entries)]
     (tmp_path / "a.pages").write_bytes((tmp_path / "a.pages").read_bytes()[:-1])
     with PageSpool(tmp_path / "a.pages", is_new=False) as spool:
@@ -316,7 +320,7 @@ def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):
         async with database_writer.JournalWriter(journal, lambda count: None, spool.saved) as writer:
             for n in range(200):
                 url = f"http://a/{n}"
-                await writer.add(Entry({"url": url}, answer=answer_of(url, b"x" * 1000)))
+                await writer.add(Entry({"url": url, "fetched_at": DATE}, answer=answer_of(url, b"x" * 1000)))
                 most = max(most, writer._characters)
 
     with Journal(tmp_path / "a.sqlite") as journal, PageSpool(tmp_path / "a.pages", is_new=True) as spool:

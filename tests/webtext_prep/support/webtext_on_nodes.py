@@ -9,5 +9,5 @@ from webtext_prep.running import engines
 
 if __name__ == "__main__":
     engines.__path__.append(str(Path(__file__).parent / "added_engines"))
-    page_cache.SECONDS, database_writer.KEEP_SECONDS = 0.0, 0.05
+    page_cache.SECONDS, database_writer.SECONDS = 0.0, 0.05
     sys.exit(cli.main())

@@ -27,7 +27,7 @@ from webtext_audit.plan.plan_file import Expected, Plan
 from webtext_audit.plan.profiling import Measured, Measurements, inputs_of, run_webtext
 from webtext_audit.plan.sample import FILES, Sample, take
 from webtext_prep import storage
-from webtext_prep.crawl.archives.settings import ArchiveSettings
+from webtext_prep.crawl.settings import ArchiveSettings
 from webtext_prep.documents.folders.sampling import Sample as Contents
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
@@ -121,7 +121,7 @@ def make_plan(
     for (stage, _), link, found in zip(stages, links, measured, strict=True):
         busiest, archives, gone = 0.0, ArchiveSettings(), 0
         if isinstance(stage, Download):
-            archives = stage.of_archives()
+            archives = stage
             gone = round(sum(count for reason, count in found.dropped.items() if is_gone(reason)) * sample.scale)
         if isinstance(link.stage, Download) and sample.hosts:
             left = Counter(host_of(row.url) for file in inputs_of(link) for row in read_urls(file))

@@ -73,24 +73,20 @@ HINTS = {
 }
 """What names of classes, ids and item properties hint at, each a bit."""
 HINT_BITS = {name: 1 << bit for bit, name in enumerate(HINTS)}
-ROLES = {
-    "navigation": "nav",
-    "banner": "head",
-    "contentinfo": "foot",
-    "complementary": "side",
-    "search": "cart",
-    "dialog": "pop",
-    "alertdialog": "pop",
-    "menu": "nav",
-    "menubar": "nav",
-    "main": "content",
-    "article": "content",
-    "tablist": "faq",
+_ROLES = {
+    "nav": "navigation menu menubar",
+    "head": "banner",
+    "foot": "contentinfo",
+    "side": "complementary",
+    "cart": "search",
+    "pop": "dialog alertdialog",
+    "content": "main article",
+    "faq": "tablist",
 }
+ROLES = {role: hint for hint, roles in _ROLES.items() for role in roles.split()}
 """The hint of a `role` attribute."""
 _HINT_PATTERNS = [(bit, re.compile(HINTS[name])) for name, bit in HINT_BITS.items()]
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-_PARSER_SETTINGS = {"remove_comments": True, "remove_pis": True}
 
 
 @functools.lru_cache(maxsize=50_000)
@@ -243,7 +239,8 @@ class _Walk:
 def blocks_of(page: str) -> Blocks | None:
     """The blocks of a page's HTML; None where there is no element in it."""
     try:
-        tree = lxml_html.document_fromstring(page, parser=lxml_html.HTMLParser(**_PARSER_SETTINGS))
+        parser = lxml_html.HTMLParser(remove_comments=True, remove_pis=True)
+        tree = lxml_html.document_fromstring(page, parser=parser)
     except (ValueError, AssertionError, lxml_html.etree.ParserError):
         return None
     body = tree.find("body")

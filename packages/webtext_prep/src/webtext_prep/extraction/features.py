@@ -17,70 +17,36 @@ from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
 
 Floats = npt.NDArray[np.float64]
 
-PHRASES = (
-    "©",
-    "all rights reserved",
-    "privacy policy",
-    "terms of",
-    "copyright",
-    "cookie",
-    "newsletter",
-    "subscribe",
-    "sign up",
-    "your email",
-    "follow us",
-    "share this",
-    "related articles",
-    "related posts",
-    "related products",
-    "you may also",
-    "read next",
-    "recommended",
-    "affiliate",
-    "powered by",
-)
+
+def _listed(text: str) -> tuple[str, ...]:
+    """What stands between the bars and line ends of a text."""
+    return tuple(text.strip().replace("\n", "|").split("|"))
+
+
+PHRASES = _listed("""
+©|all rights reserved|privacy policy|terms of|copyright|cookie|newsletter|subscribe|sign up|your email|follow us
+share this|related articles|related posts|related products|you may also|read next|recommended|affiliate|powered by
+""")
 """What hardly ever stands in the main text."""
-_LABELS = """
+_LABELS = _listed("""
 read more|learn more|show more|load more|view all|see all|see more|reply|share|like|quote|report|sign in|log in|login
 sign up|subscribe|next|previous|back to top|add to cart|buy now|shop now|menu|search|home|contact us|about us|download
 click here|get started|copy link|print|follow|edit|close|view more|book a demo|add to wishlist|quick view|permalink
 advertisement
-"""
-LABELS = frozenset(_LABELS.strip().replace("\n", "|").split("|"))
+""")
+LABELS = frozenset(_LABELS)
 """Whole blocks that are there to be clicked."""
-DOCUMENTATION = (
-    "sphinx",
-    "readthedocs",
-    "docusaurus",
-    "mkdocs",
-    "gitbook",
-    "doxygen",
-    "mediawiki",
-    "highlight",
-    "prism",
-)
+DOCUMENTATION = _listed("""
+sphinx|readthedocs|docusaurus|mkdocs|gitbook|doxygen|mediawiki|highlight|prism
+""")
 """Names of programs that make documentation, as its pages have them in their HTML."""
 FORUMS = ("discourse", "vbulletin", "phpbb", "xenforo", "nodebb", "flarum", "invision", "stackexchange", "viewtopic")
-SHOPS = (
-    "shopify",
-    "woocommerce",
-    "magento",
-    "bigcommerce",
-    "add-to-cart",
-    "addtocart",
-    "add_to_cart",
-    'itemprop="price',
-)
-SCHEMAS = (
-    "Article",
-    "NewsArticle",
-    "BlogPosting",
-    "Product",
-    "QAPage",
-    "DiscussionForumPosting",
-    "ItemList",
-    "Question",
-)
+SHOPS = _listed("""
+shopify|woocommerce|magento|bigcommerce|add-to-cart|addtocart|add_to_cart|itemprop="price
+""")
+SCHEMAS = _listed("""
+Article|NewsArticle|BlogPosting|Product|QAPage|DiscussionForumPosting|ItemList|Question
+""")
 """Kinds of things of schema.org that pages say they are about."""
 _SCHEMAS = (re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'), re.compile(r'itemtype="https?://schema\.org/(\w+)"'))
 URLS = {
@@ -117,19 +83,9 @@ _CLASSES[0xE3:0xEE, 4] = 1
 _ENDS = np.zeros(256, bool)
 _ENDS[[*b'.!?:"', 0x82, 0x9D]] = True  # the last also of the ideographic stop and the closing quotation mark
 
-MEANS = (
-    "words",
-    "stops",
-    "link share",
-    "ends a sentence",
-    "title words",
-    "alike",
-    "around 3 alike",
-    "in <table>",
-    "in <pre>",
-    "label",
-    "phrase",
-)
+MEANS = _listed("""
+words|stops|link share|ends a sentence|title words|alike|around 3 alike|in <table>|in <pre>|label|phrase
+""")
 """Features of blocks whose means say something of the page."""
 
 
@@ -166,16 +122,6 @@ class Features:
 def _sums(values: npt.ArrayLike) -> Floats:
     """Sums of all values before each place, and of all."""
     out: Floats = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
-    return out
-
-
-def _shifted(values: Floats, by: int) -> Floats:
-    """The value of the block that lies `by` further on; -1 where there is none."""
-    out = np.full(len(values), -1.0)
-    if by > 0:
-        out[:-by] = values[by:]
-    else:
-        out[-by:] = values[:by]
     return out
 
 
@@ -225,14 +171,10 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
     for text in texts:
         copies.append(seen.get(text, 0))
         seen[text] = copies[-1] + 1
-        if len(text) < 300:
-            own = text.lower()
-            labels.append(own in LABELS)
-            parts = own.split()
-            titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
-        else:
-            labels.append(False)
-            titles.append(0.0)
+        own = text.lower() if len(text) < 300 else ""
+        labels.append(own in LABELS)
+        parts = own.split()
+        titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
     joined = "\n".join(texts).lower()
     begins = _sums([len(text) + 1 for text in texts])
     phrases = np.zeros(len(texts))
@@ -363,8 +305,9 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
         found[f"from {name} prose"] = distance
     # Neighbours.
     for name in ("words", "link share", "tag", "depth"):
+        padded = np.pad(found[name] if number > 2 else np.full(number, -1.0), 2, constant_values=-1.0)
         for by in (-2, -1, 1, 2):
-            found[f"{name} at {by:+d}"] = _shifted(found[name], by) if number > 2 else np.full(number, -1.0)
+            found[f"{name} at {by:+d}"] = padded[2 + by : 2 + by + number]
     for reach in (3, 10):
         low, high = np.maximum(0, np.arange(number) - reach), np.minimum(number, np.arange(number) + reach + 1)
         around_words = w[high] - w[low]

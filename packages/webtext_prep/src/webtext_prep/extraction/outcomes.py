@@ -57,16 +57,9 @@ class PageOutcome(StrEnum):
     EXTRACT_ERROR = "extract_error"
 
 
-_RETRYABLE = frozenset(
-    {
-        PageOutcome.TIMEOUT,
-        PageOutcome.CONNECTION,
-        PageOutcome.DNS,
-        PageOutcome.TLS,
-        PageOutcome.HOST_DOWN,
-        PageOutcome.ROBOTS_UNREACHABLE,
-    }
-)
+NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
+"""What becomes of a request without any answer."""
+_RETRYABLE = NO_ANSWER | {PageOutcome.HOST_DOWN, PageOutcome.ROBOTS_UNREACHABLE}
 _RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 _GONE = frozenset({"http_404", "http_410", PageOutcome.DNS, PageOutcome.TLS, PageOutcome.SOFT_404, PageOutcome.PARKED})
 _NOBODY_THERE = frozenset({PageOutcome.CONNECTION, PageOutcome.TIMEOUT, PageOutcome.HOST_DOWN})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
 from webtext_prep.errors import InputError
+from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.tasks import Context
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool
@@ -29,9 +30,16 @@ def known_kinds() -> list[str]:
     return list(parse_json(parameters)["kinds"])
 
 
+def parsers_of(slots: int) -> int:
+    """How many pages a task extracts at once, one of `slots` on its machine: its share of the cores."""
+    return max(1, available_cores() // slots)
+
+
 @dataclass(frozen=True)
 class PageStage(Stage):
     """A stage that turns pages into documents."""
+
+    shard_folders: ClassVar[tuple[str, ...]] = (*Stage.shard_folders, OUTCOMES)
 
     extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(
         "learned", "what extracts the text of a page: our own by kind of page, or a library"
@@ -56,20 +64,10 @@ class PageStage(Stage):
 
         return (*LIBRARIES[self.extractor], "resiliparse", "tldextract")
 
-    @staticmethod
-    def parsers(context: Context) -> int:
-        """How many pages a task extracts at once: its share of the cores."""
-        return max(1, available_cores() // context.slots)
-
-    def pool(self, context: Context) -> ExtractorPool:
-        """The extractors of a task."""
+    def pool(self, folder: Path, slots: int) -> ExtractorPool:
+        """The extractors of a task, one of `slots` on its machine; `folder` takes what they put somewhere."""
         from webtext_prep.extraction.pool import ExtractorPool
+        from webtext_prep.extraction.workers import Limits
 
-        return ExtractorPool(
-            self.extractor,
-            workers=self.parsers(context),
-            seconds=self.extract_timeout,
-            memory=self.extract_memory,
-            folder=str(context.scratch),
-            kinds=self.kinds,
-        )
+        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder))
+        return ExtractorPool(limits, parsers_of(slots))

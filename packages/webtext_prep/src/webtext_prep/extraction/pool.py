@@ -3,7 +3,7 @@
 Some pages are always on their way to each worker, so that none waits for this process; results come one by one. A
 worker that breaks a limit costs the page at which it did: the others that it had go to another worker. Pages wait here
 until there is room; how many bytes of them may wait is for the caller to bound (a download's crawler does, by
-`web.memory`).
+a `ByteBudget`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import contextlib
 import fcntl
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -50,13 +50,13 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parsed).decode
 
 
+@dataclass(eq=False, slots=True)
 class _Page:
     """A page on its way, and who waits for it."""
 
-    __slots__ = ("answer", "body", "head")
-
-    def __init__(self, head: PageHead, body: bytes, answer: asyncio.Future[Parsed]) -> None:
-        self.head, self.body, self.answer = head, body, answer
+    head: PageHead
+    body: bytes
+    answer: asyncio.Future[Parsed]
 
     def end(self, parsed: Parsed) -> None:
         if not self.answer.done():  # else nobody waits for it any more
@@ -132,25 +132,12 @@ class ExtractorPool:
     """Workers that extract text. Use as an async context manager.
 
     Args:
-        extractor: which of `extractors.EXTRACTORS`.
+        limits: of each worker.
         workers: how many pages at once; a process each, started when first needed.
-        seconds: processor time for a page.
-        memory: MiB that a worker may grow by while it works on a page.
-        folder: where libraries may put temporary files.
-        kinds: of pages that are kept; () keeps all.
     """
 
-    def __init__(
-        self,
-        extractor: str,
-        *,
-        workers: int,
-        seconds: float,
-        memory: int,
-        folder: str,
-        kinds: tuple[str, ...] = (),
-    ) -> None:
-        self._limits = Limits(extractor, kinds, seconds, memory, folder)
+    def __init__(self, limits: Limits, workers: int) -> None:
+        self._limits = limits
         self._most = workers
         self._waiting: collections.deque[_Page] = collections.deque()
         self._workers: list[_Worker] = []
@@ -162,9 +149,7 @@ class ExtractorPool:
         self._clock = self._loop.call_later(TICK_SECONDS, self._look)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
         self._clock.cancel()
         try:

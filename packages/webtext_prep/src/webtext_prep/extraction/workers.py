@@ -114,11 +114,6 @@ def _watch_memory(mebibytes: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _be_first_without_memory() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
 def extract_page(name: str, head: PageHead, body: bytes, kinds: tuple[str, ...] = ()) -> Parsed:
     """Extract one page in this very process, unbounded, and say what came of it; of `kinds` of pages, if any.
 
@@ -157,7 +152,8 @@ def work(pages: Connection, results: Connection, limits: Limits) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # what a library prints must not get anywhere
         os.dup2(nothing, stream)
-    _be_first_without_memory()
+    with contextlib.suppress(OSError):  # the first to go where memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000")
     os.environ["TMPDIR"], tempfile.tempdir = limits.folder, None
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(2_000)

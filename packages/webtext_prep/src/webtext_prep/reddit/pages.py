@@ -47,7 +47,6 @@ TRACKING = (
 _TRACKED = re.compile(f"(?:^|(?<=&))(?:{'|'.join(TRACKING)})(?:[=&]|$)", re.IGNORECASE | re.ASCII)
 _MOBILE = ("m", "mobile", "amp")
 _WIKIMEDIA = re.compile(r"([a-z-]+)\.m\.((?:wik[a-z]+|mediawiki)\.org)")
-_KNOWN_PORTS = (80, 443)
 
 _UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})?")
@@ -88,7 +87,7 @@ def page_key_by_rules(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         return url
     host = f"[{host}]" if ":" in host else _without_device(host)
-    if port is not None and port not in _KNOWN_PORTS:
+    if port is not None and port not in (80, 443):
         host = f"{host}:{port}"
     query = _without_tracking(_escaped(parts.query))
     return f"http://{host}{_escaped(parts.path) or '/'}{query and '?'}{query}"
@@ -121,12 +120,8 @@ def _without_tracking(query: str) -> str:
     if _TRACKED.search(query):
         parts = [part for part in parts if not _TRACKED.match(part)]
     if len(parts) > 1:
-        parts = sorted(filter(None, parts), key=_name)
+        parts = sorted(filter(None, parts), key=lambda parameter: parameter.partition("=")[0])
     return "&".join(parts)
-
-
-def _name(parameter: str) -> str:
-    return parameter.partition("=")[0]
 
 
 def _escaped(text: str) -> str:

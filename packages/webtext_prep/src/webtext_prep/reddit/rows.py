@@ -30,20 +30,20 @@ KINDS = (
 )
 
 
-def is_dump(place: Location) -> bool:
+def is_dump(path: Location) -> bool:
     """Whether the name may be that of a dump of submissions: comments (RC_*, *_comments) are left out.
 
     Dumps have no suffix but that of their compression, or that of JSON lines; an uncompressed one without any begins
     with `RS_`.
     """
-    name = bare_name(place).lower()
+    name = bare_name(path).lower()
     stem, dot, suffix = name.rpartition(".")
     stem = stem if dot else name
     if stem.startswith("rc_") or stem.endswith("_comments"):
         return False
     if dot:
         return f".{suffix}" in SUFFIXES
-    return bool(compression_of(place)) or name.startswith("rs_")
+    return bool(compression_of(path)) or name.startswith("rs_")
 
 
 def read_blocks(location: Location, span: tuple[int, int] | None, skip: int) -> Iterator[tuple[bytes, int]]:
@@ -137,26 +137,18 @@ def read_any_row(line: bytes) -> Submission | Unreadable | None:
     score = _whole(row.get("score"))
     if score is None:
         score = (_whole(row.get("ups")) or 0) - (_whole(row.get("downs")) or 0)
-    return _without_surrogates(
-        Submission(
-            url=_text(row["url"]),
-            score=score,
-            over_18=_truth(row.get("over_18")),
-            is_self=_truth(row.get("is_self")) or _text(row.get("domain")).startswith("self."),
-            id=_text(row.get("id")),
-            title=_text(row.get("title")),
-            subreddit=_text(row.get("subreddit")),
-            created_utc=_whole(row.get("created_utc")) or 0,
-            url_overridden_by_dest=_text(row.get("url_overridden_by_dest")) or None,
-            removed_by_category=_text(row.get("removed_by_category")) or None,
-            promoted=_truth(row.get("promoted")) or None,
-        )
-    )
-
-
-def _without_surrogates(row: Submission) -> Submission:
-    """The row without lone surrogates, halves of characters that some dumps hold."""
-    return msgspec.convert(without_surrogates(msgspec.structs.asdict(row)), Submission)
+    found = {
+        "url": _text(row["url"]),
+        "score": score,
+        "over_18": _truth(row.get("over_18")),
+        "is_self": _truth(row.get("is_self")) or _text(row.get("domain")).startswith("self."),
+        **{name: _text(row.get(name)) for name in ("id", "title", "subreddit")},
+        "created_utc": _whole(row.get("created_utc")) or 0,
+        **{name: _text(row.get(name)) or None for name in ("url_overridden_by_dest", "removed_by_category")},
+        "promoted": _truth(row.get("promoted")) or None,
+    }
+    # Some dumps hold halves of characters.
+    return msgspec.convert(without_surrogates(found), Submission)
 
 
 def _text(value: Any) -> str:

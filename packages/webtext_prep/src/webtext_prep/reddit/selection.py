@@ -27,7 +27,6 @@ from webtext_prep.running.tasks import Problems, Tally, with_reason
 from webtext_prep.storage.stores.base import Location
 
 _PREFIX = re.compile(r"^/?r/", re.IGNORECASE)
-_LIST_SUFFIX = ".txt"
 _FIRST = {len("2015"): "-01-01", len("2015-01"): "-01"}
 """What makes a day of a year or a month: its first."""
 
@@ -81,7 +80,7 @@ class Rules:
 
 def is_list_of_names(name: str) -> bool:
     """Whether a value of `--subreddits` is the path of a list of them."""
-    return name.endswith(_LIST_SUFFIX)
+    return name.endswith(".txt")
 
 
 def subreddit_names(given: Iterable[str]) -> frozenset[str]:
@@ -157,10 +156,15 @@ class Splitter:
                     key = xxhash.xxh3_128_hexdigest(page_key(url).encode("utf-8", "surrogatepass"))
                     add(int(key[:8], 16) % buckets, encode_link(link_of(row, url, key)))
                     kept += 1
-                else:
-                    self._drop(row, reason, writer)
+                    continue
             elif row is not None:
-                self._refuse(row, line, writer)
+                reason = "unreadable"
+                self.problems.add(row.reason, str(row), [f"{self._dump}, line {line:,}"])
+            else:
+                continue
+            self.tally.dropped[reason] += 1
+            if self._keep_dropped:
+                add(buckets, encode_document(self._dropped(row, reason, line)))
         self._line += len(rows)
         self.tally.kept += kept
         self.tally.read = self.tally.kept + self.tally.dropped.total()
@@ -169,33 +173,14 @@ class Splitter:
         """For each row of a block the document dropped at once, as it would be kept, or None; adds nothing anywhere."""
         rows = read_rows(block)
         for line, row in enumerate(rows, self._line + 1):
-            if isinstance(row, Submission):
-                reason = self._rules.reason(row)
-                yield None if reason is None else _dropped(row, reason)
-            else:
-                yield None if row is None else self._refused(row, line)
+            reason = self._rules.reason(row) if isinstance(row, Submission) else "unreadable"
+            yield None if row is None or reason is None else self._dropped(row, reason, line)
         self._line += len(rows)
 
-    def _drop(self, row: Submission, reason: str, writer: PartitionWriter) -> None:
-        self.tally.dropped[reason] += 1
-        if self._keep_dropped:
-            self._keep(_dropped(row, reason), writer)
-
-    def _refuse(self, error: Unreadable, line: int, writer: PartitionWriter) -> None:
-        self.tally.dropped["unreadable"] += 1
-        self.problems.add(error.reason, str(error), [f"{self._dump}, line {line:,}"])
-        if self._keep_dropped:
-            self._keep(self._refused(error, line), writer)
-
-    def _refused(self, error: Unreadable, line: int) -> Document:
-        document = Document(f"file:{self._dump.name}:{line}")
-        return with_reason(document, "unreadable", problem=hide_credentials(str(error)))
-
-    def _keep(self, document: Document, writer: PartitionWriter) -> None:
-        writer.add(self._buckets, encode_document(document))
-
-
-def _dropped(row: Submission, reason: str) -> Document:
-    """A submission that does not count, under the page that it links to, or under its own if there is none."""
-    link = link_of(row, link_or_own_url(row))
-    return with_reason(document_of(page_of(link, [link])), reason)
+    def _dropped(self, row: Submission | Unreadable, reason: str, line: int) -> Document:
+        """A submission that does not count, under the page that it links to, or under its own if there is none."""
+        if isinstance(row, Unreadable):
+            document = Document(f"file:{self._dump.name}:{line}")
+            return with_reason(document, reason, problem=hide_credentials(str(row)))
+        link = link_of(row, link_or_own_url(row))
+        return with_reason(document_of(page_of(link, [link])), reason)

@@ -9,7 +9,6 @@ and the settings.
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import io
 import itertools
 from collections.abc import Iterator, Sequence
@@ -78,9 +77,7 @@ def read_rules(path: str, shipped: str) -> frozenset[str]:
 
     Raises InputError if it can't be read.
     """
-    if not path:
-        return _shipped_rules(shipped)
-    place = Path(path)
+    place = Path(path) if path else Path(__file__).parents[1] / "lists" / shipped
     try:
         version = tuple(storage.stamp(place))
     except OSError as error:
@@ -91,17 +88,9 @@ def read_rules(path: str, shipped: str) -> frozenset[str]:
 @functools.lru_cache(maxsize=4)
 def _rules_in(place: Path, version: tuple[Any, ...]) -> frozenset[str]:
     try:
-        return _rules(b"\n".join(read_lines(place)).decode())
+        text = b"\n".join(read_lines(place)).decode()
     except UnicodeDecodeError as error:
         raise InputError(f"the list {place} is not valid UTF-8 ({error.reason}): save it as UTF-8.") from error
-
-
-@functools.lru_cache(maxsize=2)
-def _shipped_rules(name: str) -> frozenset[str]:
-    return _rules((importlib.resources.files("webtext_prep") / "lists" / name).read_text(encoding="utf-8"))
-
-
-def _rules(text: str) -> frozenset[str]:
     lines = (line.strip().lower() for line in text.splitlines())
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
@@ -296,7 +285,7 @@ class Blacklist(Stage):
         cutting = {
             number: cutting_task(job.scratch / f"list-{number:05}", path, RUN_BYTES)
             for number, path in enumerate(job.inputs)
-            if not parts[number] and _is_text(path) and sizes[number] > BYTES_PER_STREAM
+            if not parts[number] and sizes[number] > BYTES_PER_STREAM and (is_list_of_lines(path) or is_table(path))
         }
         runs = dict(zip(cutting, job.map("cut", self.cut, list(cutting.values()), unit="bytes"), strict=True))
         tasks = []
@@ -313,10 +302,6 @@ class Blacklist(Stage):
                 pieces = (job.scratch / f"{name}.parts",)
                 tasks.append(Task(name, (place,), pieces, {"shards": shards, **options}))
         return tasks
-
-
-def _is_text(path: Location) -> bool:
-    return is_list_of_lines(path) or is_table(path)
 
 
 def _ranges(path: Location, size: int) -> list[dict[str, Any]]:

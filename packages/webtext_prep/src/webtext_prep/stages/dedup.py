@@ -54,9 +54,6 @@ from webtext_prep.text.fingerprints import Shingling, bands_for
 if TYPE_CHECKING:
     from webtext_prep.dedup.drop_rates import Groups, Loss
 
-TABLE = DUPLICATES
-"""The table of what each dropped document duplicates, in the output folder."""
-
 SORTING_BYTES = 48
 """Memory for each key that is sorted."""
 COMPONENT_BYTES = 24
@@ -83,16 +80,10 @@ class Dedup(DedupPhases):
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
     libraries = ("datasketch", "tldextract")
-    side_files: ClassVar[tuple[str, ...]] = (TABLE, SUPERSEDED)
+    side_files: ClassVar[tuple[str, ...]] = (DUPLICATES, SUPERSEDED)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
-    preload: ClassVar[tuple[str, ...]] = (
-        "datasketch",
-        "webtext_prep.dedup.decisions",
-    )
-    compiled: ClassVar[tuple[str, ...]] = (
-        "webtext_prep.text.fingerprint_kernels",
-        "webtext_prep.dedup.greedy",
-    )
+    preload: ClassVar[tuple[str, ...]] = ("datasketch", "webtext_prep.dedup.decisions")
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
@@ -235,7 +226,7 @@ class Dedup(DedupPhases):
         ]
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=found["new"]))
         tables = [rows for _, rows in receipts]
-        outcome.outputs.append(join_zstd(tables[: len(job.inputs)], job.output / TABLE))
+        outcome.outputs.append(join_zstd(tables[: len(job.inputs)], job.output / DUPLICATES))
         outcome.facts["groups"] = decided["groups"]
         if self.hold_out:
             outcome.facts["copies_of_held_out"] = decided["copies_of_held_out"]
@@ -243,7 +234,7 @@ class Dedup(DedupPhases):
             outcome.outputs.append(join_zstd(tables[len(job.inputs) :], job.output / SUPERSEDED))
             outcome.facts["superseded"] = decided["superseded"]
         for loss in losses:
-            outcome.tally.problem(f"{loss}: look at its rows in {TABLE}.")
+            outcome.tally.problem(f"{loss}: look at its rows in {DUPLICATES}.")
         outcome.facts["losses"] = [loss.as_dict() for loss in losses]
         return outcome
 
@@ -261,11 +252,7 @@ class Dedup(DedupPhases):
         suspects, hints = wide.suspects(job), self.hints(job)
         tasks = [
             Task(
-                f"part-{part:05}",
-                (job.scratch / BLOCKS,),
-                options={**found, "part": part},
-                hints=hints,
-                reads=suspects,
+                f"part-{part:05}", (job.scratch / BLOCKS,), options={**found, "part": part}, hints=hints, reads=suspects
             )
             for part in range(found["parts"])
         ]

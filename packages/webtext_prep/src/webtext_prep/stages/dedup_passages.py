@@ -56,7 +56,7 @@ from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.contamination import LINE_ENDS, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls.urls import is_held_out
 
 PLAIN_CHARACTERS = 3 << 20
 """Texts of this many characters in all are done before machine code would be loaded."""
@@ -201,7 +201,7 @@ class DedupPassages(Stage):
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without what repeated windows cover; the last output takes a row for each passage."""
         ranges, blocks = task.options["ranges"], task.options["blocks"]
-        first, identities = blocks[task.options["shard"]], _Identities(task.reads[ranges:])
+        first, identities = blocks[task.options["shard"]], task.reads[ranges:]
         *outputs, table = task.outputs
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
@@ -225,7 +225,7 @@ class DedupPassages(Stage):
             return write_shard(shorter, context, read_documents(task.inputs[0]), pieces)
 
     def _passages(
-        self, document: Document, repeats: Records, identities: _Identities, *, compiled: bool
+        self, document: Document, repeats: Records, identities: Sequence[Location], *, compiled: bool
     ) -> Iterator[dict[str, Any]]:
         """A row for each passage of a document, given its repeated windows."""
         _, starts, ends = shingle_spans(document.text, Shingling("word", self.words), compiled=compiled)
@@ -236,7 +236,7 @@ class DedupPassages(Stage):
                 "start": start,
                 "end": end,
                 "match": document.text[start : min(end, start + SHOWN)],
-                "duplicate_of": identities.of(shard, first),
+                "duplicate_of": _identity(identities, shard, first),
                 "duplicate_of_start": place,
             }
 
@@ -315,17 +315,14 @@ class DedupPassages(Stage):
         return outcome
 
 
-class _Identities:
-    """The `Document.id` of documents of all shards, by the files of `find_windows`: all of them, and their ends."""
+def _identity(places: Sequence[Location], shard: int, document: int) -> str:
+    """The `Document.id` of one document, by the numbers of its shard, and of itself there.
 
-    def __init__(self, places: Sequence[Location]) -> None:
-        self._places = places
-
-    def of(self, shard: int, document: int) -> str:
-        """The identity of one document, by the numbers of its shard, and of itself there."""
-        ends, names = (storage.local_path(place) for place in self._places[2 * shard : 2 * shard + 2])
-        begin, end = np.fromfile(ends, np.int64, 2, offset=8 * document).tolist()
-        return np.fromfile(names, np.uint8, end - begin, offset=begin).tobytes().decode("utf-8", "surrogatepass")
+    `places` are files of `find_windows` about all shards: where identities end, and all of them.
+    """
+    ends, names = (storage.local_path(place) for place in places[2 * shard : 2 * shard + 2])
+    begin, end = np.fromfile(ends, np.int64, 2, offset=8 * document).tolist()
+    return np.fromfile(names, np.uint8, end - begin, offset=begin).tobytes().decode("utf-8", "surrogatepass")
 
 
 def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, Records]:

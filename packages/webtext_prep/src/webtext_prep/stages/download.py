@@ -18,18 +18,18 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from command_kit import available_cores, setting
+from command_kit import available_cores
 from webtext_prep import storage
-from webtext_prep.crawl.archives.settings import ArchiveSettings
-from webtext_prep.crawl.state.history import (
+from webtext_prep.crawl.settings import Fetching, FetchSettings
+from webtext_prep.crawl.state import (
     EARLIER,
     JOURNALS,
+    PAGES_SUFFIX,
     ROUNDS,
     SUFFIX,
     History,
-    page_files_in,
     pages_of,
     retryable_below,
     unasked,
@@ -37,10 +37,10 @@ from webtext_prep.crawl.state.history import (
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.documents.folders.url_lists import read_urls
-from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
@@ -49,7 +49,6 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import Hosts
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.frontier.fetch_loop import Fetching
     from webtext_prep.crawl.state.database_writer import Work
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
@@ -67,18 +66,13 @@ BYTES_A_SAVED_PAGE = 28_000
 """Of HTML, compressed: a page of the web has some 110 kB."""
 
 
-def _pace(default: Any, help: str, **more: Any) -> Any:
-    """A setting of how fast to go, on which the result does not depend."""
-    return setting(default, help, group="pace", identity=False, **more)
-
-
 def _rows_of(task: Task) -> Iterator[Document]:
     """The rows of a task's list."""
     return itertools.islice(read_urls(task.inputs[0]), task.options.get("limit"))
 
 
 @dataclass(frozen=True)
-class Download(ArchiveSettings, PageStage):
+class Download(FetchSettings):
     """Fetch the pages of a list of URLs and keep their text.
 
     Reads URL shards as `webtext blacklist` writes them, or plain lists of URLs. Writes document shards in the order of
@@ -94,39 +88,7 @@ class Download(ArchiveSettings, PageStage):
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     unit: ClassVar[str] = "URLs"
-    shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     input_kinds: ClassVar[str] = "URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)"
-
-    save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
-    max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
-    robots: bool = setting(True, "fetch robots.txt and obey it")
-    user_agent: str = setting("webtext/0.1", "User-Agent header; the part before / is matched against robots.txt")
-    allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
-        False, "also connect to addresses outside the public internet: this machine's (loopback), or all"
-    )
-    concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
-    per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
-    delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
-    timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
-    retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
-    rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
-    try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_archives()
-        if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
-            raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
-        # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.
-        said = {"all": True, "none": False}.get(str(self.allow_private_addresses), self.allow_private_addresses)
-        object.__setattr__(self, "allow_private_addresses", said)
-
-    @property
-    def private_addresses(self) -> Literal["none", "loopback", "all"]:
-        """Which addresses outside the public internet may be connected to."""
-        if self.allow_private_addresses == "loopback":
-            return "loopback"
-        return "all" if self.allow_private_addresses else "none"
 
     @staticmethod
     def accepts(path: Location) -> bool:
@@ -152,23 +114,25 @@ class Download(ArchiveSettings, PageStage):
         # is there, so that no more than this comes on top of the output.
         journals = int(output * min(1.0, workers * sample.largest_share))
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
-        expected = self.of_archives().expected(int(urls * (1 - PAGES_A_URL)))
+        expected = self.expected(int(urls * (1 - PAGES_A_URL)))
         return Needs(output, journals, memory, urls, tuple(expected))
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped, and pages."""
-        return [*super().outputs_in(output), *page_files_in(output)]
+        pages = (file for file in storage.files_in(output / PAGES) if file.name.endswith(PAGES_SUFFIX))
+        return [*super().outputs_in(output), *pages]
 
     # The whole job
 
     def run(self, job: Run) -> Outcome:
         """Fetch all lists, and write their shards."""
         from webtext_prep.crawl.frontier.rounds import fetch_in_rounds, lists_due
+        from webtext_prep.crawl.state.snapshots import generations_in
 
         history = self._look_back(job)
         retry_pass = history.passes + 1
         limits = self._limits(job)
-        earlier = self._earlier_files(job)
+        earlier = tuple(file for found in generations_in(job.scratch / EARLIER) for file in found.files)
         tasks = []
         for number, (path, limit) in enumerate(zip(job.inputs, limits, strict=False)):
             shard, *dropped = job.shard_outputs(number)
@@ -187,9 +151,8 @@ class Download(ArchiveSettings, PageStage):
 
         self._say_worst_case(job, limits, retry_pass)
         call = self.fetch_shard
-        archives = self.of_archives()
-        if due := lists_due(job, tasks, is_due, archives):
-            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self.unit, archives)
+        if due := lists_due(job, tasks, is_due, self):
+            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self)
             tasks = [dataclasses.replace(task, reads=(*earlier, *found)) for task in tasks]
             call = self.write_shard
         results = job.map("shards", call, tasks, unit=self.unit, total=total, again=is_due)
@@ -242,11 +205,13 @@ class Download(ArchiveSettings, PageStage):
                 return
         if MOST_COUNTED - left >= FEWEST_COUNTED:
             slots = min(job.workers, len(found))
-            worst = for_all(self._fetching(slots, retry_pass), found, slots)
+            worst = for_all(Fetching(self, slots, retry_pass), found, slots)
             print(f"{self.name}: {sentence(found, worst)}", file=sys.stderr)
 
     def _look_back(self, job: Run) -> History:
         """What earlier runs left. If they had other lists, what they fetched is set aside before it is overwritten."""
+        from webtext_prep.crawl.state.snapshots import generations_in, set_aside
+
         history = History.read(job.state)
         lists = storage.stamps(job.inputs)
         if history.version and history.version != self.version:
@@ -257,42 +222,22 @@ class Download(ArchiveSettings, PageStage):
             history = History()
         earlier = job.scratch / EARLIER
         if history.lists != lists and (history.lists or self.outputs_in(job.output)):
-            from webtext_prep.crawl.state.snapshots import set_aside
-
             set_aside(job.output, job.scratch / JOURNALS, earlier)
             storage.remove_folder(job.scratch / ROUNDS)
         own = job.state / "scratch" / JOURNALS
         if not job.is_here and any(file.name.endswith(SUFFIX) for file in storage.files_in(own)):
             # An earlier run was at work on this machine: its journals are copied to where nodes find them.
-            from webtext_prep.crawl.state.snapshots import set_aside
-
             set_aside(job.output, own, earlier)
         history.version, history.lists = self.version, lists
         history.write(job.state)
-        if storage.is_folder(earlier):
-            from webtext_prep.crawl.state.snapshots import generations_in
-
-            tasks = [
-                Task(
-                    f"earlier-{generation.folder.name}",
-                    tuple(generation.sources),
-                    (generation.index,),
-                    reads=tuple(generation.files),
-                )
-                for generation in generations_in(earlier)
-                if generation.sources
-            ]
+        tasks = [
+            Task(f"earlier-{found.folder.name}", tuple(found.sources), (found.index,), reads=tuple(found.files))
+            for found in generations_in(earlier)
+            if found.sources
+        ]
+        if tasks:
             job.map("index", self.index_earlier, tasks, unit=self.unit)
         return history
-
-    @staticmethod
-    def _earlier_files(job: Run) -> tuple[Location, ...]:
-        """All that runs over other lists have fetched."""
-        if not storage.is_folder(job.scratch / EARLIER):
-            return ()
-        from webtext_prep.crawl.state.snapshots import generations_in
-
-        return tuple(file for generation in generations_in(job.scratch / EARLIER) for file in generation.files)
 
     def index_earlier(self, task: Task, context: Context) -> int:
         """Task: make what runs over other lists have fetched findable by URL."""
@@ -324,7 +269,7 @@ class Download(ArchiveSettings, PageStage):
         number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.reads[: task.hints["finished"]])
-            archives = self.of_archives().archive_hosts
+            archives = self.archive_hosts
             self._fetch(task, context, work, Hosts(number, lists, archives=archives))
             left = ((row, number) for row in work.journal.rows() if is_left(row))
             return {**write_left(task.outputs[0], left, parts, archives), "retry_pass": task.hints["retry_pass"]}
@@ -333,7 +278,7 @@ class Download(ArchiveSettings, PageStage):
         """Task: visits that other tasks have left."""
         from webtext_prep.crawl.frontier.rounds import follow
 
-        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        fetching = Fetching(self, context.slots, task.hints["retry_pass"])
         return follow(task, context, fetching, save_pages=self.save_pages)
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
@@ -365,7 +310,7 @@ class Download(ArchiveSettings, PageStage):
         from webtext_prep.crawl.frontier.fetch_loop import Visiting
         from webtext_prep.crawl.frontier.queues import Visit
 
-        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        fetching = Fetching(self, context.slots, task.hints["retry_pass"])
         date_for = self.date_for if self.archive else lambda metadata: ""
         visits = (Visit(row.url, row.url, date=date_for(row.metadata)) for row in _rows_of(task))
         Visiting(work, fetching, context.report, hosts).fetch(visits, context.local or context.scratch)
@@ -374,28 +319,9 @@ class Download(ArchiveSettings, PageStage):
         from webtext_prep.crawl.frontier.fetch_loop import write_list
 
         folder = (context.local or context.scratch) / "new" / task.name
-        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        fetching = Fetching(self, context.slots, task.hints["retry_pass"])
         found = write_list(_rows_of(task), work, task.outputs, folder, fetching)
         return {**found, "retry_pass": task.hints["retry_pass"]}
-
-    def _fetching(self, slots: int, retry_pass: int) -> Fetching:
-        """The settings of one of several processes."""
-        from webtext_prep.crawl.frontier.fetch_loop import Fetching
-
-        same = {field.name for field in dataclasses.fields(Fetching)} & {
-            field.name for field in dataclasses.fields(self)
-        }
-        return Fetching(
-            **{name: getattr(self, name) for name in same - {"rounds"}},
-            # What this process may take of what all on this machine share.
-            connections=max(1, self.concurrency // slots),
-            parsers=max(1, available_cores() // slots),
-            page_bytes=PAGE_BYTES // slots,
-            private=self.private_addresses,
-            rounds=self.rounds if self.try_again else 0,
-            retry_pass=retry_pass,
-            archives=self.of_archives(),
-        )
 
 
 def _sums(results: Iterable[dict[str, Any]], key: str) -> dict[str, int]:

@@ -22,7 +22,6 @@ from webtext_prep.documents.folders.raw_files import file_groups, file_names, si
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD
-from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
@@ -53,6 +52,10 @@ BYTES_A_PAGE = 110_000
 """Of HTML."""
 BYTES_A_ROW = 70
 """Of each page in the outcomes, compressed."""
+
+
+def _is_html(path: Location) -> bool:
+    return bare_name(path).lower().endswith(HTML)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,6 @@ class Extract(PageStage):
     unit: ClassVar[str] = "pages"
     input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"
 
-    shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     pages_per_range: ClassVar[int] = 5_000
     """Pages in a range in which a large archive is read: a minute of one core with the slowest extractor."""
 
@@ -108,10 +110,7 @@ class Extract(PageStage):
         """Archives, files of HTML, and files that may lie next to them."""
         return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
 
-    @staticmethod
-    def is_one_document(path: Location) -> bool:
-        """Files of HTML."""
-        return _is_html(path)
+    is_one_document = staticmethod(_is_html)
 
     @staticmethod
     def files_named(given: str) -> list[str]:
@@ -175,7 +174,9 @@ class Extract(PageStage):
 
         None stands for the beginning and for the end.
         """
-        large = [path for path, size in sizes.items() if size > BYTES_PER_RANGE and not _is_text(path)]
+        # The texts of WET files take no longer to write than to find.
+        pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
+        large = [path for path in pages if sizes[path] > BYTES_PER_RANGE]
         tasks = [Task(f"archive-{number:05}", (path,), ()) for number, path in enumerate(large)]
         found = job.map("ranges", self.find_ranges, tasks, unit="bytes", total=sum(sizes[path] for path in large))
         return {
@@ -191,29 +192,16 @@ class Extract(PageStage):
         """Task: an archive or a range of it, or some files of HTML, to documents and outcomes."""
         from webtext_prep.running.processes import run_until_done
 
-        tally, problems = Tally(), Problems()
-        with contextlib.ExitStack() as stack:
+        return run_until_done(self._extract(task, context))
+
+    async def _extract(self, task: Task, context: Context) -> dict[str, Any]:
+        from webtext_prep.extraction.pages import in_order, make_row, outcome_row
+
+        tally, problems, page_bytes = Tally(), Problems(), 0
+        async with contextlib.AsyncExitStack() as stack:
             documents, outcomes, *dropped = (stack.enter_context(write_documents(place)) for place in task.outputs)
             tally.dropped_writer = next(iter(dropped), None)
-            page_bytes = run_until_done(self._extract(task, context, documents, outcomes, tally, problems))
-            tally.kept = documents.written
-        return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
-
-    async def _extract(
-        self,
-        task: Task,
-        context: Context,
-        documents: DocumentWriter,
-        outcomes: DocumentWriter,
-        tally: Tally,
-        problems: Problems,
-    ) -> int:
-        """Extract the pages of a task. Returns the bytes of the pages with text."""
-        from webtext_prep.extraction.in_order import in_order
-        from webtext_prep.extraction.pages import make_row, outcome_row
-
-        page_bytes = 0
-        async with self.pool(context) as pool:
+            pool = await stack.enter_async_context(self.pool(context.scratch, context.slots))
 
             async def extract(item: _Item) -> tuple[dict[str, Any], Document | None]:
                 found = item.found
@@ -230,28 +218,29 @@ class Extract(PageStage):
                 most=PAGES_AHEAD,
                 most_bytes=PAGE_BYTES // context.slots,
             )
-            async with contextlib.aclosing(pages):
-                async for item, (row, document) in pages:
-                    if item.damage is not None:
-                        _note_damage(problems, task.inputs[item.file], item.damage)
-                    found = item.found
-                    if found is not None:
-                        tally.read += 1
-                        if found.fetched_at is not None:
-                            row["fetched_at"] = found.fetched_at
-                        outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
-                        if document is not None:
-                            document.metadata = {**found.metadata, **document.metadata}
-                            documents.write(document)
-                            page_bytes += row["bytes"]
-                        else:
-                            tally.drop(Document(found.url, metadata=found.metadata), row["outcome"])
-                        if found.problem:
-                            problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
-                    if tally.read % 16 == 0:
-                        context.report(item.done)
+            await stack.enter_async_context(contextlib.aclosing(pages))
+            async for item, (row, document) in pages:
+                if item.damage is not None:
+                    _note_damage(problems, task.inputs[item.file], item.damage)
+                found = item.found
+                if found is not None:
+                    tally.read += 1
+                    if found.fetched_at is not None:
+                        row["fetched_at"] = found.fetched_at
+                    outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
+                    if document is not None:
+                        document.metadata = {**found.metadata, **document.metadata}
+                        documents.write(document)
+                        page_bytes += row["bytes"]
+                    else:
+                        tally.drop(Document(found.url, metadata=found.metadata), row["outcome"])
+                    if found.problem:
+                        problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
+                if tally.read % 16 == 0:
+                    context.report(item.done)
+            tally.kept = documents.written
         context.report(task.hints["bytes"])
-        return page_bytes
+        return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
 
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""
@@ -284,15 +273,6 @@ def _is_archive(path: Location) -> bool:
     """Whether the name is that of a WARC or WET file."""
     compression = path.name[len(bare_name(path)) :].lower()
     return compression in _ARCHIVE_COMPRESSIONS and bare_name(path).lower().endswith(ARCHIVES)
-
-
-def _is_text(path: Location) -> bool:
-    """Whether the name is that of a WET file, whose texts take no longer to write than to find."""
-    return bare_name(path).lower().endswith(".wet")
-
-
-def _is_html(path: Location) -> bool:
-    return bare_name(path).lower().endswith(HTML)
 
 
 def _note_damage(problems: Problems, path: Location, damage: Damage) -> None:

@@ -88,6 +88,9 @@ class Filter(FilterStage):
     summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
 
+    _cut: ClassVar[Cut | None] = None
+    """What `recalling` has been told of the cut of `--keep-share`."""
+
     function: str = setting("", "the function, as FILE.py:NAME or MODULE:NAME", metavar="FILE.py:NAME")
     model: str | None = setting(None, "a classifier: what train-filter or fastText wrote", metavar="FILTER")
     keep_share: float | None = setting(None, "keep this share of the documents, with the highest scores", gt=0, le=1)
@@ -281,15 +284,11 @@ class Filter(FilterStage):
             object.__setattr__(found, "_cut", tuple(facts["cut"]))
         return found
 
-    @property
-    def _known_cut(self) -> Cut | None:
-        return self.__dict__.get("_cut")
-
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """See `Replays.judge_again`: the score, and what it is compared with."""
         if self.function:
             return super().judge_again(document)
-        (score,), cut = self.scores_of([document], compiled=False), self._known_cut
+        (score,), cut = self.scores_of([document], compiled=False), self._cut
         values = {SCORE: score / UNITS, **{name: value for name in CUTS if (value := getattr(self, name)) is not None}}
         if cut is not None:
             values["lowest_score_kept"] = cut[0] / UNITS
@@ -301,7 +300,7 @@ class Filter(FilterStage):
 
     def is_judged_again(self, reason: str) -> bool:
         """All that follows from the document alone, and the cut."""
-        return self.keep_share is None or self._known_cut is not None
+        return self.keep_share is None or self._cut is not None
 
 
 @functools.lru_cache(maxsize=1)

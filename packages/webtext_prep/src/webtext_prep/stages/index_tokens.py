@@ -12,9 +12,10 @@ what they hold is put in order: some 100 bytes of disk and 60 of memory for each
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,8 +55,8 @@ from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import pair_named
 
-KINDS = (".keys.npy", ".ends.npy", ".urls")
-"""Files about a shard: its documents' keys, the ends of their URLs (both u64 of shape (documents,)), and the URLs."""
+KINDS = (".keys.npy", ".urls")
+"""Files about a shard: its documents' keys, u64 of shape (documents,), and their URLs, one on a line."""
 _AT_ONCE = 100_000
 _PART = re.compile(r"part-.*\.u32")
 SORT_BYTES = 21
@@ -145,9 +146,7 @@ class IndexTokens(Previews):
             sort = suffix_sorting.document_suffixes
         tokens = IndexedTokens(storage.local_path(task.inputs[0]).with_suffix(""))
         documents, places = task.options["documents"], task.options["tokens"]
-        ends = document_begins(tokens)[documents[0] : documents[1] + 1] - places[0]
-        ends = ends[1:][np.diff(ends) > 0]
-        order = sort(_tokens_between(tokens, *places), ends).astype(POSITION, copy=False)
+        order = sort(*_part_of(tokens, document_begins(tokens), documents, places)).astype(POSITION, copy=False)
         with storage.create(task.outputs[0]) as file:
             file.write(order.data)
         context.report(places[1] - places[0])
@@ -191,7 +190,7 @@ class IndexTokens(Previews):
         """Write the documents' URLs; None, and a sentence for the summary, where they can't be known."""
         try:
             sources = tokenized(tokens.prefix)
-            missing = next((file for source in sources for file in source.shards if not storage.is_file(file)), None)
+            missing = next((file for shards, _ in sources for file in shards if not storage.is_file(file)), None)
             if missing is not None:
                 raise InputError(f"{missing} is gone.")
         except InputError as error:
@@ -219,9 +218,7 @@ class IndexTokens(Previews):
         begins = document_begins(tokens)
         parts, total = divide(begins, self.part_tokens), int(begins[-1])
         sample = divide(begins, TIMED_TOKENS)[0]
-        ends = begins[sample.documents[0] : sample.documents[1] + 1]
-        ends = ends[1:][np.diff(ends) > 0]
-        some = _tokens_between(tokens, *sample.tokens)
+        some, ends = _part_of(tokens, begins, sample.documents, sample.tokens)
         document_suffixes(some[:1], np.ones(1, np.int64))  # compiles
         started = time.monotonic()
         document_suffixes(some, ends)
@@ -267,22 +264,22 @@ def _described(found: dict[str, Any]) -> str:
     )
 
 
-def _tokens_between(tokens: IndexedTokens, begin: int, end: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """The tokens from number `begin` to `end` of the `.bin`, which lie back to back."""
-    return np.fromfile(bin_path(tokens.prefix), tokens.dtype, end - begin, offset=begin * tokens.dtype.itemsize)
+def _part_of(
+    tokens: IndexedTokens, begins: npt.NDArray[Any], documents: Sequence[int], places: Sequence[int]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The tokens of a part, which lie back to back in the `.bin`, and where its documents that have any end in them."""
+    begin, end = places
+    found = np.fromfile(bin_path(tokens.prefix), tokens.dtype, end - begin, offset=begin * tokens.dtype.itemsize)
+    ends = begins[documents[0] : documents[1] + 1] - begin
+    return found, ends[1:][np.diff(ends) > 0]
 
 
 # The documents' URLs
 
 
-@dataclass(frozen=True)
-class Tokenized:
-    """What one run of `webtext tokenize` read: documents in one shuffle, or in the order of the input."""
-
-    shards: tuple[Location, ...]
-    is_shuffled: bool
-    seed: int
-    held_out: Mapping[str, Any]
+Tokenized = tuple[list[Location], dict[str, Any]]
+"""What one run of `webtext tokenize` read: shards, and for their tasks whether they were shuffled, by which seed, and
+which documents were left out."""
 
 
 def tokenized(prefix: Path) -> list[Tokenized]:
@@ -298,8 +295,8 @@ def _tokenized(step: Step) -> Iterator[Tokenized]:
         raise InputError(f"{step.name} is gone, or was made again since.")
     if step.stage == "tokenize":
         settings = step.record["settings"]
-        held_out = held_out_settings(settings)
-        yield Tokenized(tuple(step.input_files()), settings["shuffle"], settings["seed"], held_out)
+        chosen = {name: settings[name] for name in ("shuffle", "seed")}
+        yield step.input_files(), {**chosen, "held_out": held_out_settings(settings)}
     elif step.stage == "merge-tokens" and not step.plain_files:
         for source in step.inputs:
             yield from _tokenized(source)
@@ -309,45 +306,25 @@ def _tokenized(step: Step) -> Iterator[Tokenized]:
 
 def shard_tasks(sources: Sequence[Tokenized], scratch: Location) -> list[Task]:
     """A task for each shard, for `read_urls`."""
-    shards = [(number, source, place) for number, source in enumerate(sources) for place in source.shards]
+    shards = [
+        (place, {"source": number, **options}) for number, (files, options) in enumerate(sources) for place in files
+    ]
     return [
-        Task(
-            f"part-{at:05}",
-            (place,),
-            tuple(scratch / f"urls-{at:05}{kind}" for kind in KINDS),
-            {
-                "source": number,
-                "shuffle": source.is_shuffled,
-                "seed": source.seed,
-                "held_out": source.held_out,
-            },
-        )
-        for at, (number, source, place) in enumerate(shards)
+        Task(f"part-{at:05}", (place,), tuple(scratch / f"urls-{at:05}{kind}" for kind in KINDS), options)
+        for at, (place, options) in enumerate(shards)
     ]
 
 
 def read_urls(task: Task, context: Context) -> int:
     """Task: the keys and URLs of the documents of a shard that have tokens. Returns their number."""
     keys: list[int] = []
-    ends: list[int] = []
-    size = 0
-    with storage.create(task.outputs[2], durable=False) as file:
+    with storage.create(task.outputs[1], durable=False) as file:
         for read, document in enumerate(context.counted(read_documents(task.inputs[0])), 1):
             if not encoding_refused(document, **task.options["held_out"]):
                 keys.append(shuffle_key(document, task.options["seed"]) if task.options["shuffle"] else read)
-                size += file.write(document.id.encode("utf-8", "replace").replace(b"\n", b"%0A") + b"\n")
-                ends.append(size)
-    for place, values in zip(task.outputs, (keys, ends), strict=False):
-        save_array(place, np.array(values, np.uint64))
+                file.write(document.id.encode("utf-8", "replace").replace(b"\n", b"%0A") + b"\n")
+    save_array(task.outputs[0], np.array(keys, np.uint64))
     return len(keys)
-
-
-@dataclass(frozen=True)
-class _Urls:
-    """The URLs of one shard, and where each ends, counted in bytes from the first one."""
-
-    content: memoryview
-    ends: npt.NDArray[np.uint64]
 
 
 def write_urls(task: Task, context: Context) -> tuple[int, int]:
@@ -359,9 +336,8 @@ def write_urls(task: Task, context: Context) -> tuple[int, int]:
     files = zip(*(task.inputs[kind :: len(KINDS)] for kind in range(len(KINDS))), strict=True)
     shards = [(*about, its) for about, its in zip(task.options["shards"], files, strict=True)]
     with storage.create(task.outputs[0]) as urls:
-        for source in sorted({source for source, _, _ in shards}):
-            own = [(is_shuffled, its) for its_source, is_shuffled, its in shards if its_source == source]
-            for some in _in_order([its for _, its in own], is_shuffled=own[0][0]):
+        for (_, is_shuffled), own in itertools.groupby(shards, lambda shard: shard[:2]):
+            for some in _in_order([its for _, _, its in own], is_shuffled=is_shuffled):
                 found[0] = crc32(b"".join(some), found[0])
                 urls.writelines(some)
                 lengths = np.fromiter(map(len, some), np.uint64, len(some))
@@ -376,9 +352,10 @@ def write_urls(task: Task, context: Context) -> tuple[int, int]:
 
 def _in_order(files: Sequence[tuple[Location, ...]], *, is_shuffled: bool) -> Iterator[list[bytes]]:
     """The URLs of one source in the order of its documents, some at a time; `files` of each of its shards."""
-    shards = [_Urls(_content(urls), load_array(ends)) for _, ends, urls in files]
-    firsts = np.cumsum([0, *(len(shard.ends) for shard in shards)])
-    keys = np.concatenate([np.zeros(0, np.uint64), *(load_array(its_keys) for its_keys, _, _ in files)])
+    contents = [_content(urls) for _, urls in files]
+    ends = [np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n")) + 1 for content in contents]
+    firsts = np.cumsum([0, *map(len, ends)])
+    keys = np.concatenate([np.zeros(0, np.uint64), *(load_array(its_keys) for its_keys, _ in files)])
     # Without a shuffle the order is that of the shards, for any keys.
     order = np.argsort(keys, kind="stable") if is_shuffled else np.arange(len(keys))
     del keys
@@ -386,14 +363,9 @@ def _in_order(files: Sequence[tuple[Location, ...]], *, is_shuffled: bool) -> It
         documents = order[at : at + _AT_ONCE]
         of_shard = np.searchsorted(firsts, documents, side="right") - 1
         yield [
-            _url(shards[shard], document)
+            bytes(contents[shard][ends[shard][document - 1] if document else 0 : ends[shard][document]])
             for shard, document in zip(of_shard.tolist(), (documents - firsts[of_shard]).tolist(), strict=True)
         ]
-
-
-def _url(shard: _Urls, document: int) -> bytes:
-    begin = int(shard.ends[document - 1]) if document else 0
-    return bytes(shard.content[begin : int(shard.ends[document])])
 
 
 def _content(place: Location) -> memoryview:

@@ -41,9 +41,8 @@ from webtext_prep.documents.folders.raw_files import (
 )
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
-from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
-from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
+from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.errors import InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
@@ -61,8 +60,7 @@ from webtext_prep.running.tasks import (
     with_reason,
 )
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.held_out import held_out_reason
-from webtext_prep.urls.urls import bucket_of, shards_for, url_key
+from webtext_prep.urls.urls import bucket_of, held_out_reason, shards_for, url_key
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""
@@ -123,10 +121,7 @@ class Merge(HoldsOut):
         """Files that one of the readers in `documents/records/` reads."""
         return is_raw_file(path)
 
-    @staticmethod
-    def is_one_document(path: Location) -> bool:
-        """Text files."""
-        return is_one_text(path)
+    is_one_document = staticmethod(is_one_text)
 
     def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
         """The data of dataset folders, without what describes it: the splits that were asked for, else to train on."""
@@ -156,11 +151,15 @@ class Merge(HoldsOut):
             scratch += int(sample.packed * sample.largest_share)
         return Needs(sample.written, scratch, workers * (PROCESS_BYTES + run) + urls, sample.documents)
 
+    def _reader(self, place: Location) -> RecordReader:
+        reader = reader_of(place)
+        if reader is None:
+            raise InputError(f"{place} has the wrong suffix: here {self.input_kinds} are read.")
+        return reader
+
     def read(self, file: SourceFile, tally: Tally, problems: Problems, shown: object) -> Iterator[Document]:
         """The documents of one file, which messages call `shown`; what can't be read is counted and named."""
-        reader = reader_of(file.location)
-        if reader is None:
-            raise InputError(f"{file.location} has the wrong suffix: here {self.input_kinds} are read.")
+        reader = self._reader(file.location)
         for record in reader.read(file, Keys(self.text_key, self.url_key)):
             tally.read += 1
             document = _within_limits(record)
@@ -203,16 +202,13 @@ class Merge(HoldsOut):
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""
-        place, reader = task.inputs[0], reader_of(task.inputs[0])
-        assert reader is not None
-        size = task.options["run_bytes"]
+        place, size = task.inputs[0], task.options["run_bytes"]
+        reader = self._reader(place)
         return cut_into_runs(task, context, lambda chunks, head: reader.blocks(place, chunks, size, head))
 
     def count(self, task: Task, context: Context) -> int:
         """Task: how many records a part of a file has, by which the records after it are numbered."""
-        reader = reader_of(task.inputs[0])
-        assert reader is not None
-        return reader.count(task.inputs[0], Part(*task.options["part"]))
+        return self._reader(task.inputs[0]).count(task.inputs[0], Part(*task.options["part"]))
 
     def distribute(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each after its key.
@@ -254,7 +250,13 @@ class Merge(HoldsOut):
         with shard_writer(task, tally) as writer:
             seen = SeenPages()
             for lines in read_partitions(task.inputs, task.options["bucket"]):
-                _add_new(lines, seen, writer, tally)
+                for line in lines[:-1].split(b"\n"):
+                    tally.read += 1
+                    begin = line.index(b"{")
+                    if seen.add(line[:begin]):
+                        writer.write_lines(line[begin:] + b"\n", 1)
+                    else:
+                        tally.drop(decode_document(line[begin:]), "duplicate_url")
                 context.report(tally.read)
         return tally.as_dict()
 
@@ -343,14 +345,3 @@ def _within_limits(record: Record) -> Document | Unreadable:
     ):
         return Unreadable(f"a text of more than {MAX_LINE_BYTES >> 20} MiB", "split it into several")
     return document
-
-
-def _add_new(lines: bytes, seen: SeenPages, writer: DocumentWriter, tally: Tally) -> None:
-    """Write the documents of some lines of a bucket that were not seen before."""
-    for line in lines[:-1].split(b"\n"):
-        tally.read += 1
-        begin = line.index(b"{")
-        if seen.add(line[:begin]):
-            writer.write_lines(line[begin:] + b"\n", 1)
-        else:
-            tally.drop(decode_document(line[begin:]), "duplicate_url")

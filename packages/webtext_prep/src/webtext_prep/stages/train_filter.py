@@ -65,8 +65,8 @@ def text_key(document: Document) -> int:
     return xxhash.xxh3_64_intdigest(document.text.encode("utf-8", "surrogatepass"))
 
 
-def is_held_out(key: int) -> bool:
-    """Whether a text is kept from learning, where there are enough."""
+def is_held_out(key: Any) -> Any:
+    """Whether a text is kept from learning, where there are enough; for one key, or an array of them."""
     return key % HELD_OUT_EVERY == 0
 
 
@@ -185,43 +185,26 @@ class TrainFilter(Stage):
         compiled, half = task.hints["compiled"], len(task.inputs) // 2
         sides = (task.inputs[:half], task.inputs[half:])
         texts = _Encoded.of(sides, self.ngrams, self.bits, context.report, compiled=compiled)
-        learned = ~texts.is_held_out if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
+        learned = ~is_held_out(texts.keys) if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
         targets = texts.is_good[learned].astype(np.float64)
         counts = np.array([len(targets) - targets.sum(), targets.sum()])
         # Both sides weigh the same: a step of the larger one is as much shorter as it has more texts.
         shares = (counts.min() / counts)[targets.astype(np.int64)]
-        weights = _functions(compiled).learn(
-            texts.buckets,
-            texts.starts[learned],
-            texts.ends[learned],
-            targets,
-            shares,
-            self.epochs,
-            self.rate,
-            self.bits,
-        )
-        facts: dict[str, Any] = {
-            "good": int(counts[1]),
-            "against": int(counts[0]),
-            **texts.measured(weights, ~learned, compiled=compiled),
-        }
+        places = texts.starts[learned], texts.ends[learned]
+        settings = self.epochs, self.rate, self.bits
+        weights = _functions(compiled).learn(texts.buckets, *places, targets, shares, *settings)
+        measured = texts.measured(weights, ~learned, compiled=compiled)
+        facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **measured}
         model = LinearModel(self.ngrams, self.bits, weights)
         speakers = Speakers(model, SPEAKERS)
         for documents in batches(itertools.chain.from_iterable(map(read_documents, task.inputs))):
             speakers.add([document.text for document in documents], compiled=compiled)
-        speaks_for, speaks_against = speakers.found()
-        header = {
-            **facts,
-            "epochs": self.epochs,
-            "rate": self.rate,
-            "good_when": self.good_when,
-            "texts": texts.digest(),
-            "speaks_for": speaks_for,
-            "speaks_against": speaks_against,
-        }
+        names = dict(zip(("speaks_for", "speaks_against"), speakers.found(), strict=True))
+        own = {name: getattr(self, name) for name in ("epochs", "rate", "good_when")}
+        digest = xxhash.xxh3_128_hexdigest(texts.keys.tobytes() + texts.is_good.tobytes())
+        header = {**facts, **own, "texts": digest, **names}
         with storage.create(task.outputs[0]) as file:
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
-        names = {"speaks_for": speaks_for, "speaks_against": speaks_against}
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
     def run(self, job: Run) -> Outcome:
@@ -238,16 +221,11 @@ class TrainFilter(Stage):
         good = job.scratch / "good.npy"
         save_array(good, limits.good)
         options = {"last": limits.last, "hold_out": limits.hold_out}
-        sampling = [
-            Task(
-                name,
-                (path,),
-                tuple(job.scratch / side / f"{name}.jsonl.zst" for side in SIDES),
-                {"of": kind, **options, "good": xxhash.xxh3_64_hexdigest(limits.good.tobytes())},
-                reads=(good,),
-            )
-            for name, path, kind in zip(names, job.inputs, kinds, strict=True)
-        ]
+        options["good"] = xxhash.xxh3_64_hexdigest(limits.good.tobytes())
+        sampling = []
+        for name, path, kind in zip(names, job.inputs, kinds, strict=True):
+            outputs = tuple(job.scratch / side / f"{name}.jsonl.zst" for side in SIDES)
+            sampling.append(Task(name, (path,), outputs, {"of": kind, **options}, reads=(good,)))
         tally = Tally.total(job.map("sample", self.sample, sampling, total=total))
         if not tally.kept:
             return Outcome(tally, [])
@@ -325,7 +303,7 @@ class Limits(NamedTuple):
             raise WebtextError(
                 f"train-filter: no {missing} documents to learn from: check --good, --against and --good-when."
             )
-        held_out = [entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0 for entries in chosen]
+        held_out = [is_held_out(entries[:, 0]) for entries in chosen]
         hold_out = all(bool(of.any()) and not bool(of.all()) for of in held_out)
         total = sum(int(entries[:, 1].sum()) for entries in chosen)
         return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])], total)
@@ -349,13 +327,7 @@ class _Encoded(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        files: Iterable[Iterable[Location]],
-        orders: int,
-        bits: int,
-        report: Callable[[int], None],
-        *,
-        compiled: bool,
+        cls, files: Iterable[Iterable[Location]], orders: int, bits: int, report: Callable[[int], None], compiled: bool
     ) -> _Encoded:
         """The texts in the files of both `SIDES`; `report` gets their number so far."""
         found, lengths, keys, sides = [], [], list[int](), list[bool]()
@@ -371,15 +343,6 @@ class _Encoded(NamedTuple):
         order = np.argsort(np.array(keys, np.uint64), kind="stable")
         starts = (ends - np.concatenate(lengths))[order]
         return cls(np.concatenate(found), starts, ends[order], np.array(keys, np.uint64)[order], np.array(sides)[order])
-
-    @property
-    def is_held_out(self) -> npt.NDArray[np.bool_]:
-        """Which texts are held out, if any."""
-        return self.keys % np.uint64(HELD_OUT_EVERY) == 0
-
-    def digest(self) -> str:
-        """What identifies the texts, and their sides: 32 hexadecimal digits."""
-        return xxhash.xxh3_128_hexdigest(self.keys.tobytes() + self.is_good.tobytes())
 
     def measured(
         self, weights: npt.NDArray[np.float32], chosen: npt.NDArray[np.bool_], *, compiled: bool

@@ -116,8 +116,8 @@ class Limits:
         return "sample" if self.sample is not None and key <= self.sample else None
 
 
-def is_held_out(key: int) -> bool:
-    """Whether a document with that key is kept from training, where there are others."""
+def is_held_out(key: Any) -> Any:
+    """Whether a document with that key is kept from training, where there are others; for one key, or an array."""
     return key % HELD_OUT_EVERY == 0
 
 
@@ -171,7 +171,7 @@ class TrainTokenizer(Stage):
 
     def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
         """Of any documents, the ones that may be in the sample, and the ones that may be measured."""
-        held_out = entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0
+        held_out = is_held_out(entries[:, 0])
         return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], HELD_OUT_BYTES)
 
     def _limits(self, files: Iterable[Location]) -> Limits:
@@ -223,12 +223,8 @@ class TrainTokenizer(Stage):
             storage.remove(place)  # no file of another tokenizer next to one of this
         for place in task.outputs:
             storage.publish(draft / place.name, place)
-        facts = {
-            "vocabulary_size": tokenizer.vocabulary_size,
-            "tokenizer": tokenizer.fingerprint,
-            "checksums": checksums,
-        }
-        return facts | measured(tokenizer, task.inputs[half:])
+        facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
+        return {**facts, "checksums": checksums, **measured(tokenizer, task.inputs[half:])}
 
     def run(self, job: Run) -> Outcome:
         """Choose, copy the chosen, learn."""
@@ -238,15 +234,10 @@ class TrainTokenizer(Stage):
         choosing = [Task(name, (path,), (job.scratch / f"{name}.keys.npy",)) for name, path in shards]
         job.map("choose", self.choose, choosing, total=total)
         limits = self._limits(task.outputs[0] for task in choosing)
-        sampling = [
-            Task(
-                name,
-                (path,),
-                tuple(job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS),
-                {"limits": astuple(limits)},
-            )
-            for name, path in shards
-        ]
+        sampling = []
+        for name, path in shards:
+            copies = tuple(job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS)
+            sampling.append(Task(name, (path,), copies, {"limits": astuple(limits)}))
         results = job.map("sample", self.sample, sampling, total=total)
         tally = Tally.total(results)
         if not tally.kept:

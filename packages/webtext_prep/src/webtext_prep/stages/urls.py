@@ -107,10 +107,7 @@ class Urls(Stage):
         if self.rules.after is not None and self.rules.before is not None and self.rules.after >= self.rules.before:
             raise InputError(f"--after {self.after} is not before --before {self.before}: nothing lies between them.")
 
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """Dumps of submissions, by their names."""
-        return is_dump(path)
+    accepts = staticmethod(is_dump)
 
     @functools.cached_property
     def rules(self) -> Rules:

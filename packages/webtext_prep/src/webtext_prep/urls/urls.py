@@ -5,6 +5,11 @@ cost, and what follows from their origins is remembered.
 
 tldextract uses the public suffix list that it carries: nothing is fetched.
 
+Two more keys: `surt`, by which indexes of web archives are sorted, and the hash that says which pages are held out of
+training. That is of the URL alone, so that a page stays on its side whatever becomes of the corpus: more pages, a
+stricter filter, another deduplication, other extraction of its text. With a larger share the pages of a smaller one are
+held out, too.
+
 Which task may ask which host, where several fetch at once: each host belongs to one of them.
 
 So what holds for a host (requests at once, pauses, its robots.txt) is kept by one process that knows all of its
@@ -20,7 +25,7 @@ import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 import xxhash
 
@@ -238,11 +243,6 @@ def bucket_of(name: str, buckets: int) -> int:
     return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) % buckets
 
 
-def site_of(host: str) -> str:
-    """The registered domain of a host, or the host itself where it has none."""
-    return registered_name(host)[1] or host
-
-
 @dataclass(frozen=True)
 class Hosts:
     """The hosts of one task.
@@ -262,9 +262,91 @@ class Hosts:
     def part_of(self, host: str) -> int:
         """The number of the task to which a host belongs, -1 where it belongs to none."""
         if host not in self.archives:
-            return bucket_of(site_of(host) if self.by_site else host, self.parts)
+            return bucket_of((registered_name(host)[1] if self.by_site else "") or host, self.parts)
         return bucket_of("archives", self.parts) if self.by_site else -1
 
     def owns(self, host: str) -> bool:
         """Whether a host is one of them."""
         return self.part_of(host) == self.part
+
+
+# Indexes of web archives
+
+_WWW = re.compile(r"www\d*\.")
+_SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b"#%")
+_PATH_SESSION = re.compile(r";jsessionid=[0-9a-z]{32}(?=[/?]|$)|/\((?:[a-z]\([0-9a-z]{24}\)|[0-9a-z]{24})+\)(?=/)")
+_QUERY_SESSION = re.compile(
+    r"(?:(?<=&)|^)(?:(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}|aspsessionid[a-z]{8}=[a-z]{24}"
+    r"|cfid=[^&]+&cftoken=[^&]+)(?:&|$)"
+)
+
+
+def surt(url: str) -> str:
+    """The key by which indexes of web archives are sorted: the host backwards, then path and query; "" without a host.
+
+    It follows the rules of the Internet Archive's URL canonicalization, which Common Crawl's index uses, too: no
+    scheme, user name, fragment or default port, no `www.`, everything in small letters, parameters of the query in
+    order, and no identifiers of sessions. What the rules say of malformed addresses is not repeated here: their pages
+    are not found.
+
+    >>> surt("https://www.Example.org:443/A//b/?z=1&a=%7E#top")
+    'org,example)/a/b?a=~&z=1'
+    """
+    try:
+        parts = urlsplit(url.strip())
+        host, port = canonical_host((parts.hostname or "").lower()), parts.port
+    except ValueError:
+        return ""
+    if not host or parts.scheme not in _DEFAULT_PORTS:
+        return ""
+    host = _WWW.sub("", host, count=1) if _WWW.match(host) else host
+    names = ",".join(reversed(host.split("."))) if ":" not in host else host
+    place = f":{port}" if port is not None and port != _DEFAULT_PORTS[parts.scheme] else ""
+    path = _PATH_SESSION.sub("", _without_dots(_without_escapes(parts.path).lower()))
+    query = "&".join(sorted(_QUERY_SESSION.sub("", _without_escapes(parts.query).lower()).split("&")))
+    path = path.rstrip("/") or "/"
+    return f"{names}{place}){path}{'?' if query else ''}{query}"
+
+
+def _without_escapes(text: str) -> str:
+    """Without any percent-escapes that can be spared, as many times as it was escaped."""
+    data = text.encode("utf-8", "surrogatepass")
+    while (bare := unquote_to_bytes(data)) != data:
+        data = bare
+    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02x}" for byte in data)
+
+
+def _without_dots(path: str) -> str:
+    """Without empty steps, `.` and `..`."""
+    found: list[str] = []
+    for step in path.split("/"):
+        if step == "..":
+            found[-1:] = []
+        elif step not in ("", "."):
+            found.append(step)
+    return "/" + "/".join(found)
+
+
+# Pages that are held out of training
+
+HELD_OUT = "held_out"
+"""The reason to drop a page that is held out; also the folder, or the end of the prefix, where it goes instead."""
+_SEED = 0x68656C64
+
+
+def is_held_out(url: str, share: float) -> bool:
+    """Whether the page of a URL, or of a `Document.id`, is among the `share` (0 to 1) of all that are held out.
+
+    >>> [is_held_out("http://example.com/a", share) for share in (0.0, 1.0)]
+    [False, True]
+    """
+    if not share:
+        return False
+    return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"), _SEED) < share * 2**64
+
+
+def held_out_reason(url: str, share: float, *, is_only: bool = False) -> str:
+    """Why a page is not written to an output that holds out a share, or holds only held-out pages; empty if it is."""
+    if is_held_out(url, share) == is_only:
+        return ""
+    return f"not_{HELD_OUT}" if is_only else HELD_OUT

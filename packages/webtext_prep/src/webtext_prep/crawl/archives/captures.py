@@ -13,10 +13,12 @@ import math
 import re
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
-from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import is_retryable
+
+if TYPE_CHECKING:
+    from webtext_prep.crawl.http.client import Reply
 
 CAPTURES = 3
 """Of one URL that an archive is asked for, the nearest ones, before it is taken for having none."""
@@ -57,7 +59,7 @@ class Capture:
     reply: Reply
 
 
-Search = Generator[Request | Capture, Reply, str]
+Search = Generator[Request | Capture, "Reply", str]
 """Is sent, for a capture that is no page, a reply with the outcome that says why."""
 
 
@@ -88,49 +90,12 @@ class Archive(Protocol):
     most_requests: ClassVar[int]
     """For a page, without further attempts."""
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where it is asked; the first of them is where a search begins."""
-        ...
+    addresses: tuple[str, ...]
+    """Where it is asked; the first of them is where a search begins."""
 
     def search(self, url: str, date: str) -> Search:
         """Look for the captures of `url` that are the nearest to a date, a `timestamp`; the newest if it is empty."""
         ...
-
-
-@dataclass(slots=True)
-class Retrieval:
-    """A page on its way out of the archives.
-
-    Attributes:
-        archive: the name of the one that is asked.
-        known: the row of the URL if none of them has it.
-        search: in that archive, once it has begun.
-        request: what the search asks for,
-        capture: or what it has found,
-        answer: or how it has ended.
-    """
-
-    archive: str
-    known: dict[str, Any]
-    search: Search | None = None
-    request: Request | None = None
-    capture: Capture | None = None
-    answer: str = ""
-
-    def go_on(self, reply: Reply | None) -> None:
-        """Take the next step of the search; `reply` is None for the first."""
-        assert self.search is not None
-        self.request = self.capture = None
-        try:
-            step = next(self.search) if reply is None else self.search.send(reply)
-        except StopIteration as end:
-            self.answer = end.value
-            return
-        if isinstance(step, Request):
-            self.request = step
-        else:
-            self.capture = step
 
 
 def timestamp(date: str) -> str:

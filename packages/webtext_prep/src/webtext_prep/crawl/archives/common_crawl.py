@@ -1,7 +1,11 @@
 """Common Crawl: its list of crawls, the index files of each, and records of its WARC files, all by plain requests.
 
 Its index server is one small machine, so that its files are read instead, a part at a time: `cluster.idx` says in which
-block of which file a key lies (`cluster_index.py`), and the block which record of which WARC file a page is.
+block of which file a key lies, and the block which record of which WARC file a page is.
+
+`cluster.idx` of a crawl holds the first key of each block of its index, sorted, and has some 100 MB. A key is found by
+halving, in 7 requests for the first and fewer for each further one; what was read is kept, so that no piece is asked
+for twice while memory holds it.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import (
@@ -26,12 +30,11 @@ from webtext_prep.crawl.archives.captures import (
     timestamp,
     tried,
 )
-from webtext_prep.crawl.archives.cluster_index import MOST_BLOCKS, Block, ClusterIndex, Pieces
-from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, decoded, may_be_page
+from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded, may_be_page
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.urls.surt import surt
+from webtext_prep.urls.urls import surt
 
 CRAWLS = 3
 """Crawls that are asked for a page, by the nearest time: each has a part of the web only, and each costs."""
@@ -42,8 +45,117 @@ HEADER_BYTES = 1 << 20
 """Of a record, on top of its page."""
 KEPT_BLOCKS = 4
 """Pages of one site, which a list often names one after the other, lie in one block."""
-_GZIP = b"\x1f\x8b"
 _CRAWL = re.compile(r"CC-MAIN-(\d{4})-(\d{2})")
+PIECE_BYTES = 1 << 20
+OVERLAP_BYTES = 1 << 14
+"""Of the next piece: a line that begins in a piece ends there."""
+KEPT_PIECES = 64
+MOST_BLOCKS = 3
+"""Blocks that one URL may have captures in."""
+MOST_BLOCK_BYTES = 4 << 20
+_BEYOND = b"\xff"
+_SIZE = re.compile(rb"bytes \d+-\d+/(\d{1,15})")
+_FILE = re.compile(r"[\w.-]+\.gz")
+
+
+class Block(NamedTuple):
+    """A block of an index, a gzip member of one of its files."""
+
+    file: str
+    offset: int
+    length: int
+
+
+class Kept:
+    """The lines of the pieces of files that were used last, by the file and the piece; `most` of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lines: OrderedDict[tuple[str, Any], list[bytes]] = OrderedDict()
+
+    def get(self, url: str, piece: Any) -> list[bytes] | None:
+        """The lines of a piece, None where it was never read or is forgotten."""
+        found = self._lines.get((url, piece))
+        if found is not None:
+            self._lines.move_to_end((url, piece))
+        return found
+
+    def keep(self, url: str, piece: Any, lines: list[bytes]) -> None:
+        """Remember a piece, and forget others that were used longer ago."""
+        self._lines[url, piece] = lines
+        while len(self._lines) > self._most:
+            self._lines.popitem(last=False)
+
+
+class ClusterIndex:
+    """The file of one crawl.
+
+    Args:
+        url: of it.
+        pieces: remembers what was read.
+    """
+
+    def __init__(self, url: str, pieces: Kept) -> None:
+        self._url, self._pieces = url, pieces
+        self._size = -1  # not known yet
+        self._first: dict[int, bytes] = {}  # the first line of each piece that was read
+
+    def find(self, key: bytes) -> Generator[Request | Capture, Reply, list[Block] | str]:
+        """The blocks in which lines that begin with `key` may be, or the outcome of a request that failed."""
+        if self._size < 0 and (failure := (yield from self._read(0))):
+            return [] if failure == "http_416" else failure  # there is not one byte
+        low, high = 0, max(0, (self._size - 1) // PIECE_BYTES)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if middle not in self._first and (failure := (yield from self._read(middle))):
+                return failure
+            if self._first[middle] < key:
+                low = middle
+            else:
+                high = middle - 1
+        if self._pieces.get(self._url, low) is None and (failure := (yield from self._read(low))):
+            return failure
+        lines = self._pieces.get(self._url, low) or []
+        # The block that may begin before the key, and the blocks that begin with it.
+        before = [line for line in lines if line < key][-1:]
+        found = map(_block, [*before, *(line for line in lines if line.startswith(key))])
+        return [block for block in found if block is not None][:MOST_BLOCKS]
+
+    def _read(self, number: int) -> Generator[Request | Capture, Reply, str]:
+        """Ask for a piece; returns the outcome of a request that failed, or ""."""
+        # One byte more, to see whether a line begins with the piece.
+        start = max(0, number * PIECE_BYTES - 1)
+        end = (number + 1) * PIECE_BYTES + OVERLAP_BYTES
+        reply = yield Request(self._url, end - start, (start, end - start))
+        if reply.outcome != PageOutcome.OK:
+            return reply.outcome
+        sizes = [_SIZE.match(value) for name, value in reply.headers if name.lower() == b"content-range"]
+        size = next((int(found[1]) for found in sizes if found), -1)
+        if size < 0 or start + len(reply.body) != min(end, size):
+            return PageOutcome.MALFORMED_RESPONSE
+        self._size = size
+        text = reply.body if start == 0 else reply.body.partition(b"\n")[2]
+        lines = text.split(b"\n")
+        if end < size:
+            lines.pop()  # it may go on
+        lines = [line for line in lines if line]
+        if not lines and end < size:
+            return PageOutcome.MALFORMED_RESPONSE
+        # The last piece may hold no more than the end of a line: then it is beyond every key.
+        self._first[number] = lines[0] if lines else _BEYOND
+        self._pieces.keep(self._url, number, lines)
+        return ""
+
+
+def _block(line: bytes) -> Block | None:
+    """The block that a line names: key and time, file, offset, length, and a number, with tabs between."""
+    try:
+        _, file, offset, length, *_ = line.decode("utf-8", "replace").split("\t")
+        block = Block(file, int(offset), int(length))
+    except ValueError:
+        return None
+    is_sound = _FILE.fullmatch(file) and block.offset >= 0 and 0 < block.length <= MOST_BLOCK_BYTES
+    return block if is_sound else None
 
 
 class CommonCrawl:
@@ -61,16 +173,11 @@ class CommonCrawl:
 
     def __init__(self, address: str, index_address: str, max_bytes: int) -> None:
         self._address, self._index_address = address.rstrip("/"), index_address.rstrip("/")
+        self.addresses: tuple[str, ...] = (self._address, self._index_address)
         self._max_bytes = max_bytes
         self._crawls: list[tuple[str, str]] = []
         self._indexes: dict[str, ClusterIndex] = {}
-        self._pieces = Pieces()
-        self._blocks: OrderedDict[tuple[str, Block], list[bytes]] = OrderedDict()
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """See `Archive`."""
-        return (self._address, self._index_address)
+        self._pieces, self._blocks = Kept(KEPT_PIECES), Kept(KEPT_BLOCKS)
 
     def search(self, url: str, date: str) -> Search:
         """See `Archive`."""
@@ -107,20 +214,17 @@ class CommonCrawl:
             return blocks
         found: list[bytes] = []
         for block in blocks:
-            place = (crawl, block)
-            if place not in self._blocks:
+            lines = self._blocks.get(crawl, block)
+            if lines is None:
                 reply = yield Request(f"{folder}/{block.file}", block.length, (block.offset, block.length))
                 if reply.outcome != PageOutcome.OK:
                     return reply.outcome
                 try:
-                    text = _unpacked(reply.body, BLOCK_BYTES)
-                except (DamagedBodyError, CutShortError, TooLargeError):
+                    lines = _unpacked(reply.body, BLOCK_BYTES).split(b"\n")
+                except BodyError:
                     return PageOutcome.MALFORMED_RESPONSE
-                self._blocks[place] = text.split(b"\n")
-            self._blocks.move_to_end(place)
-            found += [line for line in self._blocks[place] if line.startswith(key)]
-            while len(self._blocks) > KEPT_BLOCKS:
-                self._blocks.popitem(last=False)
+                self._blocks.keep(crawl, block, lines)
+            found += [line for line in lines if line.startswith(key)]
         return found
 
     def _record(self, entry: dict[str, Any], key: str, time: str) -> Generator[Request | Capture, Reply, Capture | str]:
@@ -135,11 +239,11 @@ class CommonCrawl:
             return PageOutcome.DAMAGED
         try:
             data = _unpacked(reply.body, self._max_bytes + HEADER_BYTES)
-        except TooLargeError:
-            return PageOutcome.TOO_LARGE
-        except (DamagedBodyError, CutShortError):
-            return PageOutcome.DAMAGED
-        found = next(pages_in(data, self._max_bytes), None)
+        except BodyError as error:
+            return error.outcome if isinstance(error, TooLargeError) else PageOutcome.DAMAGED
+        entries = (entry for entry, _ in _Held(data, self._max_bytes).pages())
+        pages = (entry.page if isinstance(entry, Damage) else entry for entry in entries)
+        found = next(filter(None, pages), None)
         if found is None or found.page is None:
             return PageOutcome.DAMAGED if found is None or found.outcome == PageOutcome.OK else found.outcome
         if surt(found.url) != key:
@@ -154,7 +258,7 @@ class CommonCrawl:
 
 def _unpacked(data: bytes, limit: int) -> bytes:
     """What gzip data hold. Raises as `decoded` does, also for other data."""
-    if not data.startswith(_GZIP):
+    if not data.startswith(GZIP):
         raise DamagedBodyError("gzip")
     return decoded(data, "", "gzip", limit=limit, may_be_cut=False)
 
@@ -168,14 +272,6 @@ class _Held(ArchiveReader):
 
     def _opened(self) -> BinaryIO:
         return io.BytesIO(self._data)
-
-
-def pages_in(data: bytes, max_bytes: int) -> Iterator[Found]:
-    """The pages in the bytes of an archive, damaged ones with their outcome."""
-    for found, _ in _Held(data, max_bytes).pages():
-        page = found.page if isinstance(found, Damage) else found
-        if page is not None:
-            yield page
 
 
 def _crawls(body: bytes) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 FastWARC finds the records, at some 0.8 GB of pages a second; here it is decided what each is, as a download would with
 the same answer. An archive may hold anything: headers are bounded, a body is read up to the cap on pages, and what lies
 beyond is skipped without being held. FastWARC ends quietly where a file breaks off, which is noticed here, and stops at
-damage, after which reading goes on where `archive_damage` finds a record. A block that has a digest is checked.
+damage, after which reading goes on where `damage.py` finds a record. A block that has a digest is checked.
 """
 
 from __future__ import annotations
@@ -30,15 +30,7 @@ from webtext_prep.crawl.archives.damage import (
     records_from,
 )
 from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, Source
-from webtext_prep.crawl.http.bodies import (
-    CutShortError,
-    DamagedBodyError,
-    TooLargeError,
-    content_type_of,
-    decoded,
-    is_html_page,
-    may_be_page,
-)
+from webtext_prep.crawl.http.bodies import BodyError, TooLargeError, content_type_of, decoded, is_html_page, may_be_page
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
@@ -281,16 +273,14 @@ class ArchiveReader:
         if status is not None and status not in (200, 203):
             return replace(about, outcome=http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
-        if not may_be_page(kind) or _is_robots_file(about.url):
+        if not may_be_page(kind) or urlsplit(about.url).path == "/robots.txt":
             return replace(about, outcome=PageOutcome.NOT_HTML)
         if is_cut and not self._keep_truncated:
             return replace(about, outcome=PageOutcome.TRUNCATED)
         try:
             body = self._body(record, is_cut=is_cut)
-        except TooLargeError:
-            return replace(about, outcome=PageOutcome.TOO_LARGE)
-        except (DamagedBodyError, CutShortError):
-            return replace(about, outcome=PageOutcome.MALFORMED_RESPONSE)
+        except BodyError as error:
+            return replace(about, outcome=error.outcome)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)
@@ -329,13 +319,8 @@ class ArchiveReader:
             raise OSError("the file is cut off")
         if not record.is_http_parsed:
             return body
-        return decoded(
-            body,
-            _http_header(record, b"transfer-encoding") or "",
-            _http_header(record, b"content-encoding") or "",
-            limit=self._limit,
-            may_be_cut=is_cut,
-        )
+        encodings = (_http_header(record, name) or "" for name in (b"transfer-encoding", b"content-encoding"))
+        return decoded(body, *encodings, limit=self._limit, may_be_cut=is_cut)
 
 
 def _is_blank(stream: ArchiveStream, offset: int) -> bool:
@@ -350,10 +335,6 @@ def is_address(url: str) -> bool:
         return bool(urlsplit(url).hostname or url)
     except ValueError:
         return False
-
-
-def _is_robots_file(url: str) -> bool:
-    return urlsplit(url).path == "/robots.txt"
 
 
 def _http_header(record: WarcRecord, name: bytes) -> str | None:

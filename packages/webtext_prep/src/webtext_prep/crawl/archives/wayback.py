@@ -15,18 +15,10 @@ from urllib.parse import urlencode
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, READABLE, Capture, Request, Search, nearest, tried
-from webtext_prep.crawl.http.bodies import (
-    CutShortError,
-    DamagedBodyError,
-    TooLargeError,
-    content_type_of,
-    decoded,
-    is_html_page,
-    may_be_page,
-)
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, content_type_of, decoded, is_html_page, may_be_page
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.urls.surt import surt
+from webtext_prep.urls.urls import surt
 
 LISTED = 10
 """Captures that the index is asked for: some of them may be of one page with and without `www.`."""
@@ -34,7 +26,6 @@ ROWS_BYTES = 1 << 20
 HOPS = 3
 """Requests for one capture: the archive may lead from its time to that of another one."""
 _ORIGINAL = b"x-archive-orig-"
-_GZIP = b"\x1f\x8b"
 
 
 class Wayback:
@@ -51,12 +42,8 @@ class Wayback:
 
     def __init__(self, address: str, max_bytes: int) -> None:
         self._address, self._max_bytes = address.rstrip("/"), max_bytes
+        self.addresses: tuple[str, ...] = (self._address,)
         self._replay = re.compile(rf"{re.escape(self._address)}/web/(\d{{14}})(?:[a-z]{{2}}_)?/(.+)", re.DOTALL)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """See `Archive`."""
-        return (self._address,)
 
     def search(self, url: str, date: str) -> Search:
         """See `Archive`."""
@@ -95,27 +82,23 @@ class Wayback:
             time = email.utils.parsedate_to_datetime(headers.get(b"memento-datetime", b"").decode("latin-1"))
         if time is None:
             return PageOutcome.NOT_ARCHIVED
-        kind, charset = content_type_of(headers.get(b"content-type", b"").decode("latin-1"))
+        said = headers.get(b"content-type", b"")
+        kind, charset = content_type_of(said.decode("latin-1"))
         if not may_be_page(kind):
             return PageOutcome.NOT_HTML
         try:
             # Some were sent compressed, and no header says so any more.
-            encoding = "gzip" if reply.body.startswith(_GZIP) else ""
+            encoding = "gzip" if reply.body.startswith(GZIP) else ""
             body = decoded(reply.body, "", encoding, limit=self._max_bytes, may_be_cut=False)
-        except (DamagedBodyError, CutShortError):
-            return PageOutcome.MALFORMED_RESPONSE
-        except TooLargeError:
-            return PageOutcome.TOO_LARGE
+        except BodyError as error:
+            return error.outcome
         is_html = is_html_page(kind, body)
         if len(body) > self._max_bytes or is_html is None:
             return PageOutcome.NOT_HTML if is_html is None else PageOutcome.TOO_LARGE
-        own = [(name[len(_ORIGINAL) :], value) for name, value in headers.items() if name.startswith(_ORIGINAL)]
-        sent = [
-            (b"content-type", headers.get(b"content-type", b"")),
-            *(pair for pair in own if pair[0] != b"content-type"),
-        ]
+        own = ((name.removeprefix(_ORIGINAL), value) for name, value in headers.items() if name.startswith(_ORIGINAL))
+        sent = ((b"content-type", said), *(pair for pair in own if pair[0] != b"content-type"))
         page = Reply(PageOutcome.OK, original, 200, body=body, charset=charset, is_html=is_html, reason="OK",
-                     headers=tuple(sent))  # fmt: skip
+                     headers=sent)  # fmt: skip
         return Capture(strftime(READABLE, time.utctimetuple()), page)
 
 

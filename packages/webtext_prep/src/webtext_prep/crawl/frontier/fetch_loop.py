@@ -4,7 +4,7 @@ Fetching costs waiting, extracting costs processor time: one event loop fetches,
 writes the journal. When a page was fetched stands in its outcome row only, so that documents depend on pages alone.
 
 A visit that has come to a host of another task is a record like any other: the outcome `redirect`,
-with all that the other task needs to go on. A visit to a page that is gone goes on at an archive (`retrieval.py`).
+with all that the other task needs to go on. A visit to a page that is gone goes on at an archive (`Archives`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,19 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.captures import Retrieval
-from webtext_prep.crawl.archives.settings import ArchiveSettings
-from webtext_prep.crawl.archives.warc_writing import Answer, is_plain
+from webtext_prep.crawl.archives.warc_writing import is_plain
 from webtext_prep.crawl.frontier.politeness import Crawler
-from webtext_prep.crawl.frontier.queues import Visit
-from webtext_prep.crawl.frontier.retrieval import ANSWERS, Archives, asked_for
-from webtext_prep.crawl.http.addresses import PrivateAddresses
+from webtext_prep.crawl.frontier.queues import ANSWERS, Archives, Retrieval, Visit
 from webtext_prep.crawl.http.client import Client, Reply
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database import Entry, UrlSet
 from webtext_prep.crawl.state.database_writer import JournalWriter, Work
-from webtext_prep.crawl.state.page_cache import PageFile
+from webtext_prep.crawl.state.page_cache import PageFile, PageReader
 from webtext_prep.documents.document import Document, with_metadata_of
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
@@ -40,65 +37,13 @@ from webtext_prep.running.tasks import Tally
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import Hosts
 
-_LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")
-_LEFT_OF_GONE = ("date", "answers")
+_LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds", "date", "answers")
 """What the row of a visit that was left says of it under the same names; and `next`, its URL by then."""
-
-
-@dataclass(frozen=True)
-class Fetching:
-    """How pages are fetched and extracted; the settings of `webtext download`, as far as one shard needs them.
-
-    Attributes:
-        connections: requests at once.
-        parsers: pages extracted at once.
-        page_bytes: bytes of pages that may be in memory, but for `unhindered` pages more.
-        private: which addresses outside the public internet may be connected to.
-        rounds: in how many passes over the list a retryable URL is tried; 0 tries none again.
-        retry_pass: the number of this pass, 1 for the first.
-        archives: which archives are asked for pages that are gone, and how.
-
-    The others are settings of the same name.
-    """
-
-    extractor: str
-    kinds: tuple[str, ...]
-    connections: int
-    parsers: int
-    page_bytes: int
-    per_host: int
-    delay: float
-    timeout: float
-    retries: int
-    robots: bool
-    user_agent: str
-    private: PrivateAddresses
-    max_bytes: int
-    extract_timeout: float
-    extract_memory: int
-    rounds: int
-    retry_pass: int
-    archives: ArchiveSettings = field(default_factory=ArchiveSettings)
-
-    def make_archives(self) -> Archives:
-        """The archives, for one process."""
-        return Archives(self.archives, self.max_bytes, self.rounds)
-
-    @property
-    def url_seconds(self) -> float:
-        """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
-        return (self.retries + 1) * self.timeout
-
-    @property
-    def unhindered(self) -> int:
-        """How many pages never wait for memory: as many as fill half of it at their largest."""
-        return max(1, self.page_bytes // 2 // self.max_bytes)
 
 
 def left_row(visit: Visit, *, needs_all: bool) -> dict[str, Any]:
     """The row of a visit that another task has to go on with."""
     values = {name: getattr(visit, name) for name in _LEFT}
-    values |= {name: value for name in _LEFT_OF_GONE if (value := getattr(visit, name))}
     if visit.retrieval is not None:  # the search starts over
         values |= {"archive": visit.retrieval.archive, "known": visit.retrieval.known}
     return {"url": visit.asked, "outcome": str(PageOutcome.REDIRECT), "next": visit.url, "all": needs_all, **values}
@@ -111,8 +56,7 @@ def is_left(row: dict[str, Any]) -> bool:
 
 def visit_of(row: dict[str, Any]) -> Visit:
     """The visit that a row of `left_row` says."""
-    names = (*_LEFT, *(name for name in _LEFT_OF_GONE if name in row))
-    visit = Visit(row["url"], row["next"], **{name: row[name] for name in names})
+    visit = Visit(row["url"], row["next"], **{name: row[name] for name in _LEFT if name in row})
     if "archive" in row:
         visit.retrieval = Retrieval(row["archive"], row["known"])
     return visit
@@ -132,7 +76,7 @@ class Visiting:
         self, work: Work, fetching: Fetching, report: Callable[[int], None], hosts: Hosts | None = None
     ) -> None:
         self._work, self._fetching, self._report, self._hosts = work, fetching, report, hosts
-        self._archives = fetching.make_archives()
+        self._archives = Archives(fetching)
         self._done = 0
 
     def fetch(self, visits: Iterator[Visit], folder: Path) -> None:
@@ -151,11 +95,8 @@ class Visiting:
         is_new = self._work.journal.is_empty
         with UrlSet() as begun:
             for visit in map(self._where_asked, visits):
-                if not begun.add(visit.asked):
-                    self._count()
-                    continue
                 known = None if is_new else self._work.journal.outcome(visit.asked)
-                if not self._is_due(known):
+                if not begun.add(visit.asked) or not self._is_due(known):
                     self._count()
                     continue
                 if known is not None and is_left(known.row):
@@ -191,22 +132,15 @@ class Visiting:
         return is_retryable(row["outcome"]) and row.get("rounds", 0) < self._fetching.rounds
 
     async def _fetch(self, visits: Iterator[Visit], folder: Path) -> None:
-        settings = self._fetching
+        fetching, settings = self._fetching, self._fetching.settings
         client = Client(
-            connections=settings.connections,
+            connections=fetching.connections,
             timeout=settings.timeout,
             max_bytes=settings.max_bytes,
             user_agent=settings.user_agent,
-            private=settings.private,
+            private=settings.private_addresses,
         )
-        pool = ExtractorPool(
-            settings.extractor,
-            workers=settings.parsers,
-            seconds=settings.extract_timeout,
-            memory=settings.extract_memory,
-            folder=str(folder),
-            kinds=settings.kinds,
-        )
+        pool = settings.pool(folder, fetching.slots)
         spool, segments = self._work.spool, self._work.segments
         save = iter if spool is None else spool.saved
         keep = None if segments is None else segments.save_if_due
@@ -219,25 +153,9 @@ class Visiting:
                 return entry is None
 
             async def leave(visit: Visit, needs_all: bool) -> None:
-                await writer.add(Entry(left_row(visit, needs_all=needs_all), None, settings.retry_pass))
+                await writer.add(Entry(left_row(visit, needs_all=needs_all), None, fetching.retry_pass))
 
-            crawler = Crawler(
-                client,
-                finish,
-                concurrency=settings.connections,
-                per_host=settings.per_host,
-                delay=settings.delay,
-                retries=settings.retries,
-                obey_robots=settings.robots,
-                page_bytes=settings.page_bytes,
-                unhindered=settings.unhindered,
-                seconds=settings.url_seconds,
-                robots_seconds=settings.timeout,
-                owns=None if self._hosts is None else self._hosts.owns,
-                leave=leave,
-                archives=self._archives,
-            )
-            await crawler.run(visits)
+            await Crawler(fetching, client, finish, leave, self._archives, self._hosts).run(visits)
 
     async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry | None:
         """The record of a URL, with its document if there is text; None if an archive is to be asked for it now."""
@@ -273,8 +191,7 @@ class Visiting:
         is_page = reply.outcome == PageOutcome.OK and (retrieval is None or document is not None)
         if self._work.spool is not None and is_page:
             url = visit.asked if is_plain(visit.asked) and (retrieval or not visit.redirects) else reply.url
-            status = reply.status or 200
-            answer = Answer(visit.asked, url, row["fetched_at"], status, reply.reason, reply.headers, reply.body)
+            answer = replace(reply, url=url)
         return Entry(row, document, self._fetching.retry_pass, answer)
 
     @staticmethod
@@ -299,14 +216,14 @@ def write_list(
     many pages that are gone which archives were asked; and with `archived`: how many pages came from each.
     """
     tally = Tally(problems=list(work.journal.notes))
-    retryable, gone, archived = (collections.Counter[str]() for _ in range(3))
-    archives, page_bytes = fetching.make_archives(), 0
+    counts = {name: collections.Counter[str]() for name in ("retryable", "gone", "archived")}
+    archives, page_bytes = Archives(fetching), 0
     drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
     with contextlib.ExitStack() as stack:
         shards, pages = list(drafts), None
         if work.spool is not None:
             stream = stack.enter_context(storage.create(shards.pop(2)))
-            pages = stack.enter_context(PageFile(stream, work.spool.path, fetching.user_agent))
+            pages = PageFile(stream, stack.enter_context(PageReader(work.spool.path)), fetching.settings.user_agent)
         documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in shards]
         tally.dropped_writer = dropped[0] if dropped else None
         written = stack.enter_context(UrlSet())
@@ -319,23 +236,20 @@ def write_list(
                 page_bytes += row.get("bytes", 0)
                 documents.write_lines(with_metadata_of(asked, line, PAGE_METADATA) + b"\n", 1)
                 if "archive" in row:
-                    archived[row["archive"]] += 1
+                    counts["archived"][row["archive"]] += 1
                 continue
             tally.drop(asked, row["outcome"])
             if archives.is_due_again(row):
-                retryable[str(row.get("rounds", 0))] += 1
-            if (asked_of := asked_for(row, fetching.rounds)) is not None:
-                gone[asked_of] += 1
+                counts["retryable"][str(row.get("rounds", 0))] += 1
+            if (asked_of := archives.asked_for(row)) is not None:
+                counts["gone"][asked_of] += 1
+        if pages is not None:
+            pages.begin()
         tally.kept = documents.written
     for draft, output in zip(drafts, outputs, strict=True):
         storage.publish(draft, output)
-    return {
-        **tally.as_dict(),
-        "retryable": dict(sorted(retryable.items())),
-        "gone": dict(sorted(gone.items())),
-        "archived": dict(sorted(archived.items())),
-        "page_bytes": page_bytes,
-    }
+    found = {name: dict(sorted(counted.items())) for name, counted in counts.items()}
+    return {**tally.as_dict(), **found, "page_bytes": page_bytes}
 
 
 def _line_of(work: Work, url: str, *, is_first: bool) -> tuple[dict[str, Any], bytes | None]:

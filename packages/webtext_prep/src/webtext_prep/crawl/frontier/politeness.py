@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
-from webtext_prep.crawl.frontier.retrieval import Archives
-from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
-from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
+from webtext_prep.crawl.frontier.queues import Archives, Host, Queues, Visit
+from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, MAX_ROBOTS_REDIRECTS, Robots, Rules, rules_of
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
-from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.crawl.settings import Fetching
+from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
+from webtext_prep.urls.urls import Hosts
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
@@ -49,7 +48,6 @@ GIVE_UP_HOST_AFTER = 10
 """URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run; and answers in
 a row by which an archive says that it is asked too much."""
 
-_NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
 _TOO_MUCH = frozenset({429, 503})
 
 
@@ -64,56 +62,31 @@ class Crawler:
     """Visits URLs.
 
     Args:
+        fetching: how pages are fetched.
         fetcher: makes the requests.
         finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
-        concurrency: requests at once, pages being finished included.
-        per_host: requests at once to one host.
-        delay: seconds from the start of one request to the next at one host.
-        retries: further attempts for a URL whose failures may be gone in a moment, redirects included.
-        obey_robots: whether robots.txt is asked for and obeyed.
-        page_bytes: bytes of pages that may be in memory, being read or being finished, but for `unhindered` pages more.
-        unhindered: pages that never wait for memory, as they came first.
-        seconds: for all requests of a URL, redirects and retries included, if that is limited.
-        robots_seconds: for one attempt at a robots.txt, redirects included, if that is limited.
-        owns: tells of a host whether this crawler may send requests to it; all of them if None.
-        leave: awaited for each visit that comes to a host which it does not own.
-        archives: where visits may go on.
+        leave: awaited for each visit that comes to a host of another task.
+        archives: where visits to pages that are gone may go on.
+        hosts: to which this crawler may send requests; to all if None.
     """
 
     def __init__(
-        self,
-        fetcher: Client,
-        finish: Finish,
-        *,
-        concurrency: int,
-        per_host: int,
-        delay: float,
-        retries: int,
-        obey_robots: bool,
-        page_bytes: int,
-        unhindered: int = 1,
-        seconds: float = math.inf,
-        robots_seconds: float = math.inf,
-        owns: Callable[[str], bool] | None = None,
-        leave: Leave | None = None,
-        archives: Archives | None = None,
+        self, fetching: Fetching, fetcher: Client, finish: Finish, leave: Leave, archives: Archives, hosts: Hosts | None
     ) -> None:
-        self._fetcher, self._finish, self._seconds = fetcher, finish, seconds
-        self._concurrency, self._per_host, self._retries = concurrency, per_host, retries
-        self._delay = delay
-        self._robots, self._robots_seconds = Robots() if obey_robots else None, robots_seconds
-        self._owns, self._leave, self._archives = owns, leave, archives
-        self._memory = ByteBudget(page_bytes, unhindered=unhindered)
+        self._settings, self._connections = fetching.settings, fetching.connections
+        self._fetcher, self._finish, self._leave = fetcher, finish, leave
+        self._archives, self._hosts, settings = archives, hosts, fetching.settings
+        self._robots = Robots() if settings.robots else None
+        self._memory = ByteBudget(fetching.page_bytes, unhindered=fetching.unhindered)
         # Until its rules are known a host is asked one thing at a time: they may say so.
-        slow = ({}, 0.0) if archives is None else (archives.hosts, archives.pause)
-        self._queues = Queues(1 if obey_robots else per_host, delay, *slow)
+        self._queues = Queues(1 if settings.robots else settings.per_host, settings.delay, archives)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
         self._running: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
 
-    async def run(self, urls: Iterator[str | Visit]) -> None:
-        """Visit all `urls`, or go on with visits; returns when each one is finished or left.
+    async def run(self, visits: Iterator[Visit]) -> None:
+        """Bring all `visits` to their ends; returns when each one is finished or left.
 
         A crawler that owns some hosts only returns when these have rested after their last requests: so another one may
         ask them next. Raises what `finish` and `leave` raise.
@@ -124,21 +97,21 @@ class Crawler:
                 self._wake.clear()
                 self._collect_ended()
                 if not is_exhausted:
-                    is_exhausted = await self._take(urls)
+                    is_exhausted = await self._take(visits)
                 self._queues.fire_timers()
-                while self._queues.ready and len(self._running) < self._concurrency:
+                while self._queues.ready and len(self._running) < self._connections:
                     self._start(self._queues.ready.popleft())
                 if is_exhausted and not self._queues.queued and not self._running:
                     break
                 if not is_exhausted and self._queues.queued < WINDOW:
                     await asyncio.sleep(0)
-                elif not self._queues.ready or len(self._running) >= self._concurrency:
+                elif not self._queues.ready or len(self._running) >= self._connections:
                     await self._sleep()
         finally:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
-        if self._owns is not None:
+        if self._hosts is not None:
             await asyncio.sleep(self._queues.rest())
 
     def _collect_ended(self) -> None:
@@ -147,22 +120,14 @@ class Crawler:
             self._running.discard(task)
             task.result()
 
-    async def _take(self, urls: Iterator[str | Visit]) -> bool:
+    async def _take(self, visits: Iterator[Visit]) -> bool:
         """Queue the next URLs; True if there are no more."""
         for _ in range(min(URLS_AT_ONCE, WINDOW - self._queues.queued)):
-            url = next(urls, None)
-            if url is None:
+            visit = next(visits, None)
+            if visit is None:
                 return True
-            visit = Visit(url, url) if isinstance(url, str) else url
-            if self._is_ours(visit.url):
-                self._queues.add(visit)
-            else:
-                await self._give_away(visit, False)
+            await self._send_on(visit)
         return False
-
-    async def _give_away(self, visit: Visit, needs_all: bool) -> None:
-        assert self._leave is not None
-        await self._leave(visit, needs_all)
 
     async def _sleep(self) -> None:
         """Until a request ends, a host has a free place, or a timer is due."""
@@ -173,7 +138,7 @@ class Crawler:
     # Hosts and their queues
 
     def _is_ours(self, url: str) -> bool:
-        return self._owns is None or not (name := host_name(url)) or self._owns(name)
+        return self._hosts is None or not (name := host_name(url)) or self._hosts.owns(name)
 
     def _start(self, host: Host) -> None:
         host.is_offered = False
@@ -183,7 +148,6 @@ class Crawler:
         visit = host.queue.popleft()
         rules = None if visit.robots_of else self._rules_for(visit)
         if rules is not None and visit.retrieval is not None and visit.retrieval.search is None:
-            assert self._archives is not None
             self._archives.go_on(visit)  # in its turn, since what others have read there is known by now
             rules = self._rules_for(visit)
         if rules is None and not visit.robots_of:
@@ -234,7 +198,7 @@ class Crawler:
                 self._queues.offer(host)
                 self._wake.set()
             if rules.is_elsewhere:
-                await self._give_away(visit, True)
+                await self._leave(visit, True)
                 return
             if host.archive:
                 self._heed(host, reply)
@@ -244,20 +208,21 @@ class Crawler:
                     await self._send_on(visit)
                     return
                 reply = refusal
-            elif reply.retry_now and visit.retries < self._retries and self._retry(host, visit, reply):
+            elif reply.retry_now and visit.retries < self._settings.retries and self._retry(host, visit, reply):
                 return
-            if visit.retrieval is not None and visit.retrieval.request is not None:
-                assert self._archives is not None
+            retrieval = visit.retrieval
+            if retrieval is not None and retrieval.request is not None:
                 self._archives.go_on(visit, reply)
-            is_asking = visit.retrieval is not None and visit.retrieval.request is not None
+            is_asking = retrieval is not None and retrieval.request is not None
             if is_asking or await self._finish(visit, reply):
                 await self._send_on(visit)
 
     async def _send_on(self, visit: Visit) -> None:
+        """Have a visit wait at the host that it has come to, or leave it to the task whose host that is."""
         if self._is_ours(visit.url):
             self._queues.add(visit)
         else:
-            await self._give_away(visit, False)
+            await self._leave(visit, False)
 
     async def _ask(self, host: Host, visit: Visit, rules: Rules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
@@ -267,7 +232,7 @@ class Crawler:
             return Reply(refusal or PageOutcome.REDIRECT, visit.url)
         if self._robots is not None:
             self._follow_rules(host, rules)
-        options: dict[str, Any] = {"seconds": self._seconds - visit.seconds}
+        options: dict[str, Any] = {"seconds": self._settings.url_seconds - visit.seconds}
         if visit.retrieval is None:
             options["reservation"] = reservation
         elif (request := visit.retrieval.request) is not None:
@@ -278,7 +243,7 @@ class Crawler:
         start = time.monotonic()
         reply = await self._fetcher.get(visit.url, **options)
         visit.seconds += time.monotonic() - start - reservation.waited
-        if reply.outcome not in _NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
+        if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
             host.silent = 0
         elif not visit.failures:
             host.silent += 1
@@ -287,7 +252,7 @@ class Crawler:
     async def _ask_for_rules(self, host: Host, visit: Visit) -> None:
         """One request for a robots.txt, or where a redirect of it leads; the next one waits for its turn as any."""
         assert self._robots is not None
-        start, left = time.monotonic(), max(0.0, self._robots_seconds - visit.seconds)
+        start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
         try:
             reply = await self._fetcher.get(visit.url, any_type=True, max_bytes=MAX_BYTES, seconds=left)
         finally:
@@ -324,8 +289,9 @@ class Crawler:
         if crawl_delay > host.delay:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
             host.not_before = max(host.not_before, time.monotonic() + host.delay)
-        elif crawl_delay <= self._delay and host.limit < self._per_host and not host.archive:  # our own pause is enough
-            host.limit = self._per_host
+        # Our own pause is enough for it.
+        elif crawl_delay <= self._settings.delay and host.limit < self._settings.per_host and not host.archive:
+            host.limit = self._settings.per_host
             self._wake.set()  # others need not wait for the end of this request
         self._queues.offer(host)
 
@@ -336,14 +302,14 @@ class Crawler:
             return Reply(PageOutcome.BAD_REDIRECT, reply.url, reply.status)
         if visit.redirects >= MAX_REDIRECTS:
             return Reply(PageOutcome.TOO_MANY_REDIRECTS, reply.url, reply.status)
-        if visit.seconds >= self._seconds:
+        if visit.seconds >= self._settings.url_seconds:
             return Reply(PageOutcome.TIMEOUT, reply.url)
         visit.url, visit.redirects, visit.failures = target, visit.redirects + 1, 0
         return None
 
     def _retry(self, host: Host, visit: Visit, reply: Reply) -> bool:
         """Have the visit made once more, later; False if its time is up or the server asks for too long a wait."""
-        if visit.seconds >= self._seconds:
+        if visit.seconds >= self._settings.url_seconds:
             return False
         wait = self._backoff(visit.failures)
         if reply.retry_after is not None:

@@ -12,6 +12,7 @@ in a thread next to the event loop.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ MAX_RULES = 10_000
 """Further rules for our agent are left; the largest files of real sites have some thousand."""
 MAX_WILDCARDS = 10_000
 """Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL."""
-MAX_REDIRECTS = 5
+MAX_ROBOTS_REDIRECTS = 5
 """RFC 9309, section 2.3.1.2."""
 ATTEMPTS = 2
 """At the file, each with its redirects."""
@@ -83,15 +84,6 @@ def _lines(text: str) -> Iterator[str]:
             yield stripped
 
 
-def _bounded(rules: list[str]) -> list[str]:
-    wildcards = 0
-    for position, rule in enumerate(rules[:MAX_RULES]):
-        wildcards += rule.count("*")
-        if wildcards > MAX_WILDCARDS:
-            return rules[:position]
-    return rules[:MAX_RULES]
-
-
 def rules_for(text: str, agent: str) -> list[str]:
     """The lines of a robots.txt that hold for `agent`: all groups with the longest matching name.
 
@@ -118,7 +110,9 @@ def rules_for(text: str, agent: str) -> list[str]:
                 for group in current:
                     group.append(line)
     best = max(groups, key=lambda name: 0 if name == "*" else len(name), default=None)
-    return [] if best is None else _bounded(groups[best])
+    rules = [] if best is None else groups[best][:MAX_RULES]
+    wildcards = itertools.accumulate(rule.count("*") for rule in rules)
+    return [rule for rule, count in zip(rules, wildcards, strict=True) if count <= MAX_WILDCARDS]
 
 
 def parse_rules(body: bytes, agent: str) -> Rules:
@@ -133,7 +127,7 @@ def parse_rules(body: bytes, agent: str) -> Rules:
 
 
 class Robots:
-    """The rules of the origins met last. `crawling` asks for the files, each in its turn at the host that has it."""
+    """The rules of the origins met last. `Crawler` asks for the files, each in its turn at the host that has it."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Rules] = OrderedDict()

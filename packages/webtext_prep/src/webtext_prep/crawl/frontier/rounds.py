@@ -31,14 +31,13 @@ from typing import Any
 import msgspec
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.settings import ArchiveSettings
-from webtext_prep.crawl.frontier.fetch_loop import Fetching, Visiting, is_left, visit_of
+from webtext_prep.crawl.frontier.fetch_loop import Visiting, is_left, visit_of
 from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS
 from webtext_prep.crawl.http.client import host_name
+from webtext_prep.crawl.settings import ArchiveSettings, Fetching
+from webtext_prep.crawl.state import ROUNDS
 from webtext_prep.crawl.state.database import Entry
 from webtext_prep.crawl.state.database_writer import Work, opened
-from webtext_prep.crawl.state.history import ROUNDS
-from webtext_prep.crawl.state.page_cache import KEY, PageReader
 from webtext_prep.documents.document import decode_document
 from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.running.stage import Run
@@ -75,7 +74,7 @@ def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool
     how many of its inputs, the first ones, are from the round before. Outputs: records, and what was left once more.
     """
     parts, part = task.options["parts"], task.options["part"]
-    archives = fetching.archives.archive_hosts
+    archives = fetching.settings.archive_hosts
     hosts = None if part is None else Hosts(part, parts, by_site=True, archives=archives)
     with opened(task.name, context, save_pages=save_pages) as work:
         visiting = Visiting(work, fetching, context.report, hosts)
@@ -111,10 +110,7 @@ def _found(work: Work, url: str) -> bytes:
     line = work.journal.line(url)
     assert line is not None
     row, document = line
-    page = None
-    if work.spool is not None and KEY in row:
-        with PageReader(work.spool.path) as pages:
-            page = pages.read(row)
+    page = None if work.spool is None else work.spool.read(row)
     return msgspec.json.encode((row, msgspec.Raw(document or b"null"), page))
 
 
@@ -157,13 +153,7 @@ def lists_due(job: Run, tasks: Sequence[Task], is_due: Callable[[Any], bool], ar
 
 
 def fetch_in_rounds(
-    job: Run,
-    tasks: Sequence[Task],
-    due: Sequence[int],
-    fetch: Call,
-    follow: Call,
-    unit: str,
-    archives: ArchiveSettings,
+    job: Run, tasks: Sequence[Task], due: Sequence[int], fetch: Call, follow: Call, archives: ArchiveSettings
 ) -> list[Location]:
     """Have all visits of the lists `due` made; returns the files with what was found by tasks other than a list's own.
 
@@ -173,12 +163,10 @@ def fetch_in_rounds(
         due: numbers of lists.
         fetch: the task of a list, which leaves what leads to the hosts of others.
         follow: the task of a later round.
-        unit: what both report.
         archives: which archives are asked for pages that are gone.
     """
-    folder, parts = job.scratch / ROUNDS, min(PARTS, len(job.inputs))
-    hints = dict(tasks[0].hints)
-    this_pass = hints["retry_pass"]
+    folder, parts, unit = job.scratch / ROUNDS, min(PARTS, len(job.inputs)), job.stage.unit
+    this_pass = tasks[0].hints["retry_pass"]
     own = [_of_list(job, tasks[number], number, folder, parts) for number in due]
     results = job.map("pages", fetch, own, unit=unit, again=lambda result: result["retry_pass"] < this_pass)
     latest, before, found = [task.outputs[0] for task in own], list[Location](), list[Location]()

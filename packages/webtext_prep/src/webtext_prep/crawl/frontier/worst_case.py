@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
-from webtext_prep.crawl.frontier.fetch_loop import Fetching
-from webtext_prep.crawl.frontier.robots import ATTEMPTS, KEPT_RULES, MAX_REDIRECTS
+from webtext_prep.crawl.frontier.robots import ATTEMPTS, KEPT_RULES, MAX_ROBOTS_REDIRECTS
 from webtext_prep.crawl.http.client import host_name
+from webtext_prep.crawl.settings import Fetching
 from webtext_prep.crawl.state.database_writer import WAITING_TEXT
+from webtext_prep.extraction.page_stage import parsers_of
 from webtext_prep.running.preflight import readable
 
 START_SECONDS = 3.0
@@ -77,12 +78,13 @@ class WorstCase:
 
 def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
     """The bounds for one process that fetches `lists` with these settings."""
+    settings, parsers = fetching.settings, parsers_of(fetching.slots)
     hops = 1 + politeness.MAX_REDIRECTS
-    requests = hops + fetching.retries
-    backoff = politeness.BACKOFF_SECONDS * 1.25 * 2**fetching.retries
-    request_seconds = fetching.url_seconds
-    robots_requests = ATTEMPTS * (1 + MAX_REDIRECTS) if fetching.robots else 0
-    robots_seconds = ATTEMPTS * fetching.timeout + backoff if fetching.robots else 0.0
+    requests = hops + settings.retries
+    backoff = politeness.BACKOFF_SECONDS * 1.25 * 2**settings.retries
+    request_seconds = settings.url_seconds
+    robots_requests = ATTEMPTS * (1 + MAX_ROBOTS_REDIRECTS) if settings.robots else 0
+    robots_seconds = ATTEMPTS * settings.timeout + backoff if settings.robots else 0.0
 
     def queue(urls: int, at_once: int, pause: float) -> float:
         """What one host's URLs take, one after the other: robots.txt, requests, pauses between them."""
@@ -95,29 +97,29 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
 
     places = lists.urls * (request_seconds + hops * robots_seconds) / fetching.connections
     # Of pages that do not fit into memory together, only as many are read at once as fit.
-    is_short = lists.urls * fetching.max_bytes > fetching.page_bytes
+    is_short = lists.urls * settings.max_bytes > fetching.page_bytes
     memory = lists.urls * request_seconds / fetching.unhindered if is_short else 0.0
-    extraction = math.ceil(lists.urls / fetching.parsers) * (fetching.extract_timeout + START_SECONDS)
+    extraction = math.ceil(lists.urls / parsers) * (settings.extract_timeout + START_SECONDS)
     shared = places + memory + extraction
     # Each page may be gone, and each archive may have to be asked all that it can be asked for it.
-    most = sum(archive.most_requests for archive in fetching.archives.make_archives(1).values())
-    asked = lists.urls * (fetching.retries + 1) * most
-    shared += asked * (fetching.archives.archive_pause + fetching.timeout)
-    longest_pause = max(fetching.delay, politeness.LONGEST_CRAWL_DELAY)
-    asked_for = lists.urls * fetching.retries * politeness.LONGEST_WAIT
-    pages = min(lists.urls * fetching.max_bytes, fetching.page_bytes + fetching.unhindered * fetching.max_bytes)
+    most = sum(archive.most_requests for archive in settings.make_archives(1).values())
+    asked = lists.urls * (settings.retries + 1) * most
+    shared += asked * (settings.archive_pause + settings.timeout)
+    longest_pause = max(settings.delay, politeness.LONGEST_CRAWL_DELAY)
+    asked_for = lists.urls * settings.retries * politeness.LONGEST_WAIT
+    pages = min(lists.urls * settings.max_bytes, fetching.page_bytes + fetching.unhindered * settings.max_bytes)
     return WorstCase(
-        queue(lists.largest, fetching.per_host, fetching.delay) + shared,
+        queue(lists.largest, settings.per_host, settings.delay) + shared,
         queue(lists.urls, 1, longest_pause) + asked_for + shared,
         COMMAND_BYTES
         + 2 * 4 * WAITING_TEXT  # one batch being written, another coming together
         + pages
-        + (ARCHIVE_BYTES + 3 * fetching.max_bytes) * len(fetching.archives.archive)
-        + fetching.parsers * 3 * fetching.max_bytes  # copies on their way to an extractor
+        + (ARCHIVE_BYTES + 3 * settings.max_bytes) * len(settings.archive)
+        + parsers * 3 * settings.max_bytes  # copies on their way to an extractor
         + min(lists.urls, politeness.WINDOW) * URL_BYTES
         + min(lists.urls, fetching.connections) * CONNECTION_BYTES
-        + KEPT_RULES * RULE_BYTES * fetching.robots
-        + min(lists.urls, fetching.parsers) * (EXTRACTOR_BYTES + (fetching.extract_memory << 20)),
+        + KEPT_RULES * RULE_BYTES * settings.robots
+        + min(lists.urls, parsers) * (EXTRACTOR_BYTES + (settings.extract_memory << 20)),
     )
 
 

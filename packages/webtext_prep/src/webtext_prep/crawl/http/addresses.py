@@ -53,10 +53,6 @@ class BlockedAddressError(Exception):
     """A host that is, or resolves to nothing but, addresses outside the public internet."""
 
 
-class OddAddressError(ValueError):
-    """A host in numbers that is not a valid address."""
-
-
 class NoSuchNameError(OSError):
     """A name that has no address, as its name server says."""
 
@@ -113,7 +109,7 @@ def literal_address(host: str) -> str | None:
     """The address that a host in a URL is, or None where it is a name.
 
     Knows the notations of `inet_aton`, which sockets accept: `127.1`, `0x7f.1`, `017700000001`, `2130706433`.
-    Raises OddAddressError for numbers that are not an address.
+    Raises ValueError for numbers that are not an address.
     """
     host = host.strip("[]")
     with contextlib.suppress(ValueError):
@@ -122,14 +118,14 @@ def literal_address(host: str) -> str | None:
         try:
             return socket.inet_ntoa(socket.inet_aton(host.rstrip(".")))
         except OSError:
-            raise OddAddressError(host) from None
+            raise ValueError(f"{host} is not a valid address") from None
     return None
 
 
 def check_host(host: str, *, private: PrivateAddresses) -> None:
     """Check the host of a URL before it is connected to. A name passes: `CheckedResolver` sees to it.
 
-    Raises BlockedAddressError if it is an address that may not be connected to, OddAddressError if it is not a valid
+    Raises BlockedAddressError if it is an address that may not be connected to, ValueError if it is not a valid
     one at all.
     """
     address = literal_address(decoded_host(host))

@@ -27,11 +27,13 @@ from email.message import Message
 import aiohttp
 from fastwarc.stream_io import BrotliReader, ZstdReader
 
+from webtext_prep.extraction.outcomes import PageOutcome
+
 STEP_BYTES = 1 << 20
 """So much is decompressed at most, or taken in, before other requests have their turn: some 5 ms."""
 MAX_MEMBERS = 1024
 """Gzip members in one body: real ones have one, or one for each block of some ten kilobytes."""
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
 _WINDOW = 1 << 12
 """Compressed bytes handed over at once. zlib copies what follows a member's end, so that a stream of tiny members
@@ -43,15 +45,27 @@ _OTHER_FORMATS = (b"%PDF-", b"PK\x03\x04", b"\x89PNG", b"GIF8", b"\xff\xd8\xff",
 """What some servers send as text/html all the same."""
 
 
-class TooLargeError(Exception):
+Reserve = Callable[[int], Awaitable[None]]
+"""Takes memory for so many bytes, as soon as there is some."""
+
+
+class BodyError(Exception):
+    """A body that can't be had, and the outcome of its page."""
+
+    outcome = PageOutcome.MALFORMED_RESPONSE
+
+
+class TooLargeError(BodyError):
     """A body with more bytes than allowed."""
 
+    outcome = PageOutcome.TOO_LARGE
 
-class DamagedBodyError(Exception):
+
+class DamagedBodyError(BodyError):
     """A body that is not compressed as its header says, or in a way that was not asked for."""
 
 
-class CutShortError(Exception):
+class CutShortError(BodyError):
     """A compressed body that breaks off."""
 
 
@@ -109,7 +123,7 @@ class Decompressor:
         if len(data) < 2:
             self._first_bytes = data
             return b""
-        if self._members and not data.startswith(_GZIP):
+        if self._members and not data.startswith(GZIP):
             self._is_over = True  # rubbish after the end
             return b""
         self._members += 1
@@ -117,7 +131,7 @@ class Decompressor:
             raise DamagedBodyError("too many members")
         # Some servers send bare deflate data under the name of the zlib format, whose header is a multiple of 31.
         is_zlib = data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-        is_bare = self.encoding == "deflate" and not is_zlib and not data.startswith(_GZIP)
+        is_bare = self.encoding == "deflate" and not is_zlib and not data.startswith(GZIP)
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32)
         return data
 
@@ -144,39 +158,32 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes
     decompressor.finish()
 
 
-async def read_body(response: aiohttp.ClientResponse, limit: int, reserve: Callable[[int], Awaitable[None]]) -> bytes:
+async def read_body(
+    response: aiohttp.ClientResponse, limit: int, reserve: Reserve, *, may_be_cut: bool = False
+) -> bytes:
     """The decompressed body.
 
     Args:
         response: whose body to read.
         limit: bytes beyond which it raises TooLargeError, before they are all in memory.
         reserve: awaited with the size of each piece before it is kept.
+        may_be_cut: give the first `limit` bytes instead, or what came of them.
 
     Raises DamagedBodyError and CutShortError as `Decompressor` does.
     """
-    if (response.content_length or 0) > limit:
+    if (response.content_length or 0) > limit and not may_be_cut:
         raise TooLargeError
     pieces: list[bytes] = []
     size = 0
     async for piece, received in _pieces(response):
         size += len(piece)
         # Compressed data of which nothing comes out must not continue forever either.
-        if max(size, received) > limit:
+        if max(size, received) > limit and not may_be_cut:
             raise TooLargeError
         if piece:
             await reserve(len(piece))
             pieces.append(piece)
-    return b"".join(pieces)
-
-
-async def read_first(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The first `limit` bytes of a body, decompressed, or of what came of it."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece, received in _pieces(response):
-        size += len(piece)
-        pieces.append(piece)
-        if max(size, received) >= limit:
+        if max(size, received) >= limit and may_be_cut:
             break
     return b"".join(pieces)[:limit]
 

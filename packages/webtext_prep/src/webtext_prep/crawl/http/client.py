@@ -23,7 +23,7 @@ import re
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
@@ -33,7 +33,6 @@ from webtext_prep.crawl.http.addresses import (
     BlockedAddressError,
     CheckedResolver,
     NoSuchNameError,
-    OddAddressError,
     PrivateAddresses,
     check_host,
     decoded_host,
@@ -41,34 +40,15 @@ from webtext_prep.crawl.http.addresses import (
 from webtext_prep.crawl.http.bodies import (
     CutShortError,
     DamagedBodyError,
+    Reserve,
     TooLargeError,
     content_type_of,
     is_html_page,
     may_be_page,
     read_body,
-    read_first,
 )
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.urls.urls import canonical_host, without_credentials
-
-
-class Reservation:
-    """The bytes that one page holds."""
-
-    def __init__(self, budget: ByteBudget) -> None:
-        self._budget = budget
-        self.held = 0
-        self.waited = 0.0  # seconds
-
-    def try_grow(self, size: int) -> bool:
-        """Take `size` bytes more if there is room now."""
-        return self._budget._try_take(self, size)
-
-    async def grow(self, size: int) -> float:
-        """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
-        waited = await self._budget._take(self, size)
-        self.waited += waited
-        return waited
 
 
 class ByteBudget:
@@ -81,8 +61,8 @@ class ByteBudget:
 
     def __init__(self, limit: int, *, unhindered: int = 1) -> None:
         self.limit, self.held, self.unhindered = limit, 0, unhindered
-        self._holders: dict[Reservation, None] = {}  # in the order of their first byte
-        self._changed = asyncio.Event()
+        self.holders: dict[Reservation, None] = {}  # in the order of their first byte
+        self.changed = asyncio.Event()
 
     @contextlib.contextmanager
     def reservation(self) -> Iterator[Reservation]:
@@ -92,23 +72,36 @@ class ByteBudget:
             yield reservation
         finally:
             self.held -= reservation.held
-            self._holders.pop(reservation, None)
-            self._changed.set()
+            self.holders.pop(reservation, None)
+            self.changed.set()
 
-    async def _take(self, reservation: Reservation, size: int) -> float:
-        start = time.monotonic()
-        while not self._try_take(reservation, size):
-            self._changed.clear()
-            await self._changed.wait()
-        return time.monotonic() - start
 
-    def _try_take(self, reservation: Reservation, size: int) -> bool:
-        self._holders.setdefault(reservation)
-        if self.held + size > self.limit and reservation not in itertools.islice(self._holders, self.unhindered):
+class Reservation:
+    """The bytes that one page holds of a budget."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget, self.held = budget, 0
+        self.waited = 0.0  # seconds
+
+    def try_grow(self, size: int) -> bool:
+        """Take `size` bytes more if there is room now."""
+        budget = self.budget
+        budget.holders.setdefault(self)
+        if budget.held + size > budget.limit and self not in itertools.islice(budget.holders, budget.unhindered):
             return False
+        budget.held += size
         self.held += size
-        reservation.held += size
         return True
+
+    async def grow(self, size: int) -> float:
+        """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
+        start = time.monotonic()
+        while not self.try_grow(size):
+            self.budget.changed.clear()
+            await self.budget.changed.wait()
+        waited = time.monotonic() - start
+        self.waited += waited
+        return waited
 
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
@@ -217,7 +210,7 @@ def trusted_authorities() -> ssl.SSLContext:
 def parse_url(url: str, private: PrivateAddresses) -> URL:
     """`url` as it is asked for: without fragment and credentials, its host decoded and checked.
 
-    Raises ValueError if it is not a web address, BlockedAddressError and OddAddressError as `check_host` does.
+    Raises ValueError if it is not a web address, or no valid address; BlockedAddressError as `check_host` does.
     """
     parsed = URL(without_credentials(url)).with_fragment(None)
     if "@" in parsed.raw_authority:
@@ -231,19 +224,14 @@ def parse_url(url: str, private: PrivateAddresses) -> URL:
     return parsed
 
 
-class _Deadline:
-    """The end of a request, put off by the time in which no memory was free."""
-
-    def __init__(self, timeout: asyncio.Timeout, reservation: Reservation | None) -> None:
-        self._timeout, self._reservation = timeout, reservation
-
-    async def reserve(self, size: int) -> None:
-        if self._reservation is None or self._reservation.try_grow(size):
-            return
-        end = self._timeout.when()
-        self._timeout.reschedule(None)
-        waited = await self._reservation.grow(size)
-        self._timeout.reschedule(None if end is None else end + waited)
+async def _reserve(timeout: asyncio.Timeout, reservation: Reservation | None, size: int) -> None:
+    """Take memory for a piece of a body; the end of its request is put off by the time in which none was free."""
+    if reservation is None or reservation.try_grow(size):
+        return
+    end = timeout.when()
+    timeout.reschedule(None)
+    waited = await reservation.grow(size)
+    timeout.reschedule(None if end is None else end + waited)
 
 
 class Client:
@@ -315,12 +303,14 @@ class Client:
             parsed = parse_url(url, self.private)
         except BlockedAddressError:
             return Reply(PageOutcome.BLOCKED_ADDRESS, url)
-        except (ValueError, OddAddressError):
+        except ValueError:
             return Reply(PageOutcome.MALFORMED_URL, url)
         limit = self.max_bytes if max_bytes is None else max_bytes
         try:
             async with asyncio.timeout(self.timeout if seconds is None else min(seconds, self.timeout)) as timeout:
-                return await self._send(parsed, any_type, limit, _Deadline(timeout, reservation), span)
+                return await self._send(
+                    parsed, any_type, limit, functools.partial(_reserve, timeout, reservation), span
+                )
         except TimeoutError:
             return Reply(PageOutcome.TIMEOUT, str(parsed), retry_now=True)
         except BlockedAddressError:
@@ -341,7 +331,7 @@ class Client:
             return Reply(PageOutcome.MALFORMED_RESPONSE, str(parsed))
 
     async def _send(
-        self, url: URL, any_type: bool, limit: int, deadline: _Deadline, span: tuple[int, int] | None
+        self, url: URL, any_type: bool, limit: int, reserve: Reserve, span: tuple[int, int] | None
     ) -> Reply:
         assert self._session is not None
         headers = {} if span is None else {"Range": f"bytes={span[0]}-{sum(span) - 1}", "Accept-Encoding": "identity"}
@@ -349,7 +339,7 @@ class Client:
             try:
                 if span is not None and response.status in (200, 206):
                     return await _part(response, str(url), span)
-                return await self._reply(response, str(url), any_type, limit, deadline)
+                return await self._reply(response, str(url), any_type, limit, reserve)
             except TooLargeError:
                 return Reply(PageOutcome.TOO_LARGE, str(url), response.status)
             finally:
@@ -358,7 +348,7 @@ class Client:
                     response.close()
 
     async def _reply(
-        self, response: aiohttp.ClientResponse, url: str, any_type: bool, limit: int, deadline: _Deadline
+        self, response: aiohttp.ClientResponse, url: str, any_type: bool, limit: int, reserve: Reserve
     ) -> Reply:
         status = response.status
         if status in REDIRECTS and "Location" in response.headers:
@@ -369,25 +359,16 @@ class Client:
             wait = retry_after(response.headers.get("Retry-After"))
             return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome))
         kind, charset = content_type_of(response.headers.get("Content-Type"))
+        page = Reply(PageOutcome.OK, url, status, charset=charset, headers=response.raw_headers)
         if any_type:
-            body = await read_first(response, limit)
-            return Reply(PageOutcome.OK, url, status, body=body, charset=charset, headers=response.raw_headers)
+            return replace(page, body=await read_body(response, limit, reserve, may_be_cut=True))
         if not may_be_page(kind):
             return Reply(PageOutcome.NOT_HTML, url, status)
-        body = await read_body(response, limit, deadline.reserve)
+        body = await read_body(response, limit, reserve)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return Reply(PageOutcome.NOT_HTML, url, status)
-        return Reply(
-            PageOutcome.OK,
-            url,
-            status,
-            body=body,
-            charset=charset,
-            is_html=is_html,
-            reason=response.reason or "",
-            headers=response.raw_headers,
-        )
+        return replace(page, body=body, is_html=is_html, reason=response.reason or "")
 
 
 async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int]) -> Reply:

@@ -17,19 +17,16 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import xxhash
 import zstandard
 
-from webtext_prep.crawl.state.history import SUFFIX
+from webtext_prep.crawl.http.client import Reply
+from webtext_prep.crawl.state import SUFFIX
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.errors import WebtextError
-
-if TYPE_CHECKING:
-    from webtext_prep.crawl.archives.warc_writing import Answer
-
 
 SCHEMA = 1
 """Raised when what a journal holds changes; a journal of another schema is set aside."""
@@ -40,13 +37,6 @@ _GAP = 10_000
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 _OTHER_SCHEMA = "is a journal of another version"
 _CREATE = "CREATE TABLE pages (digest BLOB PRIMARY KEY, pass INTEGER, row BLOB, document BLOB, checksum BLOB)"
-
-
-class _Url(msgspec.Struct):
-    url: str
-
-
-_url_of = msgspec.json.Decoder(_Url).decode
 
 
 def url_digest(url: str) -> bytes:
@@ -87,7 +77,7 @@ class Entry:
     row: dict[str, Any]
     document: Document | None = None
     retry_pass: int = 0
-    answer: Answer | None = None
+    answer: Reply | None = None
     record: bytes | None = None
 
 
@@ -148,23 +138,13 @@ class Journal:
         Once this returns, they are found again though this process be killed. Raises WebtextError if they can't be
         written (a full disk).
         """
-        self.add_packed(
-            (
-                entry.retry_pass,
-                msgspec.json.encode(entry.row),
-                None if entry.document is None else self._compress(encode_document(entry.document)),
-            )
-            for entry in entries
-        )
-
-    def add_packed(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> None:
-        """Add records as `added_after` gives them, without their numbers. Raises as `add_many` does."""
 
         def values() -> Iterator[tuple[bytes, int, bytes, bytes | None, bytes]]:
-            for retry_pass, row, document in records:
-                digest = url_digest(_url_of(row).url)
+            for entry in entries:
+                digest, row = url_digest(entry.row["url"]), msgspec.json.encode(entry.row)
+                document = None if entry.document is None else self._compress(encode_document(entry.document))
                 self.added_bytes += len(document or b"")
-                yield digest, retry_pass, row, document, _checksum(digest, row, document)
+                yield digest, entry.retry_pass, row, document, _checksum(digest, row, document)
 
         try:
             # Commits at the end of the block, or rolls back what an exception has left half done.
@@ -210,11 +190,6 @@ class Journal:
         query = "SELECT rowid, pass, row, document FROM pages WHERE rowid > ? ORDER BY rowid"
         return self._writer.execute(query, (number,)).fetchall()
 
-    def urls(self) -> Iterator[str]:
-        """The URLs of all records."""
-        for row in self.rows():
-            yield row["url"]
-
     # The file
 
     def _open(self) -> None:
@@ -251,13 +226,8 @@ class Journal:
         (verdict,) = self._writer.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict.replace("\n", " "))
-        damaged = [
-            rowid
-            for rowid, digest, row, document, checksum in self._reader.execute(
-                "SELECT rowid, digest, row, document, checksum FROM pages"
-            )
-            if not _is_sound(digest, row, document, checksum)
-        ]
+        rows = self._reader.execute("SELECT rowid, digest, row, document, checksum FROM pages")
+        damaged = [rowid for rowid, *columns in rows if not _is_sound(*columns)]
         for rowid in damaged:
             self._writer.execute("DELETE FROM pages WHERE rowid = ?", (rowid,))
         if damaged:

@@ -20,19 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webtext_prep import storage
+from webtext_prep.crawl.state import JOURNALS
 from webtext_prep.crawl.state.database import Entry, Journal, journal_path
-from webtext_prep.crawl.state.history import JOURNALS
 from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool, Segments, segments_in
 from webtext_prep.errors import RetryableError
 from webtext_prep.running.tasks import Context
 from webtext_prep.storage.stores.base import Location
 
 SECONDS = 0.25
-"""The longest that a finished record waits before it is written, if the disk keeps up."""
+"""The longest that a finished record waits before it is written, if the disk keeps up. So often what was written is
+also offered to be kept elsewhere, while nothing new comes, too."""
 BATCH = 256
 """Records in a transaction, about: then its fixed cost is a hundredth of the rest."""
-KEEP_SECONDS = 1.0
-"""How often what was written is offered to be kept elsewhere, also while nothing new comes."""
 WAITING_TEXT = 16 << 20
 """Characters of text (and bytes of pages to save) that may wait to be written; whoever adds beyond that waits too."""
 
@@ -57,47 +56,32 @@ class JournalWriter:
         self._journal, self._written, self._save, self._keep = journal, written, save, keep
         self._waiting: list[Entry] = []
         self._characters = 0
-        self._is_full = asyncio.Event()  # there is a batch
+        self._is_full = asyncio.Event()  # there is a batch, or no more will come
         self._has_room = asyncio.Event()
-        self._has_room.set()
-        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
         self._thread = ThreadPoolExecutor(1, "journal")
-        self._keeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> JournalWriter:
-        if self._keep is not None:
-            self._keeper = asyncio.create_task(self._keep_often(self._keep))
+        self._task = asyncio.create_task(self._write_all())
         return self
 
-    async def _keep_often(self, keep: Callable[[], None]) -> None:
-        while True:
-            await asyncio.sleep(KEEP_SECONDS)
-            await asyncio.get_running_loop().run_in_executor(self._thread, keep)
-
     async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True
+        self._is_full.set()
         try:
-            self._is_full.set()
-            if self._task is not None:
-                await self._task
+            await self._task
         finally:
-            if self._keeper is not None:
-                self._keeper.cancel()
             self._thread.shutdown()  # a transaction that runs is finished first
             if self._waiting:  # the task was cancelled
                 self._journal.add_many(self._save(self._take()))
 
     async def add(self, entry: Entry) -> None:
         """Have a record written. Raises what writing an earlier one raised (WebtextError where the disk is full)."""
-        if self._task is not None and self._task.done():
+        if self._task.done():
             await self._task
-            self._task = None
-        if self._keeper is not None and self._keeper.done():
-            await self._keeper
         self._waiting.append(entry)
         self._characters += len(entry.document.text) if entry.document is not None else 0
         self._characters += len(entry.answer.body) if entry.answer is not None else 0
-        if self._task is None:
-            self._task = asyncio.create_task(self._write_all())
         if len(self._waiting) >= BATCH or self._characters > WAITING_TEXT:
             self._is_full.set()
         if self._characters > WAITING_TEXT:
@@ -105,26 +89,24 @@ class JournalWriter:
             await self._has_room.wait()
 
     async def _write_all(self) -> None:
-        """Write until nothing waits."""
+        """Write what waits, when there is a batch of it or some time has passed, until nothing more comes."""
         loop = asyncio.get_running_loop()
-        timer = None
         try:
-            while self._waiting:
-                if not self._is_full.is_set():
-                    timer = loop.call_later(SECONDS, self._is_full.set)
-                    await self._is_full.wait()
-                    timer.cancel()
+            while self._waiting or not self._is_closing:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SECONDS):
+                        await self._is_full.wait()
                 self._is_full.clear()
                 batch = self._take()
                 await loop.run_in_executor(self._thread, self._write, batch)
-                self._written(len(batch))
+                if batch:
+                    self._written(len(batch))
         finally:
-            if timer is not None:
-                timer.cancel()
             self._has_room.set()
 
     def _write(self, batch: list[Entry]) -> None:
-        self._journal.add_many(self._save(batch))
+        if batch:
+            self._journal.add_many(self._save(batch))
         if self._keep is not None:
             self._keep()
 

@@ -22,8 +22,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 import xxhash
@@ -36,7 +35,6 @@ from webtext_prep.crawl.archives.warc_writing import (
     info_record,
     is_plain,
     response_record,
-    software,
     source_record,
 )
 from webtext_prep.crawl.state.database import Entry, Journal, unpacked
@@ -58,6 +56,7 @@ class PageReader:
     """Reads records of a file by what rows say. Use as a context manager; a file that is not there holds none."""
 
     def __init__(self, place: Location) -> None:
+        self.place = place
         self._file: BinaryIO | None = None
         with contextlib.suppress(OSError):
             self._file = storage.open_for_reading(place)
@@ -123,11 +122,16 @@ class PageSpool:
             ) from error
         return place
 
+    def read(self, row: dict[str, Any]) -> bytes | None:
+        """The record that belongs to a row, or None if it has none, or that is not there as it was written."""
+        with PageReader(self.path) as reader:
+            return reader.read(row)
+
     def saved(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Entries whose pages have been appended."""
         for entry in entries:
             if entry.answer is not None:
-                entry.row[KEY] = self.add(response_record(entry.answer))
+                entry.row[KEY] = self.add(response_record(entry.answer, entry.row["url"], entry.row["fetched_at"]))
             elif entry.record is not None:
                 entry.row[KEY] = self.add(entry.record)
             yield entry
@@ -145,28 +149,17 @@ class PageSpool:
 
 
 class PageFile:
-    """A file of pages that is being written: the records of a spool in another order.
+    """A file of pages that is being written: the records of a spool in another order. It ends with `begin`.
 
     Args:
         stream: what to write to.
-        spool: where the records come from.
+        reader: of the spool, where the records come from.
         user_agent: by which the pages were asked for.
     """
 
-    def __init__(self, stream: BinaryIO, spool: Path, user_agent: str) -> None:
-        self._stream, self._spool, self._user_agent = stream, spool, user_agent
-        self._reader = PageReader(spool)
+    def __init__(self, stream: BinaryIO, reader: PageReader, user_agent: str) -> None:
+        self._stream, self._reader, self._user_agent = stream, reader, user_agent
         self._offset = 0
-
-    def __enter__(self) -> PageFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reader.__exit__(kind, error, trace)
-        if kind is None:
-            self._begin(NO_DATE)
 
     def add(self, asked: Document, row: dict[str, Any]) -> None:
         """Copy the page of a URL, if its row has one, after the pages before it in the list; the row then tells where.
@@ -178,30 +171,24 @@ class PageFile:
         record = self._reader.read(row)
         if record is None:
             raise WebtextError(
-                f"{self._spool} is damaged: remove it, and run the command again, which fetches its pages again."
+                f"{self._reader.place} is damaged: remove it, and run the command again, which fetches its pages again."
             )
-        self._begin(row["fetched_at"])
+        self.begin(row["fetched_at"])
         final_url = row.get("final_url")
         metadata = {**asked.metadata, **{key: row[key] for key in CAPTURE if key in row}}
         if final_url is not None or metadata or not is_plain(asked.url):
-            source = Source(asked.url, final_url, metadata)
-            try:
-                self._write(source_record(source, row["fetched_at"]))
-            except UnicodeEncodeError:
-                source = Source(*without_surrogates([asked.url, final_url, metadata]))
-                self._write(source_record(source, row["fetched_at"]))
+            source = Source(*without_surrogates([asked.url, final_url, metadata]))
+            self._write(source_record(source, row["fetched_at"]))
         row[KEY] = _place(self._offset, record)
         self._write(record)
 
-    def _begin(self, date: str) -> None:
-        """The record about the file: of the date of its first page, so that the same pages make the same file."""
+    def begin(self, date: str = NO_DATE) -> None:
+        """Write the record about the file, if it is not there: of the date of its first page, if there is one.
+
+        So the same pages make the same file.
+        """
         if self._offset == 0:
-            fields = {
-                "software": software(),
-                "format": "WARC File Format 1.1",
-                "http-header-user-agent": self._user_agent,
-            }
-            self._write(info_record(date, fields))
+            self._write(info_record(date, self._user_agent))
 
     def _write(self, record: bytes) -> None:
         self._stream.write(record)
@@ -217,14 +204,6 @@ _MAGIC = b"webtext journal segment 1\n"
 _CHECKSUM_BYTES = 8
 
 
-class _Record(NamedTuple):
-    retry_pass: int
-    row: bytes
-    document: bytes | None
-    page: bytes | None
-
-
-_encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes, bytes | None, bytes | None]]).decode
 
 
@@ -233,20 +212,16 @@ def segments_in(folder: Location) -> list[Location]:
     return [file for file in storage.files_in(folder) if file.name.endswith(SUFFIX)]
 
 
-def _records(segment: Location) -> Iterator[_Record]:
-    """The records of a segment; none of a damaged one, whose pages are fetched again."""
+def entries_of(segment: Location) -> Iterator[Entry]:
+    """The records of a segment as a journal has them; none of a damaged one, whose pages are fetched again."""
     data = storage.read_bytes(segment)
     begin = len(_MAGIC) + _CHECKSUM_BYTES
     packed = data[begin:]
-    if data[:begin] == _MAGIC + xxhash.xxh3_64_digest(packed):
-        yield from map(_Record._make, _decode(packed))
-
-
-def entries_of(segment: Location) -> Iterator[Entry]:
-    """The records of a segment as a journal has them."""
-    for record in _records(segment):
-        document = None if record.document is None else decode_document(unpacked(record.document))
-        yield Entry(msgspec.json.decode(record.row), document, record.retry_pass, record=record.page)
+    if data[:begin] != _MAGIC + xxhash.xxh3_64_digest(packed):
+        return
+    for retry_pass, row, document, page in _decode(packed):
+        text = None if document is None else decode_document(unpacked(document))
+        yield Entry(msgspec.json.decode(row), text, retry_pass, record=page)
 
 
 class Segments:
@@ -267,28 +242,13 @@ class Segments:
         """Bring what was kept into the working copy, which is new."""
         segments = segments_in(self._folder)
         for segment in segments:
-            records = [self._with_page(record) for record in _records(segment)]
-            self._journal.add_packed((record.retry_pass, record.row, record.document) for record in records)
+            entries = entries_of(segment)
+            self._journal.add_many(entries if self._spool is None else self._spool.saved(entries))
         self._count = len(segments)
-        self.skip()
-
-    def _with_page(self, record: _Record) -> _Record:
-        """A record whose row says where its page lies now."""
-        if record.page is None or self._spool is None:
-            return record
-        row = msgspec.json.decode(record.row)
-        row[KEY] = self._spool.add(record.page)
-        return record._replace(row=msgspec.json.encode(row))
-
-    def skip(self) -> None:
-        """Keep nothing of what the journal holds now: it is found elsewhere."""
-        self._last, self._saved_size = self._journal.last, self._size()
+        self._last, self._saved_size = self._journal.last, self._size()  # what is kept already
 
     def _page_of(self, row: bytes) -> bytes | None:
-        if self._spool is None:
-            return None
-        with PageReader(self._spool.path) as pages:
-            return pages.read(msgspec.json.decode(row))
+        return None if self._spool is None else self._spool.read(msgspec.json.decode(row))
 
     def save_if_due(self) -> None:
         """Keep what was added, if it is time. Raises as `save` does."""
@@ -303,7 +263,7 @@ class Segments:
         """Keep what was added since the last time. Raises RetryableError where that can't be written."""
         added = self._journal.added_after(self._last)
         if added:
-            packed = _encode([_Record(*entry[1:], self._page_of(entry[2])) for entry in added])
+            packed = msgspec.msgpack.encode([(*entry[1:], self._page_of(entry[2])) for entry in added])
             place = self._folder / f"{self._count:06}-{secrets.token_hex(4)}{SUFFIX}"
             try:
                 with storage.create(place) as file:

@@ -9,7 +9,6 @@ through a memory map; whoever looks up holds 8 bytes for each URL of its own lis
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import shutil
@@ -20,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webtext_prep import storage
+from webtext_prep.crawl.state import SUFFIX, pages_of
 from webtext_prep.crawl.state.database import Entry, Journal, url_digest
-from webtext_prep.crawl.state.history import SUFFIX, pages_of
 from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool, entries_of, segments_in
 from webtext_prep.crawl.state.page_cache import SUFFIX as SEGMENT_SUFFIX
 from webtext_prep.documents.folders.shards import read_documents, shards_in
@@ -72,21 +71,19 @@ class Generation:
 
     Args:
         folder: where it lies.
+
+    Attributes:
+        index: the file with the index.
     """
 
     def __init__(self, folder: Location) -> None:
-        self.folder = folder
+        self.folder, self.index = folder, folder / INDEX
 
     @property
     def sources(self) -> list[Location]:
         """Journals and segments, whose rows are the newest, and then shards; the index knows them by their position."""
         journals = [file for file in storage.files_in(self.folder) if file.name.endswith((SUFFIX, SEGMENT_SUFFIX))]
         return [*journals, *shards_in(self.folder)]
-
-    @property
-    def index(self) -> Location:
-        """The index."""
-        return self.folder / INDEX
 
     @property
     def files(self) -> list[Location]:
@@ -204,13 +201,6 @@ def _link(place: Location, target: Location) -> None:
         shutil.copyfileobj(source, copy)
 
 
-def sorted_keys(urls: Iterable[str]) -> NDArray[np.uint64]:
-    """The keys of a list's URLs, sorted: 8 bytes each."""
-    keys = np.fromiter(map(key_of, urls), np.uint64)
-    keys.sort()
-    return keys
-
-
 def carry_over(
     urls: Iterable[str],
     journal: Journal,
@@ -229,7 +219,7 @@ def carry_over(
     """
     if not generations and not (outputs and storage.is_file(outputs[1])):
         return
-    keys = sorted_keys(urls)
+    keys = np.sort(np.fromiter(map(key_of, urls), np.uint64))
 
     def bring(entries: Iterator[Entry], pages: Location) -> None:
         found = wanted(entries)
@@ -260,14 +250,6 @@ def add_all(journal: Journal, entries: Iterator[Entry]) -> None:
 
 def _is_same(one: Location, other: Location) -> bool:
     """Whether both hold the same bytes: one is a link to the other, or a copy where there are no links."""
-    if not (storage.is_file(one) and storage.is_file(other)):
+    if not (storage.is_file(one) and storage.is_file(other) and storage.size(one) == storage.size(other)):
         return False
-    if isinstance(one, Path) and isinstance(other, Path) and one.samefile(other):
-        return True
-    if storage.size(one) != storage.size(other):
-        return False
-    digests = []
-    for place in (one, other):
-        with storage.open_for_reading(place) as file:
-            digests.append(hashlib.file_digest(file, "sha256").digest())  # type: ignore[arg-type]
-    return digests[0] == digests[1]
+    return storage.read_bytes(one) == storage.read_bytes(other)

@@ -1,0 +1,182 @@
+"""How pages are fetched; which web archives are asked for pages that are gone, how often, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from command_kit import setting
+from command_kit.progress import spoken_duration
+from webtext_prep.crawl.archives.captures import Archive, timestamp
+from webtext_prep.errors import InputError
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
+from webtext_prep.urls.urls import host_of
+
+NAMES = ("wayback", "common-crawl")
+NEWEST = "newest"
+DATES = ("reddit_first_submitted", "created_utc", "date")
+"""The metadata of a list that say when a page was submitted, the first one that is there."""
+
+
+def _of_archives(default: Any, help: str, **more: Any) -> Any:
+    """A setting that a later run over the same output may change: what was asked already is not asked again."""
+    return setting(default, help, group="pages that are gone", identity=False, **more)
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """What a download has to know of web archives."""
+
+    archive: tuple[str, ...] = _of_archives(
+        (), "web archives to ask for pages that are gone, in this order", metavar="NAME", choices=lambda: NAMES
+    )
+    archive_date: str = _of_archives(
+        "",
+        "take the capture nearest to this date, such as 2019-04, or the newest; without it that nearest to the date of "
+        "submission, where the list has one",
+        metavar="DATE",
+    )
+    archive_requests: int = _of_archives(1200, "requests an hour to one archive", ge=1, le=3_600_000)
+    wayback_address: str = _of_archives(
+        "https://web.archive.org", "where the Wayback Machine is, or a copy of it", metavar="URL"
+    )
+    common_crawl_address: str = _of_archives(
+        "https://data.commoncrawl.org", "where the files of Common Crawl are", metavar="URL"
+    )
+    common_crawl_index_address: str = _of_archives(
+        "https://index.commoncrawl.org", "where Common Crawl's list of crawls is", metavar="URL"
+    )
+
+    def make_archives(self, max_bytes: int) -> dict[str, Archive]:
+        """The archives that are asked, by name, in their order; pages have `max_bytes` at most."""
+        from webtext_prep.crawl.archives.common_crawl import CommonCrawl
+        from webtext_prep.crawl.archives.wayback import Wayback
+
+        known: dict[str, Archive] = {
+            Wayback.name: Wayback(self.wayback_address, max_bytes),
+            CommonCrawl.name: CommonCrawl(self.common_crawl_address, self.common_crawl_index_address, max_bytes),
+        }
+        return {name: known[name] for name in self.archive}
+
+    @property
+    def archive_hosts(self) -> frozenset[str]:
+        """The hosts of the archives that are asked."""
+        from webtext_prep.crawl.http.client import host_name
+
+        return frozenset(host_name(url) for each in self.make_archives(1).values() for url in each.addresses)
+
+    @property
+    def archive_pause(self) -> float:
+        """Seconds from one request to an archive to the next."""
+        return 3600 / self.archive_requests
+
+    def date_for(self, metadata: Mapping[str, Any]) -> str:
+        """The `timestamp` to which the capture of a page is to be the nearest; "" for the newest one."""
+        if self.archive_date:
+            return "" if self.archive_date == NEWEST else timestamp(self.archive_date)
+        values = (metadata.get(name, "") for name in DATES)
+        texts = (str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values)
+        return next(filter(None, map(timestamp, texts)), "")
+
+    def _requests(self, gone: int) -> dict[str, int]:
+        return {name: gone * archive.usual_requests for name, archive in self.make_archives(1).items()}
+
+    def seconds(self, gone: int) -> float:
+        """How long asking for this number of pages that are gone will take; the archives are asked at once."""
+        return max(self._requests(gone).values(), default=0) * self.archive_pause
+
+    def expected(self, gone: int) -> list[str]:
+        """A sentence for each archive: about how many requests and hours this number of gone pages will take there."""
+        return [
+            f"{name}: some {count:,} requests for {gone:,} pages that are gone, "
+            f"{spoken_duration(count * self.archive_pause)} at {self.archive_requests:,} an hour"
+            for name, count in self._requests(gone).items()
+        ]
+
+
+def _pace(default: Any, help: str, **more: Any) -> Any:
+    """A setting of how fast to go, on which the result does not depend."""
+    return setting(default, help, group="pace", identity=False, **more)
+
+
+@dataclass(frozen=True)
+class FetchSettings(ArchiveSettings, PageStage):
+    """A stage that fetches pages."""
+
+    save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
+    max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
+    robots: bool = setting(True, "fetch robots.txt and obey it")
+    user_agent: str = setting("webtext/0.1", "User-Agent header; the part before / is matched against robots.txt")
+    allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
+        False, "also connect to addresses outside the public internet: this machine's (loopback), or all"
+    )
+    concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
+    per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
+    delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
+    timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
+    retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
+    rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
+    try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.archive_date not in ("", NEWEST) and not timestamp(self.archive_date):
+            raise InputError(f"--archive-date {self.archive_date} is no date: give one such as 2019-04, or {NEWEST}.")
+        for name in ("wayback_address", "common_crawl_address", "common_crawl_index_address"):
+            if not host_of(getattr(self, name)):
+                raise InputError(f"--{name.replace('_', '-')} {getattr(self, name)} is no web address.")
+        if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
+            raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
+        # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.
+        said = {"all": True, "none": False}.get(str(self.allow_private_addresses), self.allow_private_addresses)
+        object.__setattr__(self, "allow_private_addresses", said)
+
+    @property
+    def private_addresses(self) -> Literal["none", "loopback", "all"]:
+        """Which addresses outside the public internet may be connected to."""
+        if self.allow_private_addresses == "loopback":
+            return "loopback"
+        return "all" if self.allow_private_addresses else "none"
+
+    @property
+    def url_seconds(self) -> float:
+        """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
+        return (self.retries + 1) * self.timeout
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How one of several processes fetches and extracts pages.
+
+    Attributes:
+        settings: of `webtext download`.
+        slots: how many processes of this machine share connections, cores and memory.
+        retry_pass: the number of this pass over the lists, 1 for the first.
+        total_bytes: bytes of pages that may be in memory of all of them, but for `unhindered` pages more in each.
+    """
+
+    settings: FetchSettings
+    slots: int
+    retry_pass: int
+    total_bytes: int = PAGE_BYTES
+
+    @property
+    def connections(self) -> int:
+        """Requests at once."""
+        return max(1, self.settings.concurrency // self.slots)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of pages that may be in memory, but for `unhindered` pages more."""
+        return self.total_bytes // self.slots
+
+    @property
+    def unhindered(self) -> int:
+        """How many pages never wait for memory: as many as fill half of it at their largest."""
+        return max(1, self.page_bytes // 2 // self.settings.max_bytes)
+
+    @property
+    def rounds(self) -> int:
+        """In how many passes over the list a retryable URL is tried; 0 tries none again."""
+        return self.settings.rounds if self.settings.try_again else 0
