@@ -14,6 +14,7 @@ from tests.documented import PAGES, ROOT, blocks, example
 
 import gpt2_train.cli
 import webtext_prep.cli
+from command_kit.plugins import announced
 from webtext_prep.commands.base import Command
 from webtext_prep.text.classifiers import FASTTEXT_MAGIC, MAGIC
 from webtext_run import command as pipelines_run
@@ -125,8 +126,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) ->
     monkeypatch.setattr(importlib.metadata, "entry_points", functools.cache(importlib.metadata.entry_points))
     parser = webtext_prep.cli.build_parser(webtext_prep.cli.find_stages(), webtext_prep.cli.find_commands())
     monkeypatch.setattr(webtext_prep.cli, "build_parser", lambda *_: parser)
-    for name, _ in gpt2_train.cli.COMMANDS.values():
-        module = importlib.import_module(name)
+    own = [importlib.import_module(name) for name, _ in gpt2_train.cli.COMMANDS.values()]
+    for module in [*own, *announced(gpt2_train.cli.GROUP).values()]:
         theirs = getattr(module, "settings_from", None)  # `doctor` has no settings
         replaced = "settings_from" if theirs else "run"
         monkeypatch.setattr(module, replaced, lambda *a, real=theirs, **b: stop(real and real(*a, **b)))
