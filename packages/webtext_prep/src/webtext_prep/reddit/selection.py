@@ -67,7 +67,7 @@ class Rules:
             return "other_subreddit"
         if (self.after is not None or self.before is not None) and not self._is_in_time(row.created):
             return "other_time"
-        if not row.url:
+        if not row.url.strip():
             return "no_url"
         return "low_score" if self.min_score is not None and row.score < self.min_score else None
 
