@@ -24,7 +24,7 @@ from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.trainer import make_optimizer
+from gpt2_train.optim.adamw import make_optimizer
 from indexed_tokens.checksums import checksum_of_file
 
 TINY = ModelConfig(layers=4, hidden=128, heads=4, sequence_length=128)

@@ -22,8 +22,8 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
-from gpt2_train.training.trainer import make_optimizer
 
 Result = TypeVar("Result")
 STEPS = 6

@@ -30,7 +30,7 @@ from gpt2_train.distributed.collectives import group_for_a_thread
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.trainer import make_optimizer
+from gpt2_train.optim.adamw import make_optimizer
 
 Run = Callable[..., int]
 LONG = 60.0

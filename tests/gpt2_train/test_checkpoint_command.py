@@ -21,7 +21,7 @@ from gpt2_train.cli import main
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import compare
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.trainer import make_optimizer
+from gpt2_train.optim.adamw import make_optimizer
 
 Report = Callable[..., tuple[int, dict[str, Any], str]]
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tests.gpt2_train import forks
 
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.data.batches import BatchReader, check_vocabulary
 from gpt2_train.data.corpus import PIECE_TOKENS, SPLITS, Corpus, split_ranges
 from gpt2_train.data.index import IndexCache, build_sample_index, stream_seed
 from gpt2_train.data.streams import BLEND_BLOCK, Blend, Stream, blend_picks, blend_split
-from gpt2_train.training.batches import BatchReader, check_vocabulary
 from gpt2_train.training.setup import SharedIndexCache
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter
 from indexed_tokens.checksums import checksum_of_file

@@ -31,8 +31,8 @@ from gpt2_train.inference.sampling import Sampling, choose_for_each, choose_toke
 from gpt2_train.metrics.log import peak_flops_of
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
+from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
-from gpt2_train.training.trainer import make_optimizer
 
 
 class OneDevice(TorchFunctionMode):

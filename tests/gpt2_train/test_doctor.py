@@ -8,7 +8,7 @@ import torch
 
 from command_kit.machine import Machine
 from gpt2_train.cli import main
-from gpt2_train.training import calibrate
+from gpt2_train.training import machine_checks
 
 
 def found(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
@@ -31,7 +31,7 @@ def test_a_gpu_that_torch_does_not_see_is_named(tmp_path: Path, monkeypatch: pyt
     driver.write_text("#!/bin/sh\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert advice in calibrate._device(torch.device("cpu"), cuda).advice
+    assert advice in machine_checks._device(torch.device("cpu"), cuda).advice
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_gpu_that_torch_does_not_see_is_named(tmp_path: Path, monkeypatch: pyt
 def test_the_largest_model_that_fits_is_named(tmp_path, gibibytes, expected):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text(f"MemAvailable: {gibibytes << 20} kB\n")
-    assert expected in calibrate._largest(Machine(tmp_path), torch.device("cpu")).found
+    assert expected in machine_checks._largest(Machine(tmp_path), torch.device("cpu")).found
 
 
 def test_compiling_without_a_compiler_is_said(monkeypatch, capsys):

@@ -25,6 +25,7 @@ from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import is_compiled, parallelize
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
+from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.training.estimate import RESERVE, EstimateSettings
 from gpt2_train.training.memory import (
     GIB,
@@ -35,7 +36,6 @@ from gpt2_train.training.memory import (
     parameters_per_rank,
     size_line,
 )
-from gpt2_train.training.trainer import make_optimizer
 
 SMALL = ModelConfig(layers=3, hidden=64, heads=4, sequence_length=32, vocabulary_size=300, dropout=0.0)
 PRESET = ModelConfig.preset("345M")

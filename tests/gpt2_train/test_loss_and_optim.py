@@ -20,9 +20,9 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model import loss
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
+from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import FIRST_LOSS_SCALE, LossScale, gradient_norm
-from gpt2_train.training.plan import learning_rate
-from gpt2_train.training.trainer import make_optimizer
+from gpt2_train.optim.schedule import learning_rate
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -24,11 +24,11 @@ from gpt2_train.checkpoint.save import StagingArea
 from gpt2_train.cli import main
 from gpt2_train.config.files import SCHEDULE_FILE
 from gpt2_train.config.settings import TrainSettings
+from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
 from gpt2_train.training import calibrate, plan, recorder
 from gpt2_train.training import trainer as trainer_module
 from gpt2_train.training.calibrate import fastest, seconds_per_step, thread_counts
 from gpt2_train.training.command import overridden_keys
-from gpt2_train.training.plan import learning_rate, learning_rate_by_time
 from gpt2_train.training.recorder import Recorder
 from gpt2_train.training.run_folder import discard_run
 from gpt2_train.training.trainer import Trainer

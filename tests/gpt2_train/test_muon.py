@@ -17,9 +17,9 @@ from gpt2_train.cli import main
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim import muon
+from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.muon import direction, orthogonalised
-from gpt2_train.training.trainer import make_optimizer
 
 RUN = ("--steps", 8, "--dropout", 0, "--save-every", 4, "--optimizer", "muon", "--activation-checkpointing", "none")
 

@@ -1,1 +1,1 @@
-"""Optimizers and the mean of weights (`adamw`, `muon`), gradient norm and loss scale (`gradients`)."""
+"""Optimizers and the mean of weights (`adamw`, `muon`), the rate of a step (`schedule`), gradient norm, loss scale."""

@@ -17,8 +17,11 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import has_fused_adamw
 from gpt2_train.distributed.mesh import gradient_of, local
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.muon import Muon
 
 ADAM_EPSILON = 1e-8
 
@@ -125,6 +128,22 @@ class AdamW:
 def decay_cautiously(parameter: Tensor, update: Tensor, share: Tensor) -> None:
     """Take `share` off each weight that has the sign of `update`, which is subtracted from it."""
     parameter.sub_(parameter * (parameter * update > 0) * share)
+
+
+def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
+    """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded.
+
+    Muon gets the matrices of the blocks; embeddings, norms and biases have AdamW with either.
+    """
+    parameters = dict(model.named_parameters())
+    betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
+    is_cautious = settings.cautious_decay
+    if settings.optimizer == "adamw":
+        return AdamW(parameters, betas, decay, device, is_cautious=is_cautious)
+    matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
+    others = {name: p for name, p in parameters.items() if name not in matrices}
+    rest = AdamW(others, betas, decay, device, is_cautious=is_cautious)
+    return Muon(matrices, decay, model.config.head_dim, rest, is_cautious=is_cautious)
 
 
 class TailAverage:

@@ -2,7 +2,7 @@
 
 How fast it would train is judged from matrix products of a fraction of a second, which reach what training reaches
 within a factor of two or so; the memory of a run is worked out as `gpt2 estimate` does. The checks, which need torch,
-are in `calibrate`.
+are in `machine_checks`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was found; return the exit code."""
-    from gpt2_train.training.calibrate import machine_checks
+    from gpt2_train.training.machine_checks import machine_checks
 
     checks = [
         Check("version", version_line("gpt2", "webtext-gpt2-train", others=["torch"])),

@@ -15,6 +15,7 @@ import torch
 from command_kit import duration
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.save import Saved, Saver
+from gpt2_train.data.batches import check_vocabulary
 from gpt2_train.data.streams import Blend
 from gpt2_train.distributed.device import autocast, peak_memory, widest_float
 from gpt2_train.distributed.parallelize import free_gathered_parameters
@@ -22,7 +23,6 @@ from gpt2_train.metrics.log import Heartbeat, MetricsLog, line_of, peak_flops, s
 from gpt2_train.metrics.sinks import open_feeds
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
-from gpt2_train.training.batches import check_vocabulary
 from gpt2_train.training.samples_and_tasks import observe
 from gpt2_train.training.setup import Run
 from gpt2_train.training.state import StepResults, TrainState, summary

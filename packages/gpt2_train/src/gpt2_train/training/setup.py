@@ -26,6 +26,7 @@ from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FI
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_of
 from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index
 from gpt2_train.data.order import run_order
@@ -42,7 +43,6 @@ from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.attention import attention_kind
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.batches import MicroBatches
 from gpt2_train.training.memory import layout_of, memory_per_rank, size_line
 from gpt2_train.training.plan import Plan, make_plan
 from gpt2_train.training.run_folder import check_same_run, data_identity, identity_settings

@@ -23,43 +23,24 @@ from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
 from gpt2_train.config.errors import explained_compile_failure
 from gpt2_train.config.files import AVERAGE_FOLDER, CHECKPOINTS_FOLDER
-from gpt2_train.config.settings import TrainSettings
+from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
 from gpt2_train.distributed.parallelize import half_copies, synchronize_gradients
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.model.attention_kernels import attention_by
-from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
-from gpt2_train.optim.adamw import AdamW, Optimizer, TailAverage
+from gpt2_train.optim.adamw import TailAverage, make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
-from gpt2_train.optim.muon import Muon
-from gpt2_train.training.batches import BatchReader, MicroBatch
+from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
 from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
-from gpt2_train.training.plan import learning_rate, learning_rate_by_time
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
 from gpt2_train.training.state import StepResult, StepResults, TrainState, open_schedule
 
 CLIP_EPSILON = 1e-6
-
-
-def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
-    """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded.
-
-    Muon gets the matrices of the blocks; embeddings, norms and biases have AdamW with either.
-    """
-    parameters = dict(model.named_parameters())
-    betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
-    is_cautious = settings.cautious_decay
-    if settings.optimizer == "adamw":
-        return AdamW(parameters, betas, decay, device, is_cautious=is_cautious)
-    matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
-    others = {name: p for name, p in parameters.items() if name not in matrices}
-    rest = AdamW(others, betas, decay, device, is_cautious=is_cautious)
-    return Muon(matrices, decay, model.config.head_dim, rest, is_cautious=is_cautious)
 
 
 class Trainer:

@@ -1,0 +1,89 @@
+"""What this machine has and can train, for `gpt2 doctor`; with torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+
+from command_kit.machine import GIB, Check, Machine, cores_check, disk_check, memory_check
+from gpt2_train.config.settings import PRESETS, ModelConfig
+from gpt2_train.distributed.device import choose_device, cpu_flops, default_precision, is_emulated
+from gpt2_train.distributed.parallelize import missing_for_compilation
+from gpt2_train.training.memory import RESERVE, memory_per_rank
+
+
+def machine_checks(machine: Machine, needed: int) -> list[Check]:
+    """What `machine` has and can train; `needed` bytes of memory and disk are what the quickstart takes."""
+    device = choose_device()
+    return [
+        cores_check(),
+        memory_check(machine, needed, "the quickstart"),
+        disk_check(machine, Path.cwd(), needed, "the quickstart"),
+        _device(device, torch.version.cuda),
+        _precision(device),
+        _compiler(device),
+        _largest(machine, device),
+        _speed(device),
+    ]
+
+
+def _device(device: torch.device, cuda: str | None) -> Check:
+    if device.type == "cuda":
+        gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+        names = ", ".join(f"{gpu.name} ({gpu.total_memory / GIB:.0f} GiB)" for gpu in gpus)
+        return Check("device", f"{len(gpus)} × CUDA: {names}")
+    if device.type == "mps":
+        return Check("device", "Apple's GPU")
+    if shutil.which("nvidia-smi"):
+        what = "is a build without CUDA: install one with it" if cuda is None else "can't use it: update the driver"
+        return Check("device", "CPU", f"there is an NVIDIA driver, but this torch {what}")
+    return Check("device", "CPU (no GPU was found)")
+
+
+def _precision(device: torch.device) -> Check:
+    slow = [kind for kind in ("bf16", "fp16") if is_emulated(device, kind)]
+    note = f"; this CPU only emulates {' and '.join(slow)}, many times slower" if slow else ""
+    return Check("precision", f"{default_precision(device)} by default{note}")
+
+
+def _compiler(device: torch.device) -> Check:
+    """What `--compile` needs: Triton on a GPU, a C++ compiler and its headers on a CPU."""
+    if device.type == "cuda":
+        missing = missing_for_compilation(device)
+        return Check("compiler", "none" if missing else "Triton", missing and f"models are not compiled: {missing}")
+    name = os.environ.get("CXX") or next((one for one in ("g++", "clang++", "c++") if shutil.which(one)), None)
+    return Check("compiler", f"{name}, for --compile" if name else "none: --compile needs g++ or clang++")
+
+
+def _largest(machine: Machine, device: torch.device) -> Check:
+    """The largest of GPT-2's sizes that a run with one sequence at a time has room for on one device."""
+    on_cpu = device.type != "cuda"
+    room = machine.available_memory() if on_cpu else torch.cuda.get_device_properties(device).total_memory - RESERVE
+    if room is None:
+        return Check("trains", "the system does not say how much memory is free")
+    precision = default_precision(device)
+    peaks = {
+        size: memory_per_rank(
+            ModelConfig.preset(size),
+            micro_batch=1,
+            precision=precision,
+            activation_checkpointing="full",
+            on_cpu=on_cpu,
+        ).peak
+        for size in PRESETS
+    }
+    fitting = [size for size, peak in peaks.items() if peak <= room]
+    if not fitting:
+        return Check("trains", "models smaller than GPT-2's 124M: memory is short for that")
+    return Check("trains", f"up to {fitting[-1]} ({peaks[fitting[-1]] / GIB:.1f} GiB, one sequence at a time)")
+
+
+def _speed(device: torch.device) -> Check:
+    if device.type != "cpu":
+        return Check("speed", "measure it with benchmarks/gpu.py")
+    flops = cpu_flops()
+    rate = flops / ModelConfig.preset("124M").flops_per_token
+    return Check("speed", f"{flops / 1e9:,.0f} GFLOP/s: 124M at some {rate:,.0f} tokens/s, fp32")
