@@ -127,7 +127,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) ->
     parser = webtext_prep.cli.build_parser(webtext_prep.cli.find_stages(), webtext_prep.cli.find_commands())
     monkeypatch.setattr(webtext_prep.cli, "build_parser", lambda *_: parser)
     own = [importlib.import_module(name) for name, _ in gpt2_train.cli.COMMANDS.values()]
-    for module in [*own, *announced(gpt2_train.cli.GROUP).values()]:
+    for module in [*own, *dict(announced(gpt2_train.cli.GROUP)).values()]:
         theirs = getattr(module, "settings_from", None)  # `doctor` has no settings
         replaced = "settings_from" if theirs else "run"
         monkeypatch.setattr(module, replaced, lambda *a, real=theirs, **b: stop(real and real(*a, **b)))

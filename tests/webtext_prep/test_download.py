@@ -28,6 +28,7 @@ from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.running.processes import run_until_done
 from webtext_prep.stages.download import Download
 
 
@@ -724,6 +725,20 @@ def test_an_interrupt_inside_a_callback_of_c_is_not_lost():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_IN_C], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["interrupted", "True"]
     assert done.stderr == ""
+
+
+def test_an_interrupt_when_nothing_is_left_to_wait_for_is_not_lost():
+    """A shard that was being closed was closed, and the stage went on with the next one."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    async def main() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_until_done(main())
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.exhaustive

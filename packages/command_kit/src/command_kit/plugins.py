@@ -37,23 +37,23 @@ def find_plugins(package: ModuleType, base: type[Base], *, group: str | None = N
         name = f"{package.__name__}.{entry.name}"
         module = _imported(name, lambda name=name: importlib.import_module(name))
         found += [value for value in vars(module).values() if _counts(value, base) and value.__module__ == name]
-    for name, value in announced(group).items() if group else ():
+    for name, value in announced(group) if group else ():
         if not _counts(value, base):
             raise CommandError(f"entry point {name} of {group} is not a {base.__name__}: fix or uninstall it.")
         found.append(value)
     return list(dict.fromkeys(found))
 
 
-def announced(group: str) -> dict[str, Any]:
-    """What installed distributions announce under an entry-point group, imported, by its name.
+def announced(group: str) -> list[tuple[str, Any]]:
+    """Name and value of what installed distributions announce under an entry-point group, imported, by name.
 
     Raises CommandError naming the entry point that can't be imported.
     """
     points = _entry_points(importlib.metadata.entry_points, tuple(sys.path)).select(group=group)
-    return {
-        point.name: _imported(f"entry point {point.name} of {group} ({point.value})", point.load)
+    return [
+        (point.name, _imported(f"entry point {point.name} of {group} ({point.value})", point.load))
         for point in sorted(points, key=lambda point: point.name)
-    }
+    ]
 
 
 @functools.lru_cache(maxsize=1)

@@ -67,10 +67,12 @@ def settings_class(command: str) -> type:
 
 
 def _module(command: str) -> ModuleType:
-    found: ModuleType = (
-        importlib.import_module(COMMANDS[command][0]) if command in COMMANDS else announced(GROUP)[command]
-    )
-    return found
+    return importlib.import_module(COMMANDS[command][0]) if command in COMMANDS else _others()[command]
+
+
+def _others() -> dict[str, ModuleType]:
+    """The commands of other packages."""
+    return dict(announced(GROUP))
 
 
 def make_parser(command: str | None, *, whole: bool = False) -> argparse.ArgumentParser:
@@ -85,7 +87,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
     )
     add_shell_flags(parser, "webtext-gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    others = {name: module.SUMMARY for name, module in announced(GROUP).items()}
+    others = {} if command in COMMANDS else {name: module.SUMMARY for name, module in _others().items()}
     commands.headings = HEADINGS | {next(iter(others), ""): "from other packages"}  # type: ignore[attr-defined]
     for name, summary in ({name: summary for name, (_, summary) in COMMANDS.items()} | others).items():
         child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
@@ -108,7 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # micro-batch is tried, and pages of stack traces where a process waits for another in vain.
     if "--debug" not in words:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    command = next((word for word in words if word in COMMANDS or word in announced(GROUP)), None)
+    return run_command("gpt2", lambda: _run(words), debug="--debug" in words, resumes=False)
+
+
+def _run(words: list[str]) -> int:
+    command = next((word for word in words if word in COMMANDS), None)
+    command = command or next((word for word in words if word in _others()), None)
     parsed = make_parser(command).parse_args(words)
     module = _module(parsed.command)
     resumes = getattr(module, "RESUMES", False)

@@ -145,7 +145,11 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `webtext`; returns the exit code."""
-    words = sys.argv[1:] if argv is None else argv
+    words = list(sys.argv[1:] if argv is None else argv)
+    return run_command("webtext", lambda: _run(words), debug="--debug" in words)
+
+
+def _run(words: list[str]) -> int:
     known: dict[str, type[Stage]] = {}
     others: dict[str, type[Command]] = {}
     if words != ["--version"]:  # which needs none of them, and asks often, as scripts do

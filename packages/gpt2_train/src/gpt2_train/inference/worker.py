@@ -143,17 +143,26 @@ class GroupRunner(ModelRunner):
         self.share, self.batches_at_once = share, shares
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `ModelRunner.score`, one batch by each model."""
-        if self.batches_at_once == 1:
-            return super().score(batches, precision)
+        """As `ModelRunner.score`, one batch by each model.
 
-        def own() -> BatchScores | None:
-            if self.share >= len(batches):
-                return None
-            scores = score_batch(self.model, batches[self.share], precision, self.group)
-            return scores if self.group is None or self.group.rank() == 0 else None
-
-        return [scores for scores in on_all_ranks(own) if scores is not None]
+        Raises Gpt2Error on all processes. Any other error is this process's alone, and ends it: processes that divide
+        a model with it wait in the middle of a batch, and would for ever if it went on.
+        """
+        own: BatchScores | str | None = None
+        if self.share < len(batches):
+            try:
+                own = score_batch(self.model, batches[self.share], precision, self.group)
+            except Gpt2Error as error:
+                own = str(error)  # all that divide the model find the same
+        if self.batches_at_once > 1:
+            is_first = self.group is None or self.group.rank() == 0
+            found: list[BatchScores | str | None] = [None] * dist.get_world_size()
+            dist.all_gather_object(found, own if is_first else None)
+        else:
+            found = [own]
+        for message in [result for result in found if isinstance(result, str)]:
+            raise Gpt2Error(message)
+        return [result for result in found if isinstance(result, BatchScores)]
 
 
 class ModelWorker:

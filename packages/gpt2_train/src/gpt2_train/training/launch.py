@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from command_kit import UsageError
 from command_kit.command import exit_code_for, print_error, sentence_for
 from command_kit.settings import as_table, make_settings
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
@@ -224,7 +225,7 @@ def _train(run: Run, stop: StopRequest) -> dict[str, Any]:
     found = _fit(run, stop)
     if run.world.rank == 0 and found["stopped_by"] is None:
         # A run never fails for want of a picture, in a terminal or in a log, where it is read later.
-        with contextlib.suppress(OSError, Gpt2UsageError):
+        with contextlib.suppress(OSError, UsageError):
             print(loss_curves([read_run(run.folder, str(run.folder))], sys.stderr), file=sys.stderr, flush=True)
     return found
 

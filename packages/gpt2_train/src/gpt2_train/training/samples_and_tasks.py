@@ -40,10 +40,10 @@ from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
-from gpt2_train.inference.runner import Batch, BatchScores
+from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.worker import GroupRunner, divide
+from gpt2_train.inference.worker import divide
 from gpt2_train.model.gpt2 import GPT2
 
 SAMPLES_AT_ONCE = 8
@@ -160,7 +160,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
         free_gathered_parameters(model)
 
 
-class TrainingRunner(GroupRunner):
+class TrainingRunner(ModelRunner):
     """Computes with the model of a training run; all its processes make the same calls.
 
     Args:
@@ -170,14 +170,21 @@ class TrainingRunner(GroupRunner):
     """
 
     def __init__(self, view: GPT2, world: World, is_stopped: Callable[[], bool]) -> None:
-        super().__init__(view, world.tp_group, world.dp_rank, world.dp_size)
-        self.is_stopped = is_stopped
+        super().__init__(view, world.tp_group)
+        self.share, self.batches_at_once, self.is_stopped = world.dp_rank, world.dp_size, is_stopped
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `GroupRunner.score`. Raises, on all processes, Gpt2Error, or StoppedError where a signal came."""
+        """As `ModelRunner.score`. Raises, on all processes, what any of them raises, or StoppedError for a signal."""
         if self.is_stopped():
             raise StoppedError
-        return super().score(batches, precision)
+
+        def own() -> BatchScores | None:
+            if self.share >= len(batches):
+                return None
+            scores = score_batch(self.model, batches[self.share], precision, self.group)
+            return scores if self.group is None or self.group.rank() == 0 else None
+
+        return [scores for scores in on_all_ranks(own) if scores is not None]
 
 
 class StoppedError(Exception):

@@ -131,10 +131,13 @@ def matching_text(
     Args:
         text: a text.
         spans: its shingles in order, as `fingerprints.shingle_spans` gives them.
-        other: the set of another text.
+        other: the set of another text, as `fingerprints.shingle_sets` gives it: sorted.
     """
     hashes, starts, ends = spans
-    is_shared = np.isin(hashes, other)
+    if not len(other):
+        return ""
+    # np.isin would sort both once more, and take four times as long.
+    is_shared = other[np.minimum(other.searchsorted(hashes), len(other) - 1)] == hashes
     edges = np.flatnonzero(np.diff(is_shared, prepend=False, append=False))
     firsts, lasts = edges[::2], edges[1::2] - 1
     if not len(firsts):

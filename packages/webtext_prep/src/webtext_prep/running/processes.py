@@ -105,7 +105,10 @@ def run_until_done(main: Coroutine[Any, Any, Result]) -> Result:
         return await main
 
     try:
-        return asyncio.run(watched())
+        result = asyncio.run(watched())
+        if is_terminated:  # when nothing was left to cancel
+            raise KeyboardInterrupt
+        return result
     except asyncio.CancelledError:
         if is_terminated:
             raise KeyboardInterrupt from None

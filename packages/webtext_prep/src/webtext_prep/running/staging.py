@@ -81,7 +81,7 @@ class OnSharedFiles:
     def of(cls, call: Call, state: Path) -> OnSharedFiles:
         """Wrap a call on the machine that starts the job. Raises OSError."""
         state = state.absolute()
-        if (seen := read_json(state / SEEN)) is None:
+        if "token" not in (seen := read_json(state / SEEN) or {}):
             write_json(state / SEEN, seen := {"token": secrets.token_hex(8)})
         return cls(call, state, seen["token"], str(Path.cwd()))
 

@@ -81,7 +81,7 @@ def read_rules(path: str, shipped: str) -> frozenset[str]:
     try:
         version = tuple(storage.stamp(place))
     except OSError as error:
-        raise InputError(f"can't read the list {path} ({error}): give a text file with one rule per line.") from error
+        raise InputError(f"can't read the list {place} ({error}): give a text file with one rule per line.") from error
     return _rules_in(place, version)
 
 

@@ -49,6 +49,7 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
 
     Raises Gpt2UsageError for data that do not belong together, or an output that holds another ablation.
     """
+    settings.check()
     prefixes = settings.arms()
     for task in map(parse_task, settings.eval_task):
         check_readable(getattr(task, task.source))

@@ -50,7 +50,7 @@ Reserve = Callable[[int], Awaitable[None]]
 
 
 class BodyError(Exception):
-    """A body that can't be had, and the outcome of its page."""
+    """A body that can't be had, and the outcome of an archived page with it, which no other request mends."""
 
     outcome = PageOutcome.MALFORMED_RESPONSE
 

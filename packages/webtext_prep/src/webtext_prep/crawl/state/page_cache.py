@@ -149,7 +149,9 @@ class PageSpool:
 
 
 class PageFile:
-    """A file of pages that is being written: the records of a spool in another order. It ends with `begin`.
+    """A file of pages that is being written: the records of a spool in another order.
+
+    `begin` at its end gives a file without pages its first record, too.
 
     Args:
         stream: what to write to.
