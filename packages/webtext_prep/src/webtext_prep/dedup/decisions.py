@@ -137,8 +137,9 @@ def matching_text(
     if not len(other):
         return ""
     # np.isin would sort both once more, and take four times as long.
-    is_shared = other[np.minimum(other.searchsorted(hashes), len(other) - 1)] == hashes
-    edges = np.flatnonzero(np.diff(is_shared, prepend=False, append=False))
+    is_shared = np.zeros(len(hashes) + 2, np.bool_)  # and none before the first, nor after the last
+    is_shared[1:-1] = other[np.minimum(other.searchsorted(hashes), len(other) - 1)] == hashes
+    edges = np.flatnonzero(is_shared[1:] != is_shared[:-1])
     firsts, lasts = edges[::2], edges[1::2] - 1
     if not len(firsts):
         return ""

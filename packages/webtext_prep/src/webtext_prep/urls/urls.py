@@ -165,7 +165,12 @@ def domain_of(url: str) -> str:
     >>> domain_of("https://news.example.co.uk:8080/a b")
     'example.co.uk'
     """
-    return registered_name(host_of("/".join(url.split("/", 3)[:3])))[1]
+    return _domain_of_origin("/".join(url.split("/", 3)[:3]))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _domain_of_origin(origin: str) -> str:
+    return registered_name(host_of(origin))[1]
 
 
 def without_credentials(url: str) -> str:
