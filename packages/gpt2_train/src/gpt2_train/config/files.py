@@ -1,6 +1,6 @@
 """The names of what a run writes into its folder, how its rows and settings are read, and the files of a checkpoint.
 
-See docs/formats.md. The rows are those of `metrics.jsonl`, and of a run by time those of `schedule.jsonl`.
+See docs/formats.md. Rows are read from `metrics.jsonl`, and from `schedule.jsonl` of a run with `--minutes`.
 """
 
 from __future__ import annotations

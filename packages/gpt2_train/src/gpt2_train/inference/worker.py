@@ -160,8 +160,9 @@ class GroupRunner(ModelRunner):
             dist.all_gather_object(found, own if is_first else None)
         else:
             found = [own]
-        for message in [result for result in found if isinstance(result, str)]:
-            raise Gpt2Error(message)
+        errors = [result for result in found if isinstance(result, str)]
+        if errors:
+            raise Gpt2Error(errors[0])
         return [result for result in found if isinstance(result, BatchScores)]
 
 

@@ -50,7 +50,7 @@ Reserve = Callable[[int], Awaitable[None]]
 
 
 class BodyError(Exception):
-    """A body that can't be had, and the outcome of an archived page with it, which no other request mends."""
+    """A body that can't be read. `outcome` is that of an archived page, which another request would not change."""
 
     outcome = PageOutcome.MALFORMED_RESPONSE
 
