@@ -351,7 +351,7 @@ EXPECTED = {
     ("H100", 1): {"124M": 474, "345M": 502},
     ("8 × H100", 8): {"124M": 474, "345M": 502},
 }
-"""TFLOP/s that `benchmarks/roofline.py` expects, as the page of benchmarks has them in shares of the peak."""
+"""TFLOP/s that an account of the kernels expects, in shares of the peak (`benchmarks/LOG.md`)."""
 
 
 def of_recipe(capsys: pytest.CaptureFixture[str], size: str, flags: str) -> dict[str, Any]:
