@@ -6,7 +6,7 @@
 Models of 2 million parameters learn from the quickstart's documents, with a vocabulary of 2,048, on one thread and in
 bf16. 15% of the documents are held out. First the learning rates are chosen, for each recipe that could want another
 one, to a factor of two, by runs of a seed that is used for nothing else. Then each recipe has a run for each of five
-seeds, and of fifteen where five leave it open. Runs of a seed begin with the same weights and, with the same batches,
+seeds. Runs of a seed begin with the same weights and, with the same batches,
 read the same text in the same order: differences to 2019's recipe are paired by seeds. Every run has a whole schedule
 of its own; no loss is read off the middle of one.
 
@@ -55,10 +55,8 @@ SEEDS, TUNING_SEED = 5, 100
 FIXED: dict[str, Any] = {
     "layers": 3, "hidden": 208, "heads": 4, "sequence_length": 128, "precision": "auto", "split": "1,0,0",
     "device": "cpu", "threads": 1, "compile": False, "async_checkpoint": False, "eval_every": 0, "warmup": 0.05,
-    "average_tail": 0.1,
 }  # fmt: skip
-"""What all runs have in common: 2019's warm-up, 1%, would be two steps here, which no optimizer bears. The average is
-one more model of each run, and changes nothing in it."""
+"""What all runs have in common: 2019's warm-up, 1%, would be two steps here, which no optimizer bears."""
 
 
 class Recipe(NamedTuple):
@@ -83,28 +81,20 @@ class Recipe(NamedTuple):
 
 WSD = {"schedule": "wsd", "cooldown": 0.4, "min_lr": 0.0}
 MUON = {"optimizer": "muon"}
-ALL = {**MUON, **WSD, "dropout": 0.0, "init_residual": "zero", "cautious_decay": True, "weight_decay": 0.1}
+ALL = {**MUON, **WSD, "dropout": 0.0, "weight_decay": 0.1}
 
 RECIPES: dict[str, Recipe] = {
     "2019": Recipe("2019", {}),
     "muon": Recipe("Muon", MUON, rate="muon"),
-    "all": Recipe("together", ALL, rate="all", seeds=3 * SEEDS),  # five leave open whether beginning at 0 helps
+    "all": Recipe("together", ALL, rate="all"),
     "all-45": Recipe("together, 45% of the steps", ALL, rate="all", share=0.45),
     "2019-half": Recipe("2019, half of the steps", {}, share=0.5),
     "wsd": Recipe("wsd", WSD),
     "constant": Recipe("no decay", {"schedule": "constant"}),
     "dropout": Recipe("no dropout", {"dropout": 0.0}),
-    "zero": Recipe("residual projections begin at 0", {"init_residual": "zero"}),
-    "all-zero": Recipe(
-        "together, not begun at 0", {**ALL, "init_residual": "scaled"}, rate="all", base="all", seeds=3 * SEEDS
-    ),
-    "all-cautious": Recipe("together, all weights decay", {**ALL, "cautious_decay": False}, rate="all", base="all"),
     "aligned": Recipe("sequences begin with a document", {"order": "hashed"}),
     "batch": Recipe("half the batch, twice the steps", {"global_batch_size": SEQUENCES // 2}, rate="batch", share=2.0),
 }  # fmt: skip
-
-AVERAGED = ("2019", "wsd", "constant", "all")
-"""Recipes of whose runs the average is measured, too."""
 
 FIRST_RATES = {"2019": 1e-3, "batch": 1e-3, "muon": 1e-2, "all": 5e-3}
 """The learning rate that is tried first, then twice of it, and so on until the best has a worse one on each side."""
@@ -140,17 +130,12 @@ class Bench:
             begin = time.process_time()
             train(settings, make_world(choose_device("cpu"), 1, 1), StopRequest())
             seconds = time.process_time() - begin
-            kept = {"cpu_seconds": seconds, "steps": steps, "nats": {}}
-            folders = {"last": output} | ({"average": output / "average"} if name.split("-")[0] in AVERAGED else {})
-            for of, folder in folders.items():
-                losses = Scorer(open_model(folder, device="cpu")).document_losses(self.held_out.documents)
-                kept["nats"][of] = losses.tolist()
+            losses = Scorer(open_model(output, device="cpu")).document_losses(self.held_out.documents)
+            kept = {"cpu_seconds": seconds, "steps": steps, "nats": losses.tolist()}
             shutil.rmtree(output)
             output.mkdir()
             write_json(output / LOSSES_FILE, kept)
-        for of, nats in kept["nats"].items():
-            planned = name if of == "last" else name.replace("-seed", "-average-seed")
-            self.found[planned] = {**kept, "nats": {self.held_out.name: nats}}
+        self.found[name] = {**kept, "nats": {self.held_out.name: kept["nats"]}}
         return kept
 
     def tuned(self) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
@@ -184,7 +169,7 @@ class Bench:
 
     def bits(self, name: str) -> dict[int, float]:
         """Bits per byte of each seed that there is."""
-        seeds = range(1, RECIPES[name.removesuffix("-average")].seeds + 1)
+        seeds = range(1, RECIPES[name].seeds + 1)
         return {seed: self.losses.per_byte(name, seed) for seed in seeds if f"{name}-seed{seed}" in self.found}
 
     def cpu_seconds(self, name: str) -> float:
@@ -209,7 +194,7 @@ class Bench:
         ratio = self.cpu_seconds(name) / self.cpu_seconds(base)
         gains = [theirs[seed] - found[seed] for seed in seeds]
         at_equal_time = [gain - slopes[seed] * math.log2(ratio) for seed, gain in zip(seeds, gains, strict=True)]
-        share = RECIPES[name.removesuffix("-average")].share / RECIPES[base].share
+        share = RECIPES[name].share / RECIPES[base].share
         steps = [share * 2.0 ** (-gain / slopes[seed]) for seed, gain in zip(seeds, gains, strict=True)]
         documents = self.losses.compared(base, name, seeds)["documents_interval"]
         return {
@@ -222,10 +207,7 @@ class Bench:
 
     def rows(self) -> list[dict[str, Any]]:
         """The table."""
-        found = [self.row(name, recipe.base, recipe.title) for name, recipe in RECIPES.items()]
-        return found + [
-            self.row(f"{name}-average", name, f"{RECIPES[name].title}: mean of its last tenth") for name in AVERAGED
-        ]
+        return [self.row(name, recipe.base, recipe.title) for name, recipe in RECIPES.items()]
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
