@@ -62,7 +62,7 @@ def test_serve_answers_and_stops(checkpoint, tmp_path):
     running.started.send_signal(signal.SIGINT)
     done = running.end()
     assert faults(done) == []
-    assert captures(done)
+    assert len(captures(done)) == 5  # of 1, 2, 4, 8 and 16 texts
 
 
 def test_a_batch_is_read_while_a_graph_is_captured(tmp_path):

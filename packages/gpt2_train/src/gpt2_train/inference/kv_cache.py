@@ -186,9 +186,9 @@ class StaticSteps:
     A GPT-2 of 12 layers launches some 300 kernels for a token, which takes longer than they run. A graph launches them
     together, but its shapes and addresses are fixed: a step covers the first rows of the cache, their number and the
     length of what they see rounded up to powers of two, under a mask. One graph is captured for each pair that occurs,
-    in a second or less, or all of them by `prepare`; they share their memory. Rows that are not fed write their keys and values after their own end,
-    where the next token overwrites them. Without a GPU a step runs the same code kernel by kernel, so that tests can
-    compare it with the other way.
+    in a second or less, or all of them by `prepare`; they share their memory. Rows that are not fed write their keys
+    and values after their own end, where the next token overwrites them. Without a GPU a step runs the same code kernel
+    by kernel, so that tests can compare it with the other way.
 
     Args:
         model: in evaluation mode; its weights stay where they are.
