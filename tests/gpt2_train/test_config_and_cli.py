@@ -321,14 +321,19 @@ def test_the_time_left_is_known_from_the_first_step_on() -> None:
 def test_compiled_code_is_kept_on_this_machine_where_nobody_else_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was kept in --output, which is often network storage."""
+    """It was kept in --output, which is often network storage; then for each --output apart, so that none had any."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     found: dict[str, str] = {}
-    for output in ("runs/a", "runs/a", "runs/b"):
-        use_compile_cache(TrainSettings(output=output), lambda name, value: found.update({value: name}))
+
+    def note(name: str, value: str) -> None:
+        found[value] = name
+
+    for version in ("2.13.0", "2.13.0", "2.14.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        use_compile_cache(note)
     assert len(found) == 2 and set(found.values()) == {"TORCHINDUCTOR_CACHE_DIR"}
     (root,) = {Path(path).parent for path in found}
     assert root.parent == tmp_path and root.stat().st_mode & 0o077 == 0
     root.chmod(0o777)
-    use_compile_cache(TrainSettings(output="runs/a"), lambda name, value: found.update({value: name}))
+    use_compile_cache(note)
     assert {Path(path).parent for path in found} != {root}

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -57,7 +56,7 @@ def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = Fals
     128 plus its number after a signal, as shells have it. Raises Gpt2Error where the run fails.
     """
     if settings.compile or (settings.compile is None and settings.device != "cpu"):
-        use_compile_cache(settings)
+        use_compile_cache()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _work_under_torchrun(settings, as_json=as_json, debug=debug)
     wanted = processes_wanted(settings)
@@ -101,11 +100,11 @@ def processes_wanted(settings: TrainSettings) -> int:
     return wanted
 
 
-def use_compile_cache(settings: TrainSettings, environment: Callable[[str, str], Any] = os.environ.setdefault) -> None:
-    """Give this run a cache of compiled kernels of its own, on this machine's disk, where a resumed run finds it again.
+def use_compile_cache(environment: Callable[[str, str], Any] = os.environ.setdefault) -> None:
+    """Keep compiled kernels on this machine's disk, in one folder for all runs of a version of torch.
 
-    Jobs that share one can read each other's half-written files, and network storage makes compiling slow. The code in
-    it is run, so a folder that others may write to is not used.
+    torch writes its files whole or not at all, so that runs can share it; network storage makes compiling slow. The
+    code in it is run, so a folder that others may write to is not used.
     """
     root = Path(tempfile.gettempdir()) / f"gpt2-train-{os.getuid()}"
     try:
@@ -116,8 +115,7 @@ def use_compile_cache(settings: TrainSettings, environment: Callable[[str, str],
         is_private = False
     if not is_private:
         root = Path(tempfile.mkdtemp(prefix="gpt2-train-"))
-    name = hashlib.sha256(str(Path(settings.output).resolve()).encode()).hexdigest()[:16]
-    environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{name}"))
+    environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{torch.__version__}"))
 
 
 def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool) -> NoReturn:
