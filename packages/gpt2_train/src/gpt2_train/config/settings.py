@@ -403,8 +403,8 @@ class TrainSettings(ModelSettings, DataSettings):
     )
     attention: Literal["auto", "cudnn", "flash", "efficient", "math"] = _speed(
         "auto",
-        "kernel that computes attention on CUDA; auto measures which is fastest, and keeps to it when a run resumes on "
-        "such a GPU",
+        "kernel that computes attention on CUDA; auto takes the first that can, in an order for each kind of GPU; what "
+        "it computes is compared once with plain operations",
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = _speed("auto", "where to compute")
     threads: int | Literal["auto"] | None = _speed(

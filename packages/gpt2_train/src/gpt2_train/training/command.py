@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 
 from command_kit import add_config_flag, add_flags, settings_from
+from command_kit.settings import given_values
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel, plan_batches
 from gpt2_train.config.loading import load_torch
@@ -43,12 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
     load_torch("preparing the run")
     from gpt2_train.training.launch import launch
 
-    return launch(settings, as_json=arguments.json, debug=arguments.debug)
+    table, flags = given_values(arguments, command="train", config=arguments.config)
+    has_batch = not BATCH_KEYS.isdisjoint([*table, *flags])
+    return launch(settings, as_json=arguments.json, debug=arguments.debug, has_batch=has_batch)
 
 
 LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})
 BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
+BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 
 
 def overridden_keys(given: Iterable[str]) -> frozenset[str]:
