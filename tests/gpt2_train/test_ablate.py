@@ -431,6 +431,32 @@ def test_too_little_time_is_told_with_how_much_is_enough(texts, tmp_path, capsys
     assert "in which nothing is learned: give --minutes" in capsys.readouterr().err
 
 
+def test_texts_that_an_arm_learned_from_are_left_out_whatever_is_between_their_words_and_in_pieces(tmp_path):
+    """A document that shares a sentence with one that an arm has stays: pages have headers in common."""
+    random = np.random.default_rng(9)
+    trained = [" ".join(f"w{number}" for number in random.integers(0, 10**6, 60)) for _ in range(40)]
+    header = trained[0].split(" ")[:20]
+    kinds = {
+        "newline": [f"{text}\n" for text in trained[:4]],
+        "case": [text.upper().replace(" ", ",\r\n") for text in trained[4:8]],
+        "piece": [text[25:-50] for text in trained[8:12]],
+        "new": [" ".join([*header, *(f"n{number}" for number in random.integers(0, 10**6, 40))]) for _ in range(12)],
+    }
+    (tmp_path / "wanted").mkdir()
+    for kind, texts in kinds.items():
+        for number, text in enumerate(texts):
+            (tmp_path / "wanted" / f"{kind}{number}.txt").write_text(text, newline="")
+    for name, texts in (("a", trained), ("b", trained[:8])):
+        with IndexedTokensWriter(tmp_path / name) as writer:
+            for text in texts:
+                writer.add([*text.encode(), END])
+        save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
+    arms, tokenizer = open_arms({name: str(tmp_path / name) for name in "ab"})
+    (found,) = held_out_sets(arms, tokenizer, held_out="", want=[str(tmp_path / "wanted")], most=100_000)
+    assert (len(found.documents), found.left_out) == (12, 12)
+    assert all(b"n" in bytes(tokens[:-1].tolist()) for tokens in found.documents)
+
+
 def test_what_every_arm_holds_out_is_a_set_of_its_own(tmp_path):
     """And what stands in an arm's file is left out of all sets, of which there is no copy."""
     texts = [f"text number {number} of the pool" for number in range(60)]
