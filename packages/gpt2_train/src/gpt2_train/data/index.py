@@ -35,7 +35,7 @@ EXTRA = 1
 _AT_ONCE = 1 << 18
 """Samples that are located at a time: memory apart from the result stays the same for any number."""
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 """Part of the cache's key: raise it when the same key would give other arrays."""
 
 

@@ -249,9 +249,9 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
         return np.load(path, allow_pickle=False)
 
 
-def url_hash(url: str) -> int:
-    """64 bits that two URLs of one page share, as `url_key` decides."""
-    return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"))
+def url_hash(url: str, seed: int = 0) -> int:
+    """64 bits that two URLs of one page share, as `url_key` decides; others for each seed."""
+    return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"), seed)
 
 
 class _Url(msgspec.Struct):

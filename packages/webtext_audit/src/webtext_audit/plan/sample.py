@@ -42,6 +42,8 @@ MOST_HOSTS = 500_000
 """Hosts that are counted at once; a host with a smaller share of the URLs than 1 in this many may be missed."""
 KEPT_HOSTS = 1000
 """The busiest ones, which are remembered."""
+_SEED = 0x736D616C
+"""Of the hash by which rows of a sample are chosen once more."""
 Read = Callable[[Location], Iterator[Document]]
 
 
@@ -160,7 +162,7 @@ def _of_rows(
     limit = lowest[wanted - 1]
     # A name of its own, as a document shard or as a list: the first stage goes by it.
     place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
-    sampled = _write_rows(some, stage, place, lambda value: value <= limit)
+    sampled = _write_rows(some, stage, place, lambda url: url_hash(url) <= limit)
     rows = sampled.total()
     busiest = {host: (number, sampled[host]) for host, number in hosts.most_common(KEPT_HOSTS)}
     return Sample("", (str(place),), stage.unit, rows, total, max(1.0, total / rows), busiest)
@@ -192,16 +194,16 @@ class BusyHosts:
 
 def some_rows(files: Sequence[Location], stage: Stage, one_in: int, place: Path) -> int:
     """Write one row in `one_in` of what a stage reads, by hash, to `place`; returns how many."""
-    return _write_rows(files, stage, place, lambda value: value % one_in == 0).total()
+    return _write_rows(files, stage, place, lambda url: url_hash(url, _SEED) % one_in == 0).total()
 
 
-def _write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen: Callable[[int], bool]) -> Counter[str]:
-    """Write the rows whose hash is chosen to `place`; returns how many there are of each host."""
+def _write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen: Callable[[str], bool]) -> Counter[str]:
+    """Write the rows whose URL is chosen to `place`; returns how many there are of each host."""
     read: Read = read_urls if _reads_urls(stage) else read_documents
     found = Counter[str]()
     with atomic_file(place) as file_:
         for row in itertools.chain.from_iterable(map(read, files)):
-            if is_chosen(url_hash(row.url)):
+            if is_chosen(row.url):
                 file_.write(encode_url(row) + b"\n")
                 found[host_of(row.url)] += 1
     return found
