@@ -152,15 +152,42 @@ def test_precision_is_the_share_of_good_ones_among_the_best():
         ("language == en", {"language": "en"}, True),
         ("language != en", {"language": "de"}, True),
         ("title == Two words", {"title": "Two words"}, True),
+        ("title == 'Salt and Pepper'", {"title": "Salt and Pepper"}, True),
+        ('title == "It\'s"', {"title": "It's"}, True),
+        ("title == ''", {"title": ""}, True),
+        ("score == '20'", {"score": "20"}, True),
+        ("score == '20'", {"score": 20}, False),
+        ("title == Sand", {"title": "Sand"}, True),
+        ("link == http://a?b=1&c=2", {"link": "http://a?b=1&c=2"}, True),
     ],
 )
 def test_a_condition_compares_what_is_known_of_a_document(text, metadata, holds):
     assert Condition.parse(text, "--good-when").holds(Document("http://a", "", metadata)) is holds
 
 
-@pytest.mark.parametrize("text", ["", "score", "score >=", ">= 3", "a b >= 3", "score => 3"])
+@pytest.mark.parametrize(
+    "text", ["", "score", "score >=", ">= 3", "a b >= 3", "score => 3", "score == '20", "score >= nan"]
+)
 def test_what_is_no_condition_is_a_sentence(text):
     with pytest.raises(InputError, match="is no condition"):
+        Condition.parse(text, "--good-when")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("lang != de and score >= 30", "and"),
+        ("score >= 10 AND score < 30", "AND"),
+        ("score >= 10 or lang == en", "or"),
+        ("score >= 10 && score < 30", "&&"),
+        ("score >= 10, score < 30", "<"),
+        ("'lang' == de", None),
+    ],
+)
+def test_several_conditions_are_refused_by_the_word_between_them(text, word):
+    """The rest was taken for one text, to which no document, or every one, was unequal."""
+    sentence = "is no condition" if word is None else rf": {re.escape(word)} is not understood: give one condition"
+    with pytest.raises(InputError, match=sentence):
         Condition.parse(text, "--good-when")
 
 
