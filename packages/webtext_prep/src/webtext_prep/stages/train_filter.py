@@ -41,7 +41,10 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import classifiers
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
+    FEWEST_BITS,
     FILE,
+    MOST_BITS,
+    MOST_ORDERS,
     PLAIN_CHARACTERS,
     LinearModel,
     Speakers,
@@ -94,8 +97,10 @@ class TrainFilter(Stage):
         "which documents are good, by their metadata: KEY, one of >= <= == != > <, and a value, such as 'score >= 10'",
         metavar="CONDITION",
     )
-    ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=5)
-    bits: int = setting(20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=8, le=28)
+    ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=MOST_ORDERS)
+    bits: int = setting(
+        20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=FEWEST_BITS, le=MOST_BITS
+    )
     epochs: int = setting(5, "how often the sample is gone through", ge=1, le=100)
     rate: float = setting(0.2, "the first step's length, which falls to 0", gt=0, le=10)
     sample_bytes: int = setting(
