@@ -129,9 +129,9 @@ class RunWriter:
         documents = [self._documents[at] for at in order.tolist()]
         lengths = np.fromiter(map(len, documents), np.uint64, len(documents))
         ends = np.uint64(self._end) + np.cumsum(lengths)
-        np.concatenate(documents).tofile(self._tokens)
-        keys[order].tofile(self._table)
-        ends.tofile(self._table)
+        self._tokens.write(np.concatenate(documents).data)
+        self._table.write(keys[order].data)
+        self._table.write(ends.data)
         self._end = int(ends[-1])
         self.runs.append(len(keys))
         self._keys, self._documents, self.pending = [], [], 0
