@@ -16,7 +16,7 @@ from tests.gpt2_train.small_models import END, byte_tokenizer
 from gpt2_train.cli import main
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.index import IndexCache
-from gpt2_train.data.order import RunOrder, batches_of_run, document_keys, mixed, occurrences
+from gpt2_train.data.order import RunOrder, batches_of_run, document_keys, mixed, occurrences, sample_keys
 from gpt2_train.data.streams import Stream
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, save_corpus_tokenizer
 from webtext_run.ablation import comparison
@@ -250,6 +250,16 @@ def test_a_run_reads_every_sample_as_often_as_the_others(samples):
     times = np.bincount(found, minlength=samples)
     assert times.max() - times.min() <= 1
     assert not np.array_equal(found, np.sort(found))
+
+
+def test_a_run_over_a_tenth_of_the_corpus_has_the_same_batches_without_some_documents():
+    """Which samples it reads follows from other numbers than when they come: its first steps must not get all."""
+    hashes = np.random.default_rng(0).integers(0, 2**64, 4000, np.uint64)
+    batches = []
+    for chosen in (hashes, hashes[40:]):
+        keys = sample_keys(document_keys(chosen, 5), np.zeros(len(chosen), np.int64))
+        batches.append(chosen[batches_of_run(keys, 25, 16)].reshape(25, 16).tolist())
+    assert sum(len({*first} & {*second}) for first, second in zip(*batches, strict=True)) > 0.92 * 400
 
 
 def test_samples_begin_with_their_document_and_end_with_it(tmp_path):

@@ -25,8 +25,9 @@ from command_kit import UsageError, read_json, write_json, write_text
 from command_kit.command import PARENT
 from command_kit.progress import spoken_duration
 from command_kit.settings import as_table, to_toml
+from webtext_audit.lookup.index import url_hash
 from webtext_audit.plan.plan_file import Expected, Plan, about
-from webtext_audit.plan.sample import Sample, reads_documents, take, write_rows
+from webtext_audit.plan.sample import SMALL_SEED, Sample, reads_documents, take, write_rows
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
@@ -149,7 +150,7 @@ def _measured(link: Link, key: str, folder: Path) -> dict[str, Any]:
     did["start"] = 0.0
     if reads_documents(link.stage) and not link.is_beside and did["in"] >= 10 * ONE_IN:
         place = folder / "small" / "part-00000.jsonl"
-        rows = write_rows(_inputs(link), link.stage, place, lambda value: value % ONE_IN == 0)
+        rows = write_rows(_inputs(link), link.stage, place, lambda url: url_hash(url, SMALL_SEED) % ONE_IN == 0)
         run = dataclasses.replace(link.run, input=(str(place),), output=str(folder / "small" / link.name))
         small, code = run_webtext(_arguments(dataclasses.replace(link, run=run), settings), is_quiet=True)
         if not code:  # it fails where nothing of so little was kept

@@ -31,6 +31,8 @@ FILES = "files"
 """What a sample of whole files counts."""
 FILES_FOR_ROWS = 10
 """Of document shards, rows are chosen from files that together hold the wanted share times this."""
+SMALL_SEED = 0x736D616C
+"""Of the hash by which rows of a sample are chosen once more."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _of_rows(
     limit = lowest[min(max(at_least, round(share * total)), at_most, count) - 1]
     # A name of its own, as a document shard or as a list: the first stage goes by it.
     place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
-    rows = write_rows(some, stage, place, lambda value: value <= limit)
+    rows = write_rows(some, stage, place, lambda url: url_hash(url) <= limit)
     return Sample((str(place),), stage.unit, rows, max(total, rows), max(1.0, total / rows))
 
 
@@ -120,12 +122,12 @@ def _rows(files: Sequence[Location], stage: Stage) -> Iterator[Document]:
     return itertools.chain.from_iterable(map(read, files))
 
 
-def write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen: Callable[[int], bool]) -> int:
-    """Write the rows that a stage reads and whose hash is chosen to `place`; returns how many."""
+def write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen: Callable[[str], bool]) -> int:
+    """Write the rows that a stage reads and whose URL is chosen to `place`; returns how many."""
     count = 0
     with atomic_file(place) as file_:
         for row in _rows(files, stage):
-            if is_chosen(url_hash(row.url)):
+            if is_chosen(row.url):
                 file_.write(encode_url(row) + b"\n")
                 count += 1
     return count
