@@ -28,6 +28,9 @@ EMAILS = r"""
 邮箱：⟦wang_wu@163.com⟧；电话：12345
 邮箱⟦13800138000@139.com⟧或⟦li-si@126.com⟧均可
 （⟦a.b@c.edu.cn⟧）
+邮箱⟦john@gmail.com⟧请访问www.corp.cn网站
+⟦jane@corp.io⟧请.AL
+⟦jane@mail.coéquipiers.fr⟧
 「⟦taro+news@docomo.ne.jp⟧」へ
 ⟦test@例え.jp⟧です
 ⟦info@例子.中国⟧联系我们

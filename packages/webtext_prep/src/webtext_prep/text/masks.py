@@ -190,6 +190,13 @@ def _cut(found: str) -> str:
     labels = found.split(".", 128)
     if _NO_DOMAIN.match(found):
         return ""
+    if not found.isascii():
+        # jane@site.org请访问www.site.cn
+        for number, label in enumerate(labels[1:], 2):
+            top = _beginning(label, tops)
+            if top.isascii() and top and _UNSPACED.match(label, len(top)):
+                labels = [*labels[: number - 1], top]
+                break
     for number in range(len(labels) - 1, 0, -1):
         label = labels[number]
         if label.lower() in tops:
