@@ -201,6 +201,62 @@ tel:+1-555;⟦jane@corp.io⟧
 uid=jane,mail=⟦jane@corp.io⟧,dc=corp
 CN=⟦jane@corp.io⟧/O=Corp
 ⟦jane@corp.io⟧ⓒ
+如有疑问请发送至⟦service@taobao.com⟧，客服热线95188
+⟦yamada@co.jp⟧宛に送信
+連絡先は⟦suzuki_ichiro@softbank.ne.jp⟧です。
+（メール：⟦info@kyoto-u.ac.jp⟧）
+이메일:⟦park@snu.ac.kr⟧,전화:02
+⟦kim@korea.kr⟧과 ⟦lee@korea.kr⟧에게
+작성자⟦admin@site.kr⟧님
+投诉邮箱⟦ts@12315.cn⟧电话12315
+微信/QQ/邮箱：⟦abc@vip.qq.com⟧。微信公众号
+⟦jan.novák@seznam.cz⟧ píše
+pište na adresu:⟦novak@firma.cz⟧.
+⟦καλημέρα@site.gr⟧;
+⟦info@παράδειγμα.ελ⟧.
+Почта:⟦info@mail.ru⟧;тел.:8-800
+⟦ivan.petrov@рога-и-копыта.рф⟧
+للتواصل:⟦info@alarabiya.net⟧.
+راسلونا على ⟦info@موقع.شبكة⟧
+ارسال بـ⟦info@mail.ir⟧
+כתבו לנו: ⟦office@bgu.ac.il⟧.
+ई-मेल:⟦ram@gov.in⟧।
+ই-মেইল⟦info@bd.com.bd⟧
+E-posta:⟦ali.öz@şirket.com.tr⟧'den
+⟦ali@mail.com⟧'a yaz
+\correspondingauthor{⟦j.smith@cfa.harvard.edu⟧}
+\footnote{e-mail: ⟦j.smith@cfa.harvard.edu⟧.}
+\author{A.~Smith\inst{1}\email{⟦a@b.edu⟧}}
+$^*$⟦x@y.edu⟧, $^\dagger$⟦z@w.edu⟧
+*Corresponding author:⟦j@mit.edu⟧
+⟦{first.last, second.last}@research.google.com⟧
+⟦{a,b}@x.edu⟧, ⟦{c,d}@y.edu⟧
+std::cout << "⟦me@mine.me⟧";
+char *s = "⟦me@mine.me⟧\n";
+'⟦me@mine.me⟧'.split('@')
+"from": "Jane <⟦jane@corp.ai⟧>"
+to=⟦jane@corp.ai⟧&from=⟦joe@corp.ai⟧
+mailto:⟦jane@corp.ai⟧,⟦joe@corp.ai⟧?subject=a%20b&body=c
+[mail](mailto:⟦jane@corp.ai⟧?subject=x)
+![x](a@2x.png) ⟦jane@corp.ai⟧
+<mailto:⟦jane@corp.ai⟧|⟦jane@corp.ai⟧>
+<td>⟦jane@corp.ai⟧</td><td>⟦joe@corp.ai⟧</td>
+name,mail\nJane,⟦jane@corp.ai⟧\n
+id:7|mail:⟦jane@corp.ai⟧|pw:x@y
+[2020-01-01 00:00:00] login ⟦jane@corp.ai⟧: OK
+Jul 1 00:00:00 mx dovecot: user=<⟦jane@corp.ai⟧>, rip=1.1.1.1
+https://⟦jane@corp.ai⟧
+vscode://x?u=⟦jane@corp.ai⟧
+https://corp.ai/#/u/⟦jane@corp.ai⟧
+⟦jane@corp.ai⟧:⟦joe@corp.ai⟧
+⟦jane@corp.ai⟧:123456:2020
+⟦jane@corp.ai⟧----hunter2
+⟦jane@corp.ai⟧ : hunter2
+Username:⟦jane@corp.ai⟧Password:x
+⟦jane@corp.ai⟧Phone
+⟦Jane.Roe@Corp.AI⟧
+⟦jane@corp.ai⟧..⟦joe@corp.ai⟧
+⟦john@gmail.com⟧Phone.Then
 """
 NO_EMAILS = r"""
 q@k.transpose(-2,-1)
@@ -287,6 +343,23 @@ Price: 3@$4.50; 2@1.99
 https://t.me/@jane.me
 matrix: @jane:matrix.org
 jane@corp.io.invalid
+model.forward(x@W.dot(v))
+np.linalg.norm(A@x.reshape(-1)-b)
+self.w@x.T
+K = J.T@W@J
+loss = (p@q.log()).sum()
+a = x@(y.z)
+@dataclass
+@Component.register("x")
+foo@bar
+jane@corp.ai.local
+ldap://jane@corp.ai/dc=x
+ftp://jane:pw@ftp.corp.ai/x
+smb://jane@nas.corp.ai/share
+svn+ssh://jane@svn.corp.ai/x
+https://corp.ai/@jane.io
+x@w.toDevice(y)
+obj@list.isEmpty()
 """
 ADDRESSES = r"""
 服务器⟦8.8.8.8⟧很快
@@ -364,6 +437,25 @@ inet6 ⟦2606:2800:220:1:248:1893:25c8:1946⟧/64
 http://[⟦2606:2800:220:1:248:1893:25c8:1946⟧]:8080/
 IPv6地址是⟦2400:3200::1⟧和⟦2400:3200:baba::1⟧。
 ⟦2400:3200::1⟧-⟦2400:3200::9⟧
+当前IP：⟦113.108.209.1⟧广东省深圳市电信
+本机IP为⟦113.108.209.1⟧，网关10.0.0.1
+アクセス元⟦126.72.3.4⟧から
+아이피⟦175.223.1.2⟧차단
+⟦8.8.8.8⟧ (Google DNS)
+⟦8.8.8.8⟧/⟦8.8.4.4⟧
+dig @⟦8.8.8.8⟧ corp.ai
+curl -x ⟦93.184.216.34⟧:8080 http://x
+proxy ⟦93.184.216.34⟧:3128:user:pw
+⟦93.184.216.34⟧|Jane|x
+"⟦93.184.216.34⟧";"x"
+'⟦93.184.216.34⟧'
+ip:⟦93.184.216.34⟧
+remote=⟦93.184.216.34⟧ local=10.1.1.1
+Banned: ⟦93.184.216.34⟧, ⟦93.184.216.35⟧, ⟦93.184.216.36⟧.
+deny ⟦2a00:1450:4001:81b::200e⟧;
+[⟦2a00:1450:4001:81b::200e⟧]:443
+⟦2a00:1450:4001:81b::200e⟧.
+⟦2a00:1450:4001:81b::200e⟧, ⟦2a00:1450:4001:81b::200f⟧
 """
 NO_ADDRESSES = r"""
 Version: 4.3.2.1
@@ -464,6 +556,42 @@ snmpget OID=1.3.6.1
 EC 1.2.3.4
 EC number 3.4.21.4
 enzyme (EC 1.1.1.1)
+V1.2.3.4
+版本 V1.2.3.4
+最新版1.2.3.4
+升级到1.2.3.4版本
+第 1.2.3.4 条
+バージョンは1.2.3.4です
+ソフトウェア(Ver.1.2.3.4)
+ファームウェア 1.2.3.4
+버전은 1.2.3.4
+Versión: 1.2.3.4
+versão 1.2.3.4 ou 1.2.3.5
+Version : 1.2.3.4
+version-1.2.3.4
+Version 1.2.3.4, released 2020
+release 1.2.3.4-1.2.3.6
+software version 1.2.3.4.
+SNMPv2-SMI::enterprises.1.2.3.4
+.1.3.6.1.2.1
+Firefox 3.6.3.1
+Thunderbird/3.1.2.3
+Opera/9.8.7.6
+Acrobat 9.1.2.3
+kernel-5.4.0.42
+Linux version 5.4.0.42
+Ubuntu 5.4.0.42
+Figs. 1.2.3.4 and 1.2.3.5
+Table 1.2.3.4
+Tab. 1.2.3.4
+Chapter: 1.2.3.4
+subsection 4.1.2.3
+subclause 4.1.2.3
+item 4.1.2.3
+(see 4.1.2.3 Scope)
+see section 4.1.2.3.
+24.12.20.19
+12:30:45:67 2020:10:10 ab:cd:ef:01:23:45
 """
 
 

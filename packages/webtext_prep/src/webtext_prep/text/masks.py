@@ -60,6 +60,7 @@ _BOUNCED = re.compile(r"=[\w.-]*(?:\+[\w.-]*)+")
 """The half, backwards, that stands before the receiver's domain where mail comes back: `bounce+jane=site.org`."""
 
 _TOP = re.compile(
+    r"[a-z]{2,24}(?=[A-Z])|"
     r"(?:[Xx][Nn]--[0-9A-Za-z]+|[A-Za-z]{2,24})(?=[^\x00-\x7f]|-|[0-9]{1,4}(?![0-9A-Za-z_-])|_+(?![0-9A-Za-z_-]))"
 )
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -67,8 +68,8 @@ _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\u
 _TOP_CHARACTERS = 24
 _USUAL_TOPS = frozenset(("com", "org", "net", "edu", "gov", "mil", "uk", "de", "fr", "jp", "cn", "ru"))
 _NAMES_IN_CODE = """
-    as at call cat data date do dot ge gt id int is link lt map ma mm mv name ne new next one open place play prod read
-    run save search select show storage to
+    as at call cat data date do dot ge gt id int is link lt map ma mm mv my name ne new next one open place play prod
+    read run save search select show storage to
 """
 _CALLED = frozenset(_NAMES_IN_CODE.split())
 """Top-level domains that are names in code, too: `x@w.to(device)`."""
@@ -96,7 +97,8 @@ _BEFORE = re.compile(
 )
 """What stands before a number, backwards: other numbers, signs, and a word or two."""
 _VERSIONS_AND_SECTIONS = """
-    version versions ver v rev revision revisions release releases firmware build builds section sections sec sect
+    version versions ver v rev revision revisions release releases firmware build builds section sections subsection
+    subsections subclause sec sect tab
     chapter chapters ch clause figure figures fig figs appendix paragraph theorem lemma
     equation eq step art kap ec oid oids patch bios jdk jre notes
     versión versiones versão versões versione versioni versio versionen wersja wersji wersje verze verzi verzia verzió
@@ -108,26 +110,15 @@ _NUMBERED = frozenset(_VERSIONS_AND_SECTIONS.split())
 """What numbers of four parts stand after that are no addresses."""
 _RULES_AND_PRODUCTS = """
     rule rules no nr article articles table tables item kernel linux firefox chrome chromium safari opera android ios
-    macos framework java php python mysql
+    macos framework java php python mysql acrobat ubuntu
+    debian
 """
 _NUMBERED_DIRECTLY = frozenset(_RULES_AND_PRODUCTS.split())
 """The same where no sign stands between: `kernel: 8.8.8.8` is an address."""
 _NUMBERED_ENDS = (
-    *(
-        "version",
-        "版本",
-        "版本号",
-        "版本號",
-        "版本为",
-        "版本為",
-        "版本是",
-        "固件",
-        "バージョン",
-        "ヴァージョン",
-        "버전",
-        "버젼",
-    ),
-    *("เวอร์ชัน", "เวอร์ชั่น", "第", "제", "见图", "如图", "见表", "如表", "見表"),
+    *("version", "版本", "版本号", "版本號", "版本为", "版本為", "版本是", "版", "固件", "第", "见图", "如图", "见表"),
+    *("如表", "見表", "バージョン", "ヴァージョン", "バージョンは", "ファームウェア", "버전", "버전은", "제"),
+    *("เวอร์ชัน", "เวอร์ชั่น"),
 )
 _NUMBERED_BEFORE = (" version", " release", " firmware", " build", "版", "节", "節", "バージョン", "버전", " 버전")
 """What follows such numbers."""
@@ -210,7 +201,7 @@ def _cut(found: str) -> str:
                 continue  # jane@site.org.It is
         else:
             top = _beginning(label, tops)
-            if not top or (number + 1 < len(labels) and label[len(top)].isascii()):
+            if not top or (number + 1 < len(labels) and top not in _USUAL_TOPS and label[len(top)].isascii()):
                 continue
         domain = ".".join([*labels[:number], top])
         low = domain.lower()
@@ -226,7 +217,10 @@ def _beginning(label: str, tops: frozenset[str]) -> str:
     """The top-level domain with which `label` begins, and after which other text follows; "" if there is none."""
     found = _TOP.match(label)
     if found is not None:
-        return found[0] if found[0].lower() in tops else ""
+        top = found[0].lower()
+        # jane@site.orgPhone, but not x@w.toDevice
+        is_called = top in _CALLED and label[found.end()].isupper()
+        return found[0] if top in tops and not is_called else ""
     if _UNSPACED.match(label):
         for size in range(min(len(label), _TOP_CHARACTERS), 1, -1):
             if label[:size] in tops:
