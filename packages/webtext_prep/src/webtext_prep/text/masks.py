@@ -37,7 +37,7 @@ _ANY_AT = re.compile(rf"(?:[@\uff20\ufe6b]|%40){_DOMAIN}")
 _LATIN = re.compile(
     r"[0-9A-Za-z%+'.&_\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0300-\u036f\u1e00-\u1eff-]+"
 )
-"""A local part, or a password or what else stands before the sign; of the characters that are in use."""
+"""A local part, backwards as the next ones; of the characters that are in use."""
 _SPACED = re.compile(
     r"[0-9A-Za-z%+'.&_\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0300-\u037d\u037f-\u0386\u0388-\u052f\u0531-\u0556"
     r"\u0561-\u0587\u0591-\u05bd\u05d0-\u05ea\u0620-\u065f\u066e-\u06d3\u06d5-\u06ff\u0900-\u0963\u0966-\u0dff"
@@ -63,7 +63,7 @@ _TOP = re.compile(
     r"[a-z]{2,24}(?=[A-Z])|"
     r"(?:[Xx][Nn]--[0-9A-Za-z]+|[A-Za-z]{2,24})(?=[^\x00-\x7f]|-|[0-9]{1,4}(?![0-9A-Za-z_-])|_+(?![0-9A-Za-z_-]))"
 )
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff]|[\U00020000-\U0003ffff]")
 """Thai, Lao, Korean, Chinese and Japanese letters: the next word, or a particle, may follow without a space."""
 _TOP_CHARACTERS = 24
 _USUAL_TOPS = frozenset(("com", "org", "net", "edu", "gov", "mil", "uk", "de", "fr", "jp", "cn", "ru"))
@@ -254,12 +254,15 @@ def _start_of_local(text: str, least: int, at: int) -> int:
     if size == 0 or size == _LOCAL_CHARACTERS:
         return at
     if size < len(before):
-        sign = before[size]
-        if sign == "/" and (found := _FIRST.match(before, size)) is not None:
-            if found[1][::-1].lower() not in _NO_FIRST:
-                size = found.end()
-        elif sign == "=" and "." in before[:size] and (found := _BOUNCED.match(before, size)) is not None:
-            size = found.end()
+        more = None
+        if before[size] == "/":
+            more = _FIRST.match(before, size)
+            if more is not None and more[1][::-1].lower() in _NO_FIRST:
+                more = None
+        elif before[size] == "=" and "." in before[:size]:
+            more = _BOUNCED.match(before, size)
+        if more is not None and more.end() < _USUAL_CHARACTERS:
+            size = more.end()
     name = before[:size][::-1]
     sign = before[size : size + 1]
     if "%" in name and (escaped := _PERCENT.match(name)) is not None:
