@@ -118,6 +118,7 @@ http://⟦jane@corp.io⟧
 http://⟦jane@corp.io⟧ and more
 https://site.org/users/⟦jane@corp.io⟧/edit
 http://mailto:⟦jane@corp.io⟧
+https://user:⟦jane@corp.io@proxy.io⟧/
 mailto://⟦jane@corp.io⟧
 jane@⟦bob@corp.io⟧
 @⟦jane@mastodon.social⟧

@@ -297,7 +297,8 @@ def _is_none(text: str, start: int, at: int, domain: str, behind: int, least: in
     after = text[behind : behind + 1]
     if after in (":", "/") and (text[start:at] in _REPOSITORIES or _REPOSITORY.match(text, behind)):
         return True
-    slashes = text.rfind("://", max(least, start - _USUAL_CHARACTERS), start)
+    # Before another @ it is no host: https://jane@site.org@proxy.org/
+    slashes = text.rfind("://", max(least, start - _USUAL_CHARACTERS), start) if after != "@" else -1
     return (slashes >= 0 and _is_user(text, slashes, start, behind)) or _is_code(domain, text[start:at], after)
 
 
