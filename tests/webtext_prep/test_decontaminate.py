@@ -4,9 +4,11 @@ import json
 import random
 import re
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,15 @@ from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
 from webtext_prep.stages import decontaminate
 from webtext_prep.stages.decontaminate import _Matcher
-from webtext_prep.text.contamination import EvaluationText, NGrams, cut, places_of, read_evaluation, words_of
+from webtext_prep.text.contamination import (
+    SENTENCE_END,
+    EvaluationText,
+    NGrams,
+    cut,
+    places_of,
+    read_evaluation,
+    words_of,
+)
 
 WORDS = [f"word{number}" for number in range(1000)]
 
@@ -61,6 +71,18 @@ def plain_hits(text: str, ngrams: set[tuple[str, ...]]) -> list[tuple[int, tuple
     return found
 
 
+MARKS = ".!?。！؟।"
+
+
+def behind(text: str, at: int) -> int:
+    """Where a sentence ends whose mark is at `at`."""
+    while at < len(text) and text[at] in MARKS:
+        at += 1
+    while at < len(text) and (text[at] in ")」”" or re.match(r"[\"'](?!\w)", text[at:])):
+        at += 1
+    return at
+
+
 def plain_pieces(text: str, find, margin: int, shortest: int) -> list[str]:
     """The published procedure: cut at the first hit, and do the same with what follows."""
     pieces, waiting = [], [text]
@@ -72,13 +94,13 @@ def plain_pieces(text: str, find, margin: int, shortest: int) -> list[str]:
             continue
         start, end = hit
         at = start - margin
-        while at > 0 and text[at] not in ".!?":
+        while at > 0 and text[at] not in MARKS:
             at -= 1
-        first = text[: at + 1] if at > 0 else ""
+        first = text[: behind(text, at)] if at > 0 else ""
         at = end + margin
-        while at < len(text) and text[at] not in ".!?":
+        while at < len(text) and text[at] not in MARKS:
             at += 1
-        second = text[at + 1 :]
+        second = text[behind(text, at) :]
         if len(first) > shortest:
             pieces.append(first)
         if len(second) > shortest:
@@ -118,7 +140,7 @@ def assert_the_same_without_machine_code(ngrams, evaluation, text, size, least):
         assert _Matcher(plain, chosen, compiled=False).hits(entry) == _Matcher(ngrams, chosen).hits(entry)
 
 
-@given(st.text("x .!", max_size=120), st.integers(0, 12), st.integers(0, 12))
+@given(st.text('x .!。।」")', max_size=120), st.integers(0, 12), st.integers(0, 12))
 def test_pieces_equal_the_published_procedure(filling, margin, shortest):
     """`HIT` stands for a match."""
     text = re.sub("xx", "HIT", filling)
@@ -129,6 +151,37 @@ def test_pieces_equal_the_published_procedure(filling, margin, shortest):
 
     hits = [found.span() for found in re.finditer("HIT", text)]
     assert cut(text, hits, margin, shortest).pieces == plain_pieces(text, first, margin, shortest)
+
+
+def test_ends_of_sentences_are_those_of_unicode():
+    for character in map(chr, range(sys.maxunicode + 1)):
+        if unicodedata.category(character) != "Cn":
+            is_end = regex.fullmatch(r"\p{Sentence_Terminal}", character) is not None
+            assert (SENTENCE_END.fullmatch(character) is not None) == is_end, character
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("我们去了北京。天气很好！", "他说：「走吧。」然后我们走了。"),
+        ("他说：「走吧。」", "（真的。）我们走了。"),
+        ("東京に行きました。", "楽しかったですか？はい。"),
+        ("यह पहला वाक्य है।", " यह दूसरा वाक्य है।"),
+        ("ذهبنا إلى السوق؟", " هل تعرف ذلك؟ نعم."),
+        ("یہ پہلا جملہ ہے۔", " یہ دوسرا جملہ ہے۔"),
+        ("Սա առաջինն է։", " Սա երկրորդն է։"),
+        ("ይህ የመጀመሪያው ነው።", " ይህ ሁለተኛው ነው።"),
+        ("ဒါပထမပါ။", "ဒါဒုတိယပါ။"),
+        ("នេះជាទីមួយ។", "នេះជាទីពីរ។"),
+        ('She said: "Go." (He did.)', " Then what?! Nothing."),
+    ],
+)
+def test_sentences_end_in_every_script(before, after):
+    """A page without one of `.!?` fell whole where one passage matched."""
+    mark = before.rstrip('」)"')[-1]
+    text = f"{before}xx HIT yy{mark}{after}"
+    at = text.index("HIT")
+    assert cut(text, [(at, at + 3)], 0, 0).pieces == [before.strip(), after.strip()]
 
 
 def test_places_are_those_of_the_words():

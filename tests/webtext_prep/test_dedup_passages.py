@@ -17,7 +17,6 @@ from webtext_prep.documents.folders.shards import REPEATS, read_documents, shard
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.stages import dedup_passages
 from webtext_prep.stages.dedup_passages import DedupPassages
-from webtext_prep.text.contamination import LINE_ENDS
 from webtext_prep.urls.urls import is_held_out
 
 WORDS = [f"word{number}" for number in range(1000)]
@@ -33,6 +32,8 @@ def rows(folder) -> list[dict]:
 
 
 # The definition, as it reads
+
+MARKS = ".!?。"
 
 
 def places_of(text: str) -> list[tuple[str, int, int]]:
@@ -73,11 +74,12 @@ def plain_pieces(text: str, hits: list[tuple[int, int]], shortest: int) -> list[
     """What no sentence with a part of a hit covers."""
     stays = [True] * len(text)
     for start, end in hits:
-        while start and text[start - 1] not in LINE_ENDS:
+        while start and text[start - 1] not in MARKS + "\n":
             start -= 1
-        while end < len(text) and text[end] not in LINE_ENDS:
+        while end < len(text) and text[end] not in MARKS + "\n":
             end += 1
-        stays[start : end + 1] = [False] * len(stays[start : end + 1])
+        end += 1 if text[end : end + 1] == "\n" else len(text[end:]) - len(text[end:].lstrip(MARKS))
+        stays[start:end] = [False] * len(stays[start:end])
     runs = (list(run) for is_left, run in itertools.groupby(range(len(text)), stays.__getitem__) if is_left)
     pieces = (text[run[0] : run[-1] + 1].strip() for run in runs if len(run) > shortest)
     return [piece for piece in pieces if piece]

@@ -83,7 +83,7 @@ class Clean(DocumentStage):
 
     name: ClassVar[str] = "clean"
     order: ClassVar[int] = 50
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
     is_independent: ClassVar[bool] = True
     process_bytes: ClassVar[int] = 380 << 20
@@ -126,11 +126,11 @@ class Clean(DocumentStage):
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The libraries of the repair, the tokenizer, the detector and the rules."""
+        """The libraries of the repair, the tokenizer, the detector, the masks and the rules."""
         asked: list[type[LanguageDetector] | type[Rule]] = [known_rules()[name] for name in self.rules]
         if self.language != "any":
             asked.append(known_detectors()[self.language_detector])
-        own = ("tiktoken", *(["ftfy"] if self.fix_text else []))
+        own = ("tiktoken", *(["ftfy"] if self.fix_text else []), *(["tldextract"] if "email" in self.mask else []))
         return (*own, *(library for one in asked for library in one.libraries))
 
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:

@@ -92,7 +92,7 @@ class Decontaminate(Stage):
     text it is from) and frequent_ngrams.jsonl.zst. Drops: contaminated (no piece is left), too_many_pieces."""
 
     name: ClassVar[str] = "decontaminate"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     side_files: ClassVar[tuple[str, ...]] = (MATCHES, FREQUENT_NGRAMS)

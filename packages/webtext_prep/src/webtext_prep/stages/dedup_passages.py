@@ -54,7 +54,7 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.contamination import LINE_ENDS, cut, joined
+from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
 from webtext_prep.urls.urls import is_held_out
 
@@ -86,6 +86,7 @@ class DedupPassages(Stage):
     piece is left)."""
 
     name: ClassVar[str] = "dedup-passages"
+    version: ClassVar[int] = 2
     order: ClassVar[int] = 65
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
     side_files: ClassVar[tuple[str, ...]] = (REPEATS,)
@@ -242,8 +243,8 @@ class DedupPassages(Stage):
 
     def _pieces(self, document: Document, passages: list[tuple[int, int]], tally: Tally) -> Iterator[Document]:
         """The pieces of a document without its passages."""
-        hits = joined(document.text, passages, LINE_ENDS)
-        pieces = [piece for piece in cut(document.text, hits, 0, self.shortest_piece, LINE_ENDS).pieces if piece]
+        hits = joined(document.text, passages, LINE_END)
+        pieces = [piece for piece in cut(document.text, hits, 0, self.shortest_piece, LINE_END).pieces if piece]
         tally.notes["passages"] += len(passages)
         if not pieces:
             tally.drop(document, "repeated")

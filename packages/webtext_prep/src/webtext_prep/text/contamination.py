@@ -296,9 +296,27 @@ def places_of(text: str) -> list[tuple[int, int]]:
     return [found.span() for found in _WORD.finditer(text)]
 
 
-SENTENCE_ENDS = ".!?"
-LINE_ENDS = SENTENCE_ENDS + "\n。！？"
-"""Of sentences in more languages, and of lines: lists and poems have no other."""
+_TERMINALS = (
+    r"!.?\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104a\u104b\u1362\u1367\u1368\u166e"
+    r"\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d-\u1b7f\u1c3b\u1c3c"
+    r"\u1c7e\u1c7f\u2024\u203c\u203d\u2047-\u2049\u2cf9-\u2cfb\u2e2e\u2e3c\u2e53\u2e54\u2e60\u2e61\u3002\ua4ff\ua60e\ua60f\ua6f3\ua6f7"
+    r"\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d-\uaa5f\uaaf0\uaaf1\uabeb\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57\uff01\uff0e\uff1f"
+    r"\uff61\U00010a56\U00010a57\U00010f55-\U00010f59\U00010f86-\U00010f89\U00011047\U00011048\U000110be-\U000110c1"
+    r"\U00011141-\U00011143\U000111c5\U000111c6\U000111cd\U000111de\U000111df\U00011238\U00011239\U0001123b\U0001123c"
+    r"\U000112a9\U000113d4\U000113d5\U0001144b\U0001144c\U000115c2\U000115c3\U000115c9-\U000115d7\U00011641\U00011642"
+    r"\U0001173c-\U0001173e\U00011944\U00011946\U00011a42\U00011a43\U00011a9b\U00011a9c\U00011c41\U00011c42\U00011ef7"
+    r"\U00011ef8\U00011f43\U00011f44\U00016a6e\U00016a6f\U00016af5\U00016b37\U00016b38\U00016b44\U00016d6e\U00016d6f"
+    r"\U00016e98\U0001bc9f\U0001da88"
+)
+"""The marks that end sentences in any script: Sentence_Terminal in PropList.txt of Unicode 16."""
+_CLOSING = (
+    r")\]}\u00bb\u2019\u201d\u203a\u3009\u300b\u300d\u300f\u3011\u3015\u3017\u3019\u301b\u301e\u301f"
+    r"\ufe42\ufe44\uff09\uff3d\uff5d\uff63"
+)
+SENTENCE_END = re.compile(rf"[{_TERMINALS}]+(?:[{_CLOSING}]|[\"'](?!\w))*")
+"""The end of a sentence, with the quotes and brackets that close behind it."""
+LINE_END = re.compile(rf"{SENTENCE_END.pattern}|\n")
+"""Of a sentence or a line: lists and poems have no other."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +333,7 @@ class Cut:
 
 
 def cut(
-    text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int, ends_of_sentences: str = SENTENCE_ENDS
+    text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int, ends: re.Pattern[str] = SENTENCE_END
 ) -> Cut:
     """Cut `hits`, (start, end) in order of their starts, out of `text`; pieces of `shortest` characters or fewer go."""
     pieces, used, rest = [], [], 0
@@ -323,10 +341,10 @@ def cut(
         if start < rest:
             continue
         used.append(number)
-        before = _last_end(text, rest, start - margin, ends_of_sentences)
+        before = _last_end(text, rest, start - margin, ends)
         if before - rest > shortest:
             pieces.append(text[rest:before])
-        rest = _next_end(text, end + margin, ends_of_sentences)
+        rest = _next_end(text, end + margin, ends)
         if len(text) - rest <= shortest:
             break
     else:
@@ -334,7 +352,7 @@ def cut(
     return Cut([piece.strip() for piece in pieces], used)
 
 
-def joined(text: str, hits: Sequence[tuple[int, int]], ends_of_sentences: str) -> list[tuple[int, int]]:
+def joined(text: str, hits: Sequence[tuple[int, int]], ends: re.Pattern[str]) -> list[tuple[int, int]]:
     """The same hits, with hits put together that begin in the cut of an earlier one."""
     found: list[tuple[int, int]] = []
     rest = 0
@@ -342,24 +360,19 @@ def joined(text: str, hits: Sequence[tuple[int, int]], ends_of_sentences: str) -
         if found and start < rest:
             start, end = found[-1][0], max(found.pop()[1], end)
         found.append((start, end))
-        rest = _next_end(text, end, ends_of_sentences)
+        rest = _next_end(text, end, ends)
     return found
 
 
-def _last_end(text: str, begin: int, before: int, marks: str) -> int:
-    """After the last end of a sentence at or before `before`; `begin` if there is none after it."""
-    if before <= begin:
-        return begin
-    found = max(text.rfind(mark, begin + 1, before + 1) for mark in marks)
-    return found + 1 if found >= 0 else begin
+def _last_end(text: str, begin: int, before: int, ends: re.Pattern[str]) -> int:
+    """Behind the last end of a sentence that begins at or before `before`; `begin` if there is none after it."""
+    starts = [found.start() for found in ends.finditer(text, begin + 1, max(begin, before) + 1)]
+    # The search ended at `before`, the end of a sentence may not.
+    found = ends.match(text, starts[-1]) if starts else None
+    return begin if found is None else found.end()
 
 
-def _next_end(text: str, behind: int, marks: str) -> int:
-    """After the first end of a sentence at or after `behind`; the end of the text if there is none."""
-    found = _any_of(marks).search(text, behind)
+def _next_end(text: str, behind: int, ends: re.Pattern[str]) -> int:
+    """Behind the first end of a sentence at or after `behind`; the end of the text if there is none."""
+    found = ends.search(text, behind)
     return found.end() if found else len(text)
-
-
-@functools.cache
-def _any_of(marks: str) -> re.Pattern[str]:
-    return re.compile(f"[{re.escape(marks)}]")
