@@ -129,6 +129,8 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     found: dict[str, Any] = {"path": hide_credentials(path)}
     if record is not None:
         found |= {key: record[key] for key in ("stage", "settings", "in", "added", "out", "dropped") if key in record}
+        if changes := trace(folder).changes():
+            found["changes"] = changes
     found |= {
         "shards": len(shards),
         "bytes": sum(storage.sizes(shards)),
@@ -152,6 +154,7 @@ def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
         "stage": step.stage,
         "in": step.record["in"],
         "dropped": {reason: step.record["dropped"][reason]},
+        **({"changes": changes} if (changes := step.changes()) else {}),
         "samples": list(map(_sample, documents)),
     }
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
-from indexed_tokens import IndexedTokens, bin_path, idx_path, prefix_of
+from indexed_tokens import IndexedTokens, bin_path, check_token_files, idx_path, prefix_of
 from indexed_tokens.suffix_index import (
     POSITION,
     SEAL,
@@ -156,6 +156,7 @@ class IndexTokens(Previews):
         """Sort each part, put the URLs in order, seal."""
         prefix = storage.local_path(job.inputs[0]).with_suffix("")
         tokens, folder = _opened(prefix), storage.local_path(job.output)
+        check_token_files(prefix, whole=True)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
         hints = {"compiled": tokens.total_tokens > prefix_doubling.PLAIN_TOKENS}
@@ -293,6 +294,8 @@ def tokenized(prefix: Path) -> list[Tokenized]:
 def _tokenized(step: Step) -> Iterator[Tokenized]:
     if step.place is None:
         raise InputError(f"{step.name} is gone, or was made again since.")
+    if changes := [sentence for one in (step, *step.inputs) for sentence in one.changes()]:
+        raise InputError(" ".join(changes))
     if step.stage == "tokenize":
         settings = step.record["settings"]
         chosen = {name: settings[name] for name in ("shuffle", "seed")}
