@@ -59,7 +59,7 @@ KINDS = (".keys.npy", ".urls")
 """Files about a shard: its documents' keys, u64 of shape (documents,), and their URLs, one on a line."""
 _AT_ONCE = 100_000
 _PART = re.compile(r"part-.*\.u32")
-SORT_BYTES = 21
+SORT_BYTES = 15
 """Memory for each token that is being sorted, the result included."""
 MACHINE_CODE_BYTES = 120 << 20
 """Memory of the compiler, and of what it has compiled, in a process."""
@@ -88,7 +88,7 @@ class IndexTokens(Previews):
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
     part_tokens: int = setting(
-        32_000_000, "tokens that are sorted together: each takes 21 bytes of memory a worker", ge=1, le=1_000_000_000
+        32_000_000, "tokens that are sorted together: each takes 15 bytes of memory a worker", ge=1, le=1_000_000_000
     )
     dry_run: bool = setting(
         False, "write nothing, but print the disk, memory and time that it takes: a sample is sorted", identity=False
