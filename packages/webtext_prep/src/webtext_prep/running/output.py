@@ -169,16 +169,21 @@ class Output:
     def withdraw(self, *, is_empty: bool) -> None:
         """Let another run have other settings, after the first one was refused: remove what it left, or mark it.
 
-        Results of its tasks stay, for the same settings, unless nothing was kept (`is_empty`). Of finished files
-        nothing is touched.
+        What its tasks have found stays, for the same settings, unless nothing was kept (`is_empty`) and the output
+        says nothing more: what was dropped, how fetching went. Of a run that failed with some shards done nothing is
+        touched.
         """
-        has_dropped = any(self.place / DROPPED in path.parents for path in self.stage.outputs_in(self.place))
-        if not self._has_begun() or (is_empty and not has_dropped):
+        outputs = self.stage.outputs_in(self.place)
+        tells = not self.is_prefix and any(path.parent != self.place for path in outputs)
+        own = (LOCK, CLAIM, lease.OWNER)
+        found = [path for path in self.state.rglob("*") if path.is_file() and path.name not in own]
+        has_work = bool(outputs) or any(not path.name.startswith(SPOOLED) for path in found)
+        if not has_work or (is_empty and not tells):
             self.remove_all()
             if self._notice is not None:
                 storage.remove(self._notice)
             self._remove_folders()
-        elif is_empty or not self.stage.outputs_in(self.place):
+        elif is_empty or not outputs:
             write_json(self.state / CLAIM, {**(self._read_claim() or {}), "refused": True})
 
     def remove_companions(self, names: Sequence[str]) -> None:
