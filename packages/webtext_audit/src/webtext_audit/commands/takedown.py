@@ -200,12 +200,14 @@ class _Search:
         """The numbers of the documents in the token files of `tokenize`: a pass over each shard that holds some."""
         hits = [hit for before in step.inputs for hit in self._hits.get(id(before), [])]
         hits = hits or self._all(step, kinds.LISTED)
-        if not hits and not self._catalogue.has(step, kinds.ORDER):
+        taken_out = {url: self._catalogue.numbers_as_read(step, url) for url in self._urls}
+        self.found |= {url for url, numbers in taken_out.items() if numbers}
+        numbers = [number for found in taken_out.values() for number in found]
+        if not hits and not numbers and not self._catalogue.has(step, kinds.ORDER):
             return None
         rows: dict[Location, set[int]] = {}
         for hit in hits:
             rows.setdefault(hit.file, set()).add(hit.row)
-        numbers = []
         for file, chosen in rows.items():
             for row, document in read_chosen_documents(file, chosen.__contains__):
                 number = self._catalogue.number(step, document, file, row)

@@ -28,6 +28,7 @@ from webtext_audit.lookup.index import (
     Hit,
     Index,
     Wanted,
+    kept_index,
     of_passage,
     open_indices,
     url_hash,
@@ -74,8 +75,12 @@ class Catalogue:
         self._open: dict[tuple[str, str], Index] = {}
         self._changes = {step.name: step.changes() for step in steps}
         self._tokens: dict[str, _TokenFiles | None] = {}
+        self._as_read: dict[str, dict[str, Index]] = {}
         wanted = [one for step in steps if step.state is not None for one in self._by_url(step)]
         self._add(wanted, "why: index of URLs")
+        for one in wanted:
+            if one.as_read is not None and (index := kept_index(one)) is not None:
+                self._as_read.setdefault(one.step.name, {})[one.kind] = index
 
     @property
     def changes(self) -> list[str]:
@@ -97,7 +102,8 @@ class Catalogue:
 
         def add(kind: str, files: Sequence[Location], call: Any = entries.urls, rows: int = 0, **options: Any) -> None:
             if files:
-                found.append(Wanted(step, kind, tuple(files), call, options, rows))
+                as_read = _stamps_as_read(step) if kind == LISTED and step.stage == "tokenize" else None
+                found.append(Wanted(step, kind, tuple(files), call, options, rows, as_read))
 
         if step.stage == "urls":
             add(LISTED, [] if is_too_large(step) else _dumps(step), entries.submitted)
@@ -151,6 +157,22 @@ class Catalogue:
             self._tokens[step.name] = _TokenFiles.of(step)
         place, files = self._in_order(step, document, file, row), self._tokens[step.name]
         return place if files is None else files.find(document.text, place)
+
+    def numbers_as_read(self, step: Step, url: str) -> list[int]:
+        """The numbers, in the token files of a step, of documents of a URL that have been taken out of its input since.
+
+        They are known if the input was indexed before that; none if not.
+        """
+        kept = self._as_read.get(step.name, {})
+        if {LISTED, ORDER} - kept.keys() or self.find(step, LISTED, url):
+            return []
+        order, numbers = kept[ORDER], []
+        for hit in kept[LISTED].find(url_hash(url)):
+            begin = order.ends[hit.number - 1] if hit.number else 0
+            for at in np.flatnonzero(order.rows[begin : order.ends[hit.number]] == hit.row).tolist():
+                is_shuffled = step.record["settings"]["shuffle"]
+                numbers.append(order.rank(int(order.keys[begin + at]), hit) if is_shuffled else begin + at)
+        return numbers
 
     def _in_order(self, step: Step, document: Document, file: Location, row: int) -> int | None:
         """How many documents that were encoded come before one."""
@@ -239,7 +261,15 @@ def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
         return None
     settings = step.record["settings"]
     options = {name: settings[name] for name in ("shuffle", "seed")} | held_out_settings(settings)
-    return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"])
+    return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"], _stamps_as_read(step))
+
+
+def _stamps_as_read(step: Step) -> list[Any] | None:
+    """The stamps of all files that a step read; None where others than a user's own are among them."""
+    stamps = step.run.get("stamps", [])
+    if step.inputs or len(stamps) != step.plain_files or len(step.files) != step.plain_files:
+        return None
+    return [[file.name, *stamp] for file, stamp in zip(step.files, stamps, strict=True)]
 
 
 def normalised(text: str) -> str:

@@ -269,7 +269,7 @@ class Story:
         hits = self._hits_before(step)
         if not hits and not self._catalogue.has(step, kinds.ORDER):
             return None
-        numbers = []
+        numbers = self._catalogue.numbers_as_read(step, self.url)
         for hit in hits:
             document = _document(hit.file, hit.row)
             self.text = document.text[:EXCERPT] or self.text
