@@ -214,3 +214,62 @@ def test_index_and_order_of_what_is_held_out(write_shards, tmp_path, webtext):
     number = max(held_out(range(30)))
     (story,) = webtext("why", url(number), tmp_path / "c_held_out", "--json").json["stories"]
     assert story["events"][-1]["at"][0]["document"] == len(held_out(range(number)))
+
+
+def test_the_output_that_holds_what_was_held_out_knows_the_pages_that_were_not(write_shards, tmp_path, webtext):
+    """Asked of it, `why` said that no stage had met the page, and `takedown` did not name the training pair."""
+    source = write_shards([[page(number) for number in range(30)]])
+    webtext("tokenize", source, "--output", tmp_path / "c", "--hold-out", SHARE)
+    mine = held_out(range(30))
+    other = min(set(range(30)) - mine)
+    (story,) = webtext("why", url(other), tmp_path / "c_held_out_text_document", "--json").json["stories"]
+    told = {event["place"]: (event["verdict"], event.get("reason")) for event in story["events"]}
+    assert told == {
+        f"{tmp_path / 'c'}_text_document": ("kept", None),
+        f"{tmp_path / 'c'}_held_out_text_document": ("dropped", "not_held_out"),
+    }
+    (tmp_path / "remove.txt").write_text(f"{url(other)}\n{url(min(mine))}\n")
+    for name in ("c_held_out_text_document", "c_held_out", "c"):
+        found = webtext("takedown", "--urls", tmp_path / "remove.txt", tmp_path / name, "--json").json
+        files = {name: count for step in found["steps"] for name, count in step.get("files", {}).items()}
+        assert files == {f"{tmp_path / 'c'}{end}_text_document.bin": 1 for end in ("", "_held_out")}
+    # Removed from either, they are gone from both.
+    write_shards([[page(number) for number in range(30) if number not in (other, min(mine))]])
+    assert webtext("takedown", "--urls", tmp_path / "remove.txt", tmp_path / "c_held_out", "--apply").code == 0
+    assert texts(tmp_path / "c") == texts_of(set(range(30)) - mine - {other})
+    assert texts(tmp_path / "c_held_out") == texts_of(mine - {min(mine)})
+
+
+def test_nothing_that_was_held_out_before_stays_beside_a_new_output(write_shards, tmp_path, webtext):
+    """Beside a training pair that now had those pages the earlier held-out pair stayed."""
+    source = write_shards([[page(number) for number in range(30)]])
+    words = ("tokenize", source, "--output", tmp_path / "c")
+    webtext(*words, "--hold-out", SHARE)
+    assert webtext(*words, "--hold-out", 0, "--restart").code == 0
+    assert texts(tmp_path / "c") == texts_of(range(30))
+    assert not list(tmp_path.glob("*held_out*"))
+    assert not list(tmp_path.glob(".*held_out*"))
+    # What somebody made there by hand is no concern of it.
+    webtext("tokenize", source, "--output", tmp_path / "c_held_out", "--hold-out", SHARE, "--only-held-out")
+    assert webtext(*words, "--hold-out", 0, "--restart").code == 0
+    assert texts(tmp_path / "c_held_out") == texts_of(held_out(range(30)))
+    # A folder, and pairs that are joined to others than before.
+    merge = ("merge", source, "--output", tmp_path / "merged")
+    webtext(*merge, "--hold-out", SHARE)
+    assert webtext(*merge, "--restart").code == 0
+    assert not (tmp_path / "merged_held_out").exists()
+    for pair, share in (("a", SHARE), ("b", 0)):
+        webtext("tokenize", source, "--output", tmp_path / pair, "--hold-out", share)
+        assert webtext("merge-tokens", tmp_path / pair, "--output", tmp_path / "all").code == 0
+        assert (tmp_path / "all_held_out_text_document.idx").exists() == bool(share)
+
+
+def test_token_files_are_not_joined_onto_themselves(write_shards, tmp_path, webtext):
+    source = write_shards([[page(number) for number in range(30)]])
+    webtext("tokenize", source, "--output", tmp_path / "a")
+    webtext("merge-tokens", tmp_path / "a", tmp_path / "a", "--output", tmp_path / "all")
+    before = {path: path.read_bytes() for path in tmp_path.glob("a*_text_document.*")}
+    for pair, output in (("a", "a_text_document"), ("a", "a"), ("all", "all"), ("all_text_document.idx", "all")):
+        done = webtext("merge-tokens", tmp_path / pair, "--output", tmp_path / output)
+        assert (done.code, "which is read: give another prefix" in done.sentence) == (2, True)
+    assert {path: path.read_bytes() for path in tmp_path.glob("a*_text_document.*")} == before

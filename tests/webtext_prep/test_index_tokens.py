@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.indexed_tokens.naive_index import sorted_suffixes
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, documents_with, occurrences
 from webtext_prep.documents.document import Document
+from webtext_prep.stages.index_tokens import SORT_BYTES
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.suffix_sorting import document_suffixes, suffix_array
 
@@ -68,6 +70,32 @@ def test_copies_of_a_page_are_sorted_in_the_time_of_any_text(page):
     for offset in range(len(page)):
         assert (np.diff(places[offset :: len(page)]) < 0).all()
     assert suffixes([page] * count)[: 3 * count] == sorted_suffixes([page] * count)[: 3 * count]
+
+
+PEAK = """
+import numpy as np
+from pathlib import Path
+from webtext_prep.tokens.suffix_sorting import document_suffixes
+
+def memory(key):
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith(key)) * 1024
+
+tokens = np.random.default_rng(0).zipf(1.3, 2_000_000).astype(np.uint16)
+ends = np.arange(250, len(tokens) + 1, 250)
+document_suffixes(tokens[:500], ends[:2])
+Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+before = memory("VmRSS")
+document_suffixes(tokens, ends)
+print((memory("VmHWM") - before) / len(tokens) + tokens.itemsize)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the peak")
+def test_sorting_takes_the_memory_that_is_said_of_it():
+    """Copies of the letters, types and ranks made it 22 bytes a token, and 0.9 GB a worker."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert SORT_BYTES == 15
+    assert 6 < float(done.stdout) < 17
 
 
 # The command
@@ -256,3 +284,13 @@ def test_the_record_follows_from_the_input(prefix, tmp_path, webtext):
     folder = tmp_path / "corpus_text_document.suffixes"
     refused = webtext("takedown", folder, "--urls", tmp_path / "urls.txt", "--apply")
     assert (refused.code, "made by `webtext index-tokens`" in refused.sentence) == (2, True)
+
+
+def test_token_files_that_are_not_what_was_written_are_not_indexed(prefix, webtext):
+    """An index of tokens that no document has was made without a word."""
+    binary = prefix.with_suffix(".bin")
+    content = binary.read_bytes()
+    binary.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    assert "was damaged or replaced" in webtext("index-tokens", prefix).sentence
+    binary.write_bytes(content)
+    assert webtext("index-tokens", prefix).code == 0

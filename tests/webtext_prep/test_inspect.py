@@ -221,3 +221,24 @@ def test_a_record_that_is_no_record_is_one_sentence(webtext, write_shards, tmp_p
     done = webtext(command, *place, *options)
     assert (done.code, "internal error" in done.sentence, "stage.json" in done.sentence) == (2, False, True)
     assert len(done.sentence) < 500
+
+
+def test_damaged_token_files_and_prose_are_no_sight_to_see(write_shards, tmp_path, webtext):
+    """Both were shown, with exit code 0, unless --verify was given."""
+    write_shards([[Document("http://a.org/", "Some words of a text.")]])
+    assert webtext("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c").code == 0
+    assert webtext("inspect", tmp_path / "c", "--json").json["verified"] is True
+    for suffix in (".bin", ".idx"):
+        place = tmp_path / f"c_text_document{suffix}"
+        whole = place.read_bytes()
+        for at in range(0, len(whole), 3):
+            place.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+            assert webtext("inspect", tmp_path / "c").code == 2, (suffix, at)
+        place.write_bytes(whole)
+    place.with_name("c_text_document.json").unlink()
+    assert webtext("inspect", tmp_path / "c", "--json").json["verified"] is False
+    notes = tmp_path / "notes.txt"
+    notes.write_text("\nmy precious notes\nare no list\n")
+    assert f"{notes} holds no URL (it begins with 'my precious notes')" in webtext("inspect", notes).sentence
+    notes.write_text("# mine\nhttp://a.org/\nand something else\n")
+    assert webtext("inspect", notes, "--json").json["documents"] == 2

@@ -739,3 +739,51 @@ def test_an_output_begun_with_its_state_elsewhere_says_so(tmp_path, write_shards
         job_of(practice_stages.Shout(), shards_in(folder), tmp_path / "out", state=tmp_path / "elsewhere").run()
     with pytest.raises(InputError, match="was begun with its state elsewhere: give the same --state DIR again"):
         job_of(practice_stages.Shout(), shards_in(folder), tmp_path / "out").run()
+
+
+@pytest.fixture
+def scored(tmp_path, webtext):
+    """Documents with scores."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"text": f"A text of number {n}.", "score": n}) + "\n" for n in range(40)))
+    assert webtext("merge", rows, "--output", tmp_path / "scored").code == 0
+    return tmp_path / "scored"
+
+
+def test_the_output_of_a_refused_command_takes_the_corrected_settings(scored, tmp_path, webtext, contents):
+    """Nothing was made, and it said "was made with other settings"."""
+    words = ("train-filter", scored, "--workers", 1, "--good-when")
+    for _ in range(2):
+        assert "no good documents" in webtext(*words, "score >= 99", "--output", tmp_path / "o").sentence
+    assert webtext(*words, "score >= 20", "--output", tmp_path / "o").code == 0
+    assert webtext(*words, "score >= 20", "--output", tmp_path / "new").code == 0
+    assert contents(tmp_path / "o") == contents(tmp_path / "new")
+    assert "was made with other settings" in webtext(*words, "score >= 9", "--output", tmp_path / "o").sentence
+
+
+def test_a_refused_command_leaves_no_output_of_which_nothing_was_made(scored, tmp_path, webtext):
+    """An output folder stayed, and of an empty file also a shard."""
+    (tmp_path / "empty.jsonl").write_text("")
+    for words in (
+        ("merge", tmp_path / "empty.jsonl"),
+        ("clean", scored, "--min-tokens", 99999, "--language", "any"),
+    ):
+        assert webtext(*words, "--output", tmp_path / "o").code in (1, 2)
+        assert not (tmp_path / "o").exists()
+
+
+def test_what_was_dropped_stays_where_nothing_was_kept(scored, tmp_path, webtext):
+    words = ("clean", scored, "--output", tmp_path / "o", "--keep-dropped", "--language", "any", "--min-tokens")
+    assert webtext(*words, 99999).code == 1
+    assert len(list((tmp_path / "o" / "dropped").iterdir())) == 1
+    assert webtext(*words, 1).code == 0
+
+
+def test_finished_shards_of_a_run_that_failed_are_not_given_up_for_other_settings(scored, tmp_path, webtext):
+    whole = next(scored.glob("part-*")).read_bytes()
+    (tmp_path / "some").mkdir()
+    for number, content in enumerate((whole, whole[:-9])):
+        (tmp_path / "some" / f"part-{number:05}.jsonl.zst").write_bytes(content)
+    words = ("clean", tmp_path / "some", "--output", tmp_path / "o", "--workers", 1, "--language", "any")
+    assert "part-00001" in webtext(*words, "--min-tokens", 1).sentence
+    assert "was made with other settings" in webtext(*words, "--min-tokens", 2).sentence

@@ -162,8 +162,9 @@ def _run(words: list[str]) -> int:
             kind = others[arguments.command]
             config = arguments.config if kind.has_settings_file else None
             command = settings_from(kind, arguments, command=kind.name, config=config)
-            show_findings(command.find(), as_json=arguments.json)
-            return 0
+            found = command.find()
+            show_findings(found, as_json=arguments.json)
+            return found.exit_code
         job = make_job(known[arguments.command], arguments)
         with contextlib.closing(job.engine):
             if isinstance(job.stage, Previews) and job.stage.is_preview:

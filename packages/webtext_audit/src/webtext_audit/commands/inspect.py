@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,7 +36,9 @@ from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_reco
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
+from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.classifiers import FILE, LinearModel, classifier_file
+from webtext_prep.urls.urls import parts_of
 
 SAMPLE_CHARACTERS = 300
 SAMPLE_TOKENS = 80
@@ -54,7 +57,7 @@ class Inspect(Command):
         "", "a folder or file that a stage wrote, or a token file's prefix", metavar="PATH", positional=True
     )
     samples: int = setting(2, "documents to show", ge=0)
-    verify: bool = setting(False, "read token files whole and compare them with the checksums that are on record")
+    verify: bool = setting(False, "refuse token files whose checksums are not on record; others are always compared")
     dropped: str = setting(
         "",
         "show what the stage dropped for that reason; without --keep-dropped its input is read again",
@@ -72,11 +75,19 @@ class Inspect(Command):
             found = inspect_filter(self.path)
             return Findings(_shown(found), found)
         prefix = _token_prefix(self.path)
-        if self.verify:
-            verify_tokens(prefix, self.path)
-        found = inspect_tokens(prefix, self.samples) if prefix else inspect_documents(self.path, self.samples)
-        if self.verify:
-            found = {"path": found.pop("path"), "verified": True, **found}
+        if prefix is None and self.verify:
+            raise InputError(f"--verify is for token files, and {self.path} names none: give their prefix.")
+        if prefix is None:
+            found = inspect_documents(self.path, self.samples)
+            return Findings(_shown(found), found)
+        is_recorded = verify_tokens(prefix)
+        if self.verify and not is_recorded:
+            raise InputError(
+                f"{record_path(prefix)} has no checksums of {prefix}: `webtext tokenize` and `merge-tokens` record "
+                "them; leave out --verify for token files of other programs."
+            )
+        found = inspect_tokens(prefix, self.samples)
+        found = {"path": found.pop("path"), "verified": is_recorded, **found}
         return Findings(_shown(found), found)
 
 
@@ -120,7 +131,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     documents = characters = 0
     shown: list[Document] = []
     for document in itertools.chain.from_iterable(
-        read_documents(shard) if is_document_shard(shard) else read_urls(shard) for shard in shards
+        read_documents(shard) if is_document_shard(shard) else _urls_in(shard) for shard in shards
     ):
         documents += 1
         characters += len(document.text)
@@ -129,6 +140,8 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     found: dict[str, Any] = {"path": hide_credentials(path)}
     if record is not None:
         found |= {key: record[key] for key in ("stage", "settings", "in", "added", "out", "dropped") if key in record}
+        if changes := trace(folder).changes():
+            found["changes"] = changes
     found |= {
         "shards": len(shards),
         "bytes": sum(storage.sizes(shards)),
@@ -137,6 +150,18 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
         "samples": list(map(_sample, shown)),
     }
     return found
+
+
+def _urls_in(file: Location) -> Iterator[Document]:
+    """The rows of a URL list. Raises InputError where no row is a URL: any text has lines."""
+    first, is_list = "", False
+    for row in read_urls(file):
+        first, is_list = first or row.url, is_list or bool(parts_of(row.url)[0])
+        yield row
+    if first and not is_list:
+        raise InputError(
+            f"{file} holds no URL (it begins with {printable(first[:60])!r}): `webtext merge` makes documents of texts."
+        )
 
 
 def _sample(document: Document) -> dict[str, Any]:
@@ -152,25 +177,20 @@ def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
         "stage": step.stage,
         "in": step.record["in"],
         "dropped": {reason: step.record["dropped"][reason]},
+        **({"changes": changes} if (changes := step.changes()) else {}),
         "samples": list(map(_sample, documents)),
     }
 
 
-def verify_tokens(prefix: Path | None, path: str) -> None:
-    """Compare a `.bin/.idx` pair with the checksums in its record.
+def verify_tokens(prefix: Path) -> bool:
+    """Compare a `.bin/.idx` pair with the checksums in its record, reading it whole; False if there are none.
 
-    Raises IndexedTokensError naming the file that is not what was written, InputError where nothing is on record.
+    Raises IndexedTokensError naming the file that is not what was written.
     """
-    if prefix is None:
-        raise InputError(f"--verify is for token files, and {path} names none: give their prefix.")
     IndexedTokens(prefix)
     size = bin_path(prefix).stat().st_size + idx_path(prefix).stat().st_size
     with Progress("verify", "bytes", size) as progress:
-        if not check_token_files(prefix, whole=True, count=progress.advance):
-            raise InputError(
-                f"{record_path(prefix)} has no checksums of {prefix}: `webtext tokenize` and `merge-tokens` record "
-                "them; leave out --verify for token files of other programs."
-            )
+        return check_token_files(prefix, whole=True, count=progress.advance)
 
 
 def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:

@@ -79,8 +79,9 @@ class Report(Command):
         write_text(output, page)
         if self.funnel:
             write_text(self.funnel, picture(found))
-        values = {"output": str(output), "bytes": len(page.encode("utf-8")), "steps": len(found.steps)}
-        return Findings(f"report: {output}", values)
+        size = len(page.encode("utf-8"))
+        values = {"output": str(output), "bytes": size, "steps": len(found.steps), "changes": found.changes}
+        return Findings("\n".join([f"report: {output}", *(f"note: {sentence}" for sentence in found.changes)]), values)
 
     def _plan(self) -> Plan | None:
         """The plan that is given, or lies next to the reported folders. Raises InputError for one that is damaged."""

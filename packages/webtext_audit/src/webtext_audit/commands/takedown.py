@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
-from webtext_audit.commands.why import seen_in_training, steps_of
+from webtext_audit.commands.why import seen_in_training, steps_of, whole
 from webtext_audit.lineage import Planned, plan_of, read_plan, stamps_of, write_plan
 from webtext_audit.lookup import catalogue as kinds
 from webtext_audit.lookup.catalogue import Catalogue
@@ -64,37 +64,31 @@ class Takedown(Command):
         urls = list({url_key(row.url): row.url for row in read_urls(location(self.urls))}.values())
         if not urls:
             raise InputError(f"{self.urls} holds no URL: give one a line.")
-        plan_path = self._unfinished()
+        folder = whole(self.folder)
+        plan_path = _unfinished(folder)
         if plan_path is not None:
             return self._go_on(plan_path, urls)
-        steps = steps_of(self.folder, self.run)
-        search = _Search(urls, Catalogue(steps, find_stages(), self.workers or available_cores()))
+        steps = steps_of(folder, self.run)
+        catalogue = Catalogue(steps, find_stages(), self.workers or available_cores())
+        search = _Search(urls, catalogue)
         touched = [search.touched(step) for step in steps]
         values: dict[str, Any] = {
             "urls": len(urls),
             "not_found": [url for url in urls if url not in search.found],
             "steps": touched,
+            "changes": catalogue.changes,
         }
         if self.run:
             values["training"] = seen_in_training(self.run, search.tokens)
         if not self.apply:
-            return Findings(_shown(values), values)
-        end = trace(self.folder)
+            # Whether pages were in what has changed since can't be said.
+            return Findings(_shown(values), values, exit_code=int(bool(values["not_found"] and values["changes"])))
+        end = trace(folder)
         plan = plan_of(end, find_stages())
         _refuse_listed(touched)
         assert end.state is not None
         write_plan(end.state / PLAN, plan, urls=urls, found=values)
         return self._go_on(end.state / PLAN, urls)
-
-    def _unfinished(self) -> Path | None:
-        """The plan of a removal that was killed."""
-        place = location(self.folder)
-        if not isinstance(place, Path):
-            return None
-        name = next((place.name.removesuffix(end) for end in TOKEN_SUFFIXES if place.name.endswith(end)), place.name)
-        names = dict.fromkeys((place.name, name, name + TOKENS_SUFFIX))
-        paths = [state_of(place.with_name(one)) / PLAN for one in names if one]
-        return next((path for path in paths if path.is_file()), None)
 
     def _go_on(self, path: Path, urls: list[str]) -> Findings:
         """Make all steps again, one after the other. Raises InputError where the pages are still in the sources."""
@@ -137,6 +131,17 @@ class Takedown(Command):
                 f"{step.name} was made from {', '.join(planned.folders)}, and what lies there still holds "
                 f"{len(search.found):,} of the pages: take them out, and give the command again."
             )
+
+
+def _unfinished(folder: str) -> Path | None:
+    """The plan of a removal that was killed."""
+    place = location(folder)
+    if not isinstance(place, Path):
+        return None
+    name = next((place.name.removesuffix(end) for end in TOKEN_SUFFIXES if place.name.endswith(end)), place.name)
+    names = dict.fromkeys((place.name, name, name + TOKENS_SUFFIX))
+    paths = [state_of(place.with_name(one)) / PLAN for one in names if one]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _refuse_listed(touched: list[dict[str, Any]]) -> None:
@@ -193,13 +198,16 @@ class _Search:
 
     def _encoded(self, step: Step) -> list[int] | None:
         """The numbers of the documents in the token files of `tokenize`: a pass over each shard that holds some."""
-        if not self._catalogue.has(step, kinds.ORDER):
-            return None
         hits = [hit for before in step.inputs for hit in self._hits.get(id(before), [])]
+        hits = hits or self._all(step, kinds.LISTED)
+        taken_out = {url: self._catalogue.numbers_as_read(step, url) for url in self._urls}
+        self.found |= {url for url, numbers in taken_out.items() if numbers}
+        numbers = [number for found in taken_out.values() for number in found]
+        if not hits and not numbers and not self._catalogue.has(step, kinds.ORDER):
+            return None
         rows: dict[Location, set[int]] = {}
-        for hit in hits or self._all(step, kinds.LISTED):
+        for hit in hits:
             rows.setdefault(hit.file, set()).add(hit.row)
-        numbers = []
         for file, chosen in rows.items():
             for row, document in read_chosen_documents(file, chosen.__contains__):
                 number = self._catalogue.number(step, document, file, row)
@@ -228,5 +236,7 @@ def _shown(values: dict[str, Any]) -> str:
     for place, names in values.get("written", {}).items():
         lines.append(f"  made again: {place}: {len(names):,} files have changed")
     if missing:
-        lines.append(f"  not found: {', '.join(missing[:SHOWN])}{', ...' if len(missing) > SHOWN else ''}")
+        where = " in what is there now" if values.get("changes") else ""
+        lines.append(f"  not found{where}: {', '.join(missing[:SHOWN])}{', ...' if len(missing) > SHOWN else ''}")
+    lines += [f"  note: {sentence}" for sentence in values.get("changes", [])]
     return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines)

@@ -28,9 +28,11 @@ from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.stage_record import Step, all_steps, trace, trace_all
+from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps, state_of, trace, trace_all
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.summary import Findings
+from webtext_prep.storage import location
+from webtext_prep.urls.urls import HELD_OUT
 
 _URL = re.compile(r"\s*([a-z][a-z0-9+.-]*://|file:|id:)\S*\s*", re.IGNORECASE)
 SHOWN_STEPS = 20
@@ -59,12 +61,12 @@ class Why(Command):
         if not self.what.strip() or not self.folder:
             raise InputError("webtext why needs a URL or a passage, and a DIR: say what to look for, and where.")
         known = find_stages()
-        if not storage.is_local(storage.location(self.folder)):
+        if not storage.is_local(location(self.folder)):
             raise InputError(
                 f"{self.folder} is a URL, and the indices that answer this lie in an output on this machine: copy the "
                 "outputs here, and ask for the copy of the last one."
             )
-        steps = steps_of(self.folder, self.run)
+        asked, steps = trace(self.folder).name, steps_of(whole(self.folder), self.run)
         catalogue = Catalogue(steps, known, self.workers or available_cores())
         notes: list[str] = []
         if _URL.fullmatch(self.what):
@@ -75,6 +77,11 @@ class Why(Command):
             urls, notes = find_passage(self.what, steps, catalogue, self.most, self.workers or available_cores())
             stories = [Story(url, steps, catalogue, known) for url in urls]
         told = [story.as_dict() for story in stories]
+        for found in told:
+            # Of a page that was not held out, what holds such pages says nothing, unless it was asked for.
+            beside = [event["place"] != asked and event.get("reason") == f"not_{HELD_OUT}" for event in found["events"]]
+            found["events"] = [event for event, is_beside in zip(found["events"], beside, strict=True) if not is_beside]
+        notes += catalogue.changes
         for story, found in zip(stories, told, strict=True) if self.run else ():
             found["training"] = seen_in_training(self.run, story.tokens)
         text = "\n\n".join([*map(_shown, told), *notes])
@@ -96,7 +103,20 @@ class Why(Command):
                 f" Nor what {', '.join(large)} dropped, as dumps of more than {MOST_DUMP_BYTES >> 20} MiB are not "
                 "searched: make it again with --keep-dropped."
             )
+        hint += "".join(f" {sentence}" for sentence in catalogue.changes)
         raise InputError(f"no stage below {self.folder} has met the URL {candidates[0]}: check its spelling.{hint}")
+
+
+def whole(folder: str) -> str:
+    """The output that a user names; where it holds what was held out of another one next to it, that one."""
+    found = _with_record([folder])
+    place = location(found[0] if found else folder)
+    for end in (TOKENS_SUFFIX, ""):
+        if isinstance(place, Path) and place.name.endswith(f"_{HELD_OUT}{end}"):
+            other = place.with_name(place.name.removesuffix(f"_{HELD_OUT}{end}") + end)
+            if _with_record([str(other)]) or state_of(other).is_dir():
+                return str(other)
+    return folder
 
 
 def steps_of(folder: str, run: str) -> list[Step]:

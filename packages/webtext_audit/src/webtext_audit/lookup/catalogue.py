@@ -13,10 +13,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexed_tokens import IndexedTokens
+import numpy as np
+
+from indexed_tokens import IndexedTokens, IndexedTokensError, Tokenizer, corpus_tokenizer
 from webtext_audit.lookup import index as entries
 from webtext_audit.lookup.index import (
     CERTAIN_WORDS,
@@ -25,6 +28,7 @@ from webtext_audit.lookup.index import (
     Hit,
     Index,
     Wanted,
+    kept_index,
     of_passage,
     open_indices,
     url_hash,
@@ -69,8 +73,23 @@ class Catalogue:
     def __init__(self, steps: Sequence[Step], known: Mapping[str, type[Stage]], workers: int) -> None:
         self._known, self._workers = known, workers
         self._open: dict[tuple[str, str], Index] = {}
+        self._changes = {step.name: step.changes() for step in steps}
+        self._tokens: dict[str, _TokenFiles | None] = {}
+        self._as_read: dict[str, dict[str, Index]] = {}
         wanted = [one for step in steps if step.state is not None for one in self._by_url(step)]
         self._add(wanted, "why: index of URLs")
+        for one in wanted:
+            if one.as_read is not None and (index := kept_index(one)) is not None:
+                self._as_read.setdefault(one.step.name, {})[one.kind] = index
+
+    @property
+    def changes(self) -> list[str]:
+        """What is no longer as the steps read or wrote it, in sentences."""
+        return [sentence for found in self._changes.values() for sentence in found]
+
+    def has_other_input(self, step: Step) -> bool:
+        """Whether what a step read has changed since, so that a document that is there now may never have come."""
+        return any(self._changes.get(one.name) for one in (step, *step.inputs))
 
     def _add(self, wanted: Sequence[Wanted], label: str) -> None:
         for one, index in zip(wanted, open_indices(wanted, workers=self._workers, label=label), strict=True):
@@ -83,7 +102,8 @@ class Catalogue:
 
         def add(kind: str, files: Sequence[Location], call: Any = entries.urls, rows: int = 0, **options: Any) -> None:
             if files:
-                found.append(Wanted(step, kind, tuple(files), call, options, rows))
+                as_read = _stamps_as_read(step) if kind == LISTED and step.stage == "tokenize" else None
+                found.append(Wanted(step, kind, tuple(files), call, options, rows, as_read))
 
         if step.stage == "urls":
             add(LISTED, [] if is_too_large(step) else _dumps(step), entries.submitted)
@@ -126,9 +146,38 @@ class Catalogue:
         return (step.name, kind) in self._open
 
     def number(self, step: Step, document: Document, file: Location, row: int) -> int | None:
-        """The number of a document of a shard in the token files of a step; None if it has none."""
+        """The number of a document of a shard in the token files of a step; None if it has none.
+
+        It follows from the order of all documents that were read. As these may have changed since, the tokens there are
+        compared with the document's own, and where they are others it is looked for among all.
+        """
+        if encoding_refused(document, **held_out_settings(step.record["settings"])):
+            return None
+        if step.name not in self._tokens:
+            self._tokens[step.name] = _TokenFiles.of(step)
+        place, files = self._in_order(step, document, file, row), self._tokens[step.name]
+        return place if files is None else files.find(document.text, place)
+
+    def numbers_as_read(self, step: Step, url: str) -> list[int]:
+        """The numbers, in the token files of a step, of documents of a URL that have been taken out of its input since.
+
+        They are known if the input was indexed before that; none if not.
+        """
+        kept = self._as_read.get(step.name, {})
+        if {LISTED, ORDER} - kept.keys() or self.find(step, LISTED, url):
+            return []
+        order, numbers = kept[ORDER], []
+        for hit in kept[LISTED].find(url_hash(url)):
+            begin = order.ends[hit.number - 1] if hit.number else 0
+            for at in np.flatnonzero(order.rows[begin : order.ends[hit.number]] == hit.row).tolist():
+                is_shuffled = step.record["settings"]["shuffle"]
+                numbers.append(order.rank(int(order.keys[begin + at]), hit) if is_shuffled else begin + at)
+        return numbers
+
+    def _in_order(self, step: Step, document: Document, file: Location, row: int) -> int | None:
+        """How many documents that were encoded come before one."""
         index, settings = self._open.get((step.name, ORDER)), step.record["settings"]
-        if index is None or file not in index.files or encoding_refused(document, **held_out_settings(settings)):
+        if index is None or file not in index.files:
             return None
         number = index.files.index(file)
         if settings["shuffle"]:
@@ -147,6 +196,36 @@ class Catalogue:
             wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {"words": RUN}, rows)
             self._add([wanted], "why: index of passages")
         return self._open[step.name, PASSAGES]
+
+
+@dataclass(frozen=True)
+class _TokenFiles:
+    """The token files of `tokenize`, in which documents are recognised by their tokens."""
+
+    tokens: IndexedTokens
+    tokenizer: Tokenizer
+    end: list[int]
+
+    @classmethod
+    def of(cls, step: Step) -> _TokenFiles | None:
+        """Those of a step; None where they, or their tokenizer, can't be read."""
+        with contextlib.suppress(IndexedTokensError):
+            tokens, tokenizer = IndexedTokens(step.name), corpus_tokenizer(step.name)
+            if tokenizer is not None:
+                return cls(tokens, tokenizer, [tokenizer.end_of_text] if step.record["settings"]["append_eod"] else [])
+        return None
+
+    def find(self, text: str, place: int | None) -> int | None:
+        """The number of the document with that text that is nearest to where it is expected; None if there is none."""
+        wanted = np.array([*self.tokenizer.encode(text), *self.end], self.tokens.dtype)
+        if place is not None and place < len(self.tokens) and np.array_equal(self.tokens[place], wanted):
+            return place
+        same = [
+            number
+            for number in np.flatnonzero(self.tokens.lengths == len(wanted)).tolist()
+            if np.array_equal(self.tokens[number], wanted)
+        ]
+        return min(same, key=lambda number: abs(number - (place or 0)), default=None)
 
 
 def joined(step: Step, tokens: Mapping[str, Sequence[int]]) -> list[int] | None:
@@ -178,9 +257,19 @@ def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
         files = step.input_files()
     except InputError:
         return None
+    if not all(map(storage.is_file, files)):
+        return None
     settings = step.record["settings"]
     options = {name: settings[name] for name in ("shuffle", "seed")} | held_out_settings(settings)
-    return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"])
+    return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"], _stamps_as_read(step))
+
+
+def _stamps_as_read(step: Step) -> list[Any] | None:
+    """The stamps of all files that a step read; None where others than a user's own are among them."""
+    stamps = step.run.get("stamps", [])
+    if step.inputs or len(stamps) != step.plain_files or len(step.files) != step.plain_files:
+        return None
+    return [[file.name, *stamp] for file, stamp in zip(step.files, stamps, strict=True)]
 
 
 def normalised(text: str) -> str:

@@ -73,6 +73,8 @@ class Wanted:
             task, which counts the rows that are done.
         options: what the hashes depend on besides, as picklable values.
         rows: how many rows there are, for the progress; 0 if that is unknown.
+        as_read: the stamps of the files when the stage read them, where these are a user's own. The index of that state
+            is kept, in `KIND.read/`, once they have changed.
     """
 
     step: Step
@@ -81,6 +83,7 @@ class Wanted:
     entries: Callable[[Location, dict[str, Any], Context], Entries]
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     rows: int = 0
+    as_read: list[Any] | None = None
 
     @property
     def folder(self) -> Path:
@@ -96,6 +99,13 @@ class Hit:
     number: int
     file: Location
     row: int
+
+
+def kept_index(wanted: Wanted) -> Index | None:
+    """The index of the files as the stage read them, if there was one before they changed."""
+    with contextlib.suppress(OSError, ValueError):
+        return Index(dataclasses.replace(wanted, kind=f"{wanted.kind}.read"))
+    return None
 
 
 class Index:
@@ -166,9 +176,14 @@ def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[
 
 
 def _is_built(wanted: Wanted) -> bool:
+    return _is_of(wanted, storage.stamps(wanted.files))
+
+
+def _is_of(wanted: Wanted, stamps: list[Any]) -> bool:
+    """Whether the index that is there is of files with these stamps."""
     try:
         found = parse_json((wanted.folder / "files.json").read_bytes())
-        return bool(found["files"] == storage.stamps(wanted.files) and found["options"] == wanted.options)
+        return bool(found["files"] == stamps and found["options"] == wanted.options)
     except (OSError, ValueError, KeyError):
         return False
 
@@ -216,6 +231,8 @@ def _index_file(task: Task, context: Context) -> None:
 def _join(wanted: Wanted) -> None:
     """All parts to one index, which appears complete."""
     scratch = _scratch(wanted)
+    if wanted.as_read is not None and _is_of(wanted, wanted.as_read):
+        wanted.folder.replace(wanted.folder.with_name(f"{wanted.kind}.read"))
     shutil.rmtree(wanted.folder, ignore_errors=True)
     ends: list[int] = []
     with atomic_folder(wanted.folder) as unfinished:

@@ -28,13 +28,14 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.filter import SCORE
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import HELD_OUT
 
 MOST_PLACES = 5
 """Places of one URL that are shown of each step, at most."""
 EXCERPT = 300
 """Characters of a text."""
 KEPT, DROPPED, ABSENT, UNKNOWN = "kept", "dropped", "absent", "unknown"
+NEVER_CAME = "it is in the input as it is now, which has changed since: whether it was there then is not known"
+TAKEN_OUT = "its input has changed since: a page that was taken out of there can't be found in it"
 Event = dict[str, Any]
 
 
@@ -62,8 +63,7 @@ class Story:
         self._catalogue, self._known = catalogue, known
         self._came: dict[int, list[Hit]] = {}
         self._unknown: set[int] = set()
-        events = map(self._event, steps)
-        self.events = [event for event in events if event.get("reason") != f"not_{HELD_OUT}"]
+        self.events = list(map(self._event, steps))
 
     @property
     def is_found(self) -> bool:
@@ -128,7 +128,11 @@ class Story:
             event |= {"verdict": KEPT, "at": [_place(hit, "row") for hit in found[:MOST_PLACES]]}
             event |= self._of_kept(step, found)
         elif sources or "outcome" in event or (self._catalogue.has(step, kinds.GONE) and self._dropped(step)):
-            event |= {"verdict": DROPPED, **self._of_dropped(step, sources)}
+            event |= self._of_dropped(step, sources)
+            if "reason" not in event and self._catalogue.has_other_input(step):
+                event |= {"verdict": UNKNOWN, "note": NEVER_CAME}
+            else:
+                event["verdict"] = DROPPED
         elif any(id(before) in self._unknown for before in step.inputs) or (step.plain_files and not lists):
             # Its input is not known, so that a page that is not here may have come.
             self._unknown.add(id(step))
@@ -200,7 +204,7 @@ class Story:
         matches = self._find(step, kinds.CUT)
         if matches:
             event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
-        reasons = self._possible_reasons(step)
+        reasons = [] if self._catalogue.has_other_input(step) else self._possible_reasons(step)
         if "reason" not in event and reasons:
             # With a single reason it is that one.
             event["reason" if len(reasons) == 1 else "reasons_of_this_step"] = (
@@ -245,9 +249,14 @@ class Story:
             self._unknown.add(id(step))
             return {"note": "its input is gone, so that documents can't be found in it"}
         if not numbers:
-            came = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
-            judged = self._judged(step, _document(came[0].file, came[0].row)) if came else {}
-            return {"verdict": DROPPED, **judged} if came else {"verdict": ABSENT}
+            hits = self._hits_before(step)
+            document = _source(hits[0]) if hits else None
+            if document is None:
+                return {"note": TAKEN_OUT} if self._catalogue.has_other_input(step) else {"verdict": ABSENT}
+            judged = self._judged(step, document)
+            if "reason" not in judged and self._catalogue.has_other_input(step):
+                return {**judged, "note": NEVER_CAME}
+            return {"verdict": DROPPED, **judged}
         try:
             tokens = IndexedTokens(step.name)
         except IndexedTokensError as error:
@@ -257,16 +266,21 @@ class Story:
 
     def _encoded(self, step: Step) -> list[int] | None:
         """The numbers of the document in the token files of `tokenize`; None if that can't be known."""
-        if not self._catalogue.has(step, kinds.ORDER):
+        hits = self._hits_before(step)
+        if not hits and not self._catalogue.has(step, kinds.ORDER):
             return None
-        numbers = []
-        places = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
-        for hit in places or self._find(step, kinds.LISTED):
+        numbers = self._catalogue.numbers_as_read(step, self.url)
+        for hit in hits:
             document = _document(hit.file, hit.row)
             self.text = document.text[:EXCERPT] or self.text
             number = self._catalogue.number(step, document, hit.file, hit.row)
             numbers += [] if number is None else [number]
         return numbers
+
+    def _hits_before(self, step: Step) -> list[Hit]:
+        """Its rows in what a step read: in the outputs of steps before it, or in files of the user's own."""
+        came = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
+        return came or self._find(step, kinds.LISTED)
 
 
 def _is_of(piece: str, other: str) -> bool:

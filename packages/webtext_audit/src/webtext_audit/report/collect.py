@@ -88,7 +88,7 @@ class Examples:
 
 @dataclass
 class Gathered:
-    """All that a report shows."""
+    """All that a report shows; `changes` are sentences on files that are not what the steps read or wrote."""
 
     ends: list[Step]
     steps: list[Step]
@@ -98,6 +98,7 @@ class Gathered:
     examples: list[Examples]
     run: TrainingRun | None = None
     plan: Plan | None = None
+    changes: list[str] = field(default_factory=list)
     ablation: dict[str, Any] | None = None
 
 
@@ -118,9 +119,9 @@ def gather(
     duplicates = [(step, _duplicates(step, name, sample, workers)) for step, name in tables]
     outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
     examples = [entry for step in steps for entry in _examples(step, {id(s): f for s, f, _ in outcomes}, duplicates)]
-    return Gathered(
-        list(ends), steps, [_corpus(end, sample, workers) for end in ends], outcomes, duplicates, examples, run, plan
-    )
+    corpora = [_corpus(end, sample, workers) for end in ends]
+    changes = [sentence for step in steps for sentence in step.changes()]
+    return Gathered(list(ends), steps, corpora, outcomes, duplicates, examples, run, plan, changes)
 
 
 def document_steps(step: Step) -> list[Step]:

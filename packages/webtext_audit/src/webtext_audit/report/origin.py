@@ -111,6 +111,7 @@ def funnel(found: Gathered) -> list[Markup]:
         names = ", ".join(dict.fromkeys(gone))
         note = f"The folders of {names} are gone: their rows come from the records of later steps."
         parts.append(tag("p", note, class_="note"))
+    parts += [tag("p", sentence, class_="note") for sentence in found.changes]
     for chain in drawn:
         if len(drawn) > 1:
             names = " → ".join(step.stage for step in chain)

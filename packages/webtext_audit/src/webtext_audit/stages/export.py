@@ -200,14 +200,14 @@ class Export(Stage):
         written = job.map("write", self.write, writing, total=documents)
         files = [task.outputs[0] for task in writing]
         records, plain = files_by_record(job.inputs)
+        sources = trace_all(path.parent for path in records)
         options = {
             "columns": columns,
             "path": f"{FOLDER}/train-*.{job.format}",
             "files": len(files),
             "size": sum(storage.sizes(files)),
             "steps": [
-                {name: step.record[name] for name in OF_STEP if name in step.record}
-                for step in all_steps(*trace_all(path.parent for path in records))
+                {name: step.record[name] for name in OF_STEP if name in step.record} for step in all_steps(*sources)
             ],
             "plain_files": len(plain),
         }
@@ -216,7 +216,10 @@ class Export(Stage):
         facts = job.map("card", self.describe, [Task("all", measured, outputs, options)], unit="cards")[0]
         shards = {f"{FOLDER}/{path.name}": count for path, count in zip(files, written, strict=True)}
         del facts["documents"]
-        return Outcome(Tally(documents, sum(written)), [*files, *outputs], shards, {**facts, "files": len(files)})
+        tally = Tally(documents, sum(written))
+        for sentence in (sentence for source in sources for sentence in source.changes()):
+            tally.problem(sentence)
+        return Outcome(tally, [*files, *outputs], shards, {**facts, "files": len(files)})
 
     def _writing_tasks(
         self, job: Run, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from command_kit import hide_credentials
+from command_kit import CommandError, hide_credentials
 from command_kit.machine import Machine
 from webtext_prep import storage
 from webtext_prep.documents.folders.inputs import spool_standard_input
 from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import check_format
-from webtext_prep.documents.folders.stage_record import read_record, state_place
+from webtext_prep.documents.folders.stage_record import COMPLETE, read_record, state_place
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import lease
 from webtext_prep.running.engines.base import Engine
@@ -88,7 +88,7 @@ class Job(Run):
         is_beside = not settings.state or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
         self._use(cast(Path, beside) if is_beside else state)
         self.record_path, self._machine = self._own.record_path, machine or Machine()
-        self._finished = OutputMarker(self.state / "complete.json")
+        self._finished = OutputMarker(self.state / COMPLETE)
         self._libraries = versions_of(stage.libraries)
 
     def _use(self, state: Path) -> None:
@@ -113,6 +113,8 @@ class Job(Run):
 
     def _run(self) -> Summary:
         start = time.monotonic()
+        beside = self.stage.companions(self.settings.input, self.settings.output)
+        companions = [location(output).name for _, _, output in beside]
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self._own.is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
@@ -120,30 +122,38 @@ class Job(Run):
         with locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
-            self._own.make_own(self._settings(), self._libraries, restart=self.restart)
-            if "-" in self.settings.input:
-                self.inputs.append(spool_standard_input(self.state))
-            stamps = storage.stamps(self.inputs)
-            key = self._whole_key(stamps)
-            done = self._complete(key)
-            if done is not None:
-                self._own.remove_scratch()  # a kill may have come just before this
-                return done
-            estimate = self.estimate(self.sample([stamp[1] for stamp in stamps]))
-            estimate.announce(is_checked=self.settings.space_check)
-            self._finished.remove()
-            self._own.begin()
-            outcome = self.stage.run(self)
-            for sentence in self.notes:
-                outcome.tally.problem(sentence)
-            self._check(outcome.tally)
+            is_new = self._own.make_own(self._settings(), self._libraries, companions, restart=self.restart)
+            outcome = None
+            try:
+                if "-" in self.settings.input:
+                    self.inputs.append(spool_standard_input(self.state))
+                stamps = storage.stamps(self.inputs)
+                key = self._whole_key(stamps)
+                done = self._complete(key)
+                if done is not None:
+                    self._own.remove_scratch()  # a kill may have come just before this
+                    self._own.remove_companions(companions)
+                    return done
+                estimate = self.estimate(self.sample([stamp[1] for stamp in stamps]))
+                estimate.announce(is_checked=self.settings.space_check)
+                self._finished.remove()
+                self._own.begin()
+                self._own.remove_companions(companions)
+                outcome = self.stage.run(self)
+                for sentence in self.notes:
+                    outcome.tally.problem(sentence)
+                self._check(outcome.tally)
+            except CommandError:
+                if is_new:
+                    self._own.withdraw(is_empty=outcome is not None and not outcome.tally.kept)
+                raise
             self._check_lease()
             self._own.remove_others(outcome.outputs)
             self._own.remove_leftovers()
             seconds = round(time.monotonic() - start, 3)
             needs = dataclasses.asdict(estimate.needs)
             run = {"seconds": seconds, "engine": self.engine.name, "workers": self.workers, "estimate": needs}
-            self._own.finish(outcome, self._identity(), self._libraries, self.inputs, **run)
+            self._own.finish(outcome, self._identity(), self._libraries, self.inputs, stamps, **run)
             self._finished.write(key, outcome.outputs, self.record_path.parent)
             self._own.remove_scratch()
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)

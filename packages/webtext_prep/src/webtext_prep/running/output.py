@@ -21,6 +21,7 @@ from command_kit.command import print_warning
 from command_kit.settings import changes
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import (
+    RUN,
     STATE,
     files_by_record,
     lineage_of,
@@ -140,20 +141,73 @@ class Output:
             raise InputError(f"{self.state} holds the state of another output, {owner}: give another --state DIR.")
         return claim
 
-    def make_own(self, settings: dict[str, Any], libraries: dict[str, str], *, restart: bool) -> None:
+    def make_own(
+        self, settings: dict[str, Any], libraries: dict[str, str], companions: Sequence[str] = (), *, restart: bool
+    ) -> bool:
         """Claim it for this stage, these settings and versions, removing first, for a restart, the old output.
+
+        `companions` are the names of the outputs next to it that belong to it. Returns whether no run before this one
+        has made anything of it, but one that was refused.
 
         Raises InputError naming the stage, the settings or the libraries that it has been made with.
         """
-        if restart:
-            self._read_claim()
-            self.remove_all()
-        else:
+        claim = self._read_claim() or {}
+        if not restart:
             self.refuse_other_settings(settings, libraries)
+        was_refused = claim.get("refused", False)
+        if restart or (was_refused and (claim["settings"], claim.get("libraries", {})) != (settings, libraries)):
+            self.remove_all()
         place = {} if self._elsewhere is None else {"output": self._elsewhere}
         used = {"libraries": libraries} if libraries else {}
-        write_json(self.state / CLAIM, {"stage": self.stage.name, "settings": settings, **used, **place})
+        # Those of earlier runs stay named until they are removed.
+        named = sorted({*claim.get("companions", []), *companions})
+        beside = {"companions": named} if named else {}
+        write_json(self.state / CLAIM, {"stage": self.stage.name, "settings": settings, **used, **place, **beside})
         self.remove_leftovers()
+        return was_refused or not self._has_begun()
+
+    def withdraw(self, *, is_empty: bool) -> None:
+        """Let another run have other settings, after the first one was refused: remove what it left, or mark it.
+
+        What its tasks have found stays, for the same settings, unless nothing was kept (`is_empty`) and the output
+        says nothing more: what was dropped, how fetching went. Of a run that failed with some shards done nothing is
+        touched.
+        """
+        outputs = self.stage.outputs_in(self.place)
+        tells = not self.is_prefix and any(path.parent != self.place for path in outputs)
+        own = (LOCK, CLAIM, lease.OWNER)
+        found = [path for path in self.state.rglob("*") if path.is_file() and path.name not in own]
+        has_work = bool(outputs) or any(not path.name.startswith(SPOOLED) for path in found)
+        if not has_work or (is_empty and not tells):
+            self.remove_all()
+            if self._notice is not None:
+                storage.remove(self._notice)
+            self._remove_folders()
+        elif is_empty or not outputs:
+            write_json(self.state / CLAIM, {**(self._read_claim() or {}), "refused": True})
+
+    def remove_companions(self, names: Sequence[str]) -> None:
+        """Remove the outputs that belonged to it in earlier runs, but for those of these names."""
+        claim = self._read_claim() or {}
+        gone = set(claim.get("companions", [])) - set(names)
+        for name in gone:
+            place = self.place.with_name(name)
+            beside = state_place(place, is_prefix=self.is_prefix)
+            state = beside if self._elsewhere is None else Path(f"{self.state}-{name}")
+            if isinstance(state, Path) and state.is_dir():
+                other = Output(self.stage, place, state)
+                with locked(state, place):
+                    other.remove_all()
+                    other._remove_folders()
+        if gone:
+            write_json(self.state / CLAIM, {**claim, "companions": sorted(names)})
+
+    def _remove_folders(self) -> None:
+        """Remove the state, and the output folder if nothing else is in it."""
+        shutil.rmtree(self.state, ignore_errors=True)
+        if not self.is_prefix and isinstance(self.place, Path):
+            with contextlib.suppress(OSError):
+                self.place.rmdir()
 
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
         """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing.
@@ -161,7 +215,7 @@ class Output:
         Whether dropped documents are written may differ: the output is made again, the same but for these.
         """
         claim = self._read_claim()
-        if claim is None or not self._has_begun():
+        if claim is None or claim.get("refused") or not self._has_begun():
             return
         theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
         if theirs != ours:
@@ -251,9 +305,13 @@ class Output:
         identity: dict[str, Any],
         libraries: dict[str, str],
         inputs: Sequence[Location],
+        stamps: Sequence[Any],
         **run: Any,
     ) -> None:
-        """Write the record, the same for the same input and settings, and in the state how it was made (`run`)."""
+        """Write the record, the same for the same input and settings, and in the state how it was made (`run`).
+
+        `stamps` are those of `inputs`, from before they were read.
+        """
         record = {
             "stage": self.stage.name,
             "version": self.stage.version,
@@ -271,9 +329,9 @@ class Output:
             "python": platform.python_version(),
             "version": metadata.version("webtext-gpt2-prep"),
             **run,
-            **_places(self.place, inputs),
+            **_places(self.place, inputs, stamps),
         }
-        write_json(self.state / "run.json", circumstances)
+        write_json(self.state / RUN, circumstances)
         storage.write_json(self.record_path, record)
         if self._notice is not None:
             storage.remove(self._notice)
@@ -284,16 +342,21 @@ class Output:
         return None if self.is_prefix or self.state == notice else notice
 
 
-def _places(output: Location, inputs: Sequence[Location]) -> dict[str, Any]:
-    """Where the output and its input lie, for `run.json`: folders in their order, and files that no stage wrote."""
+def _places(output: Location, inputs: Sequence[Location], stamps: Sequence[Any]) -> dict[str, Any]:
+    """Where the output and its input lie, for `run.json`: folders in their order, and files that no stage wrote.
+
+    Of each of these also its stamp without the name, by which a reader sees that it has changed since.
+    """
 
     def shown(place: Location) -> str:
         return hide_credentials(storage.identity(place))
 
     _, plain = files_by_record(inputs)
+    stamp_of = dict(zip(inputs, stamps, strict=True))
     folders = dict.fromkeys(path.parent for path in inputs)
     return {
         "output": shown(output),
         "folders": [shown(folder) for folder in dict.fromkeys(map(stage_folder, folders))],
         "files": [shown(path) for path in plain[:MOST_FILES]],
+        "stamps": [stamp_of[path][1:] for path in plain[:MOST_FILES]],
     }

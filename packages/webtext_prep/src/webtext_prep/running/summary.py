@@ -97,10 +97,12 @@ class Findings:
     Attributes:
         text: for people, several lines.
         values: the same for JSON.
+        exit_code: of the command; 1 where it could not find out all that was asked.
     """
 
     text: str
     values: dict[str, Any]
+    exit_code: int = 0
 
 
 def show_findings(found: Findings, *, as_json: bool) -> None:

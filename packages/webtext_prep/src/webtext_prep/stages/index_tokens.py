@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
-from indexed_tokens import IndexedTokens, bin_path, idx_path, prefix_of
+from indexed_tokens import IndexedTokens, bin_path, check_token_files, idx_path, prefix_of
 from indexed_tokens.suffix_index import (
     POSITION,
     SEAL,
@@ -59,7 +59,7 @@ KINDS = (".keys.npy", ".urls")
 """Files about a shard: its documents' keys, u64 of shape (documents,), and their URLs, one on a line."""
 _AT_ONCE = 100_000
 _PART = re.compile(r"part-.*\.u32")
-SORT_BYTES = 21
+SORT_BYTES = 15
 """Memory for each token that is being sorted, the result included."""
 MACHINE_CODE_BYTES = 120 << 20
 """Memory of the compiler, and of what it has compiled, in a process."""
@@ -88,7 +88,7 @@ class IndexTokens(Previews):
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
     part_tokens: int = setting(
-        32_000_000, "tokens that are sorted together: each takes 21 bytes of memory a worker", ge=1, le=1_000_000_000
+        32_000_000, "tokens that are sorted together: each takes 15 bytes of memory a worker", ge=1, le=1_000_000_000
     )
     dry_run: bool = setting(
         False, "write nothing, but print the disk, memory and time that it takes: a sample is sorted", identity=False
@@ -156,6 +156,7 @@ class IndexTokens(Previews):
         """Sort each part, put the URLs in order, seal."""
         prefix = storage.local_path(job.inputs[0]).with_suffix("")
         tokens, folder = _opened(prefix), storage.local_path(job.output)
+        check_token_files(prefix, whole=True)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
         hints = {"compiled": tokens.total_tokens > prefix_doubling.PLAIN_TOKENS}
@@ -293,6 +294,8 @@ def tokenized(prefix: Path) -> list[Tokenized]:
 def _tokenized(step: Step) -> Iterator[Tokenized]:
     if step.place is None:
         raise InputError(f"{step.name} is gone, or was made again since.")
+    if changes := [sentence for one in (step, *step.inputs) for sentence in one.changes()]:
+        raise InputError(" ".join(changes))
     if step.stage == "tokenize":
         settings = step.record["settings"]
         chosen = {name: settings[name] for name in ("shuffle", "seed")}

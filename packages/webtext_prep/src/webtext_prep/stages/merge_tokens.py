@@ -9,7 +9,7 @@ Pairs belong together only if their tokens have one type and one tokenizer, whic
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -88,6 +88,15 @@ class MergeTokens(TokenFileStage):
             return [given]
         sidecar = tokenizer_path(prefix)
         return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
+
+    def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
+        """See `Reads.find`. Raises InputError where `output` names a pair that is read."""
+        files, notes = super().find(given, output)
+        own = [] if output is None else [output, output.with_name(f"{output.name}{TOKENS_SUFFIX}")]
+        for pair in _prefixes(files):
+            if storage.identity(pair) in map(storage.identity, own):
+                raise InputError(f"--output {output} names {pair}, which is read: give another prefix.")
+        return files, notes
 
     def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
         """The pairs that were held out of some of these, joined."""

@@ -6,7 +6,9 @@ an L is the beginning of a block (LMS). Blocks are sorted by induction and named
 sorted the same way, and its order induces that of all suffixes. A million copies of one page cost no more than a
 million different ones, which sorting by comparison, or by a limited number of tokens, can't say.
 
-Memory is some 17 bytes a token besides the result; 0.35 microseconds a token on one core (docs/benchmarks.md).
+The letters are overwritten by what is known of them, and ranks stand in the free places of the order. So memory is some
+13 bytes a token, the result included, besides the tokens themselves; 0.3 microseconds a token on one core
+(docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -35,51 +37,49 @@ def document_suffixes(tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> 
     """
     if not len(tokens):
         return np.zeros(0, np.uint32)
-    letters, alphabet = _letters(tokens, len(ends))
-    # Each document ends with a letter of its own, smaller than all tokens: no suffix is compared beyond it.
+    text, alphabet = _joined(tokens, ends)
+    # Where the letters at the ends of documents are, and how many of them come before each 64th letter.
+    ends = ends + np.arange(len(ends))
+    before = np.searchsorted(ends, np.arange(0, len(text), 64)).astype(np.int32)
+    order = suffix_array(text, alphabet)[len(ends) :]
+    _count_without_ends(order, ends, before)
+    return order.view(np.uint32)
+
+
+def _joined(tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> tuple[Int32s, int]:
+    """Tokens as letters in the same order, and after each document one of its own, smaller than those of all tokens: no
+    suffix is compared beyond it. Also one more than the largest letter."""
+    first, least, most = len(ends), int(tokens.min()), int(tokens.max())
+    alphabet = first + most + 1
+    if least < 0 or alphabet - 1 > max(1 << 20, 2 * len(tokens)):  # ids far apart would need buckets for all between
+        values, tokens = np.unique(tokens, return_inverse=True)
+        alphabet = first + len(values)
     text = np.empty(len(tokens) + len(ends), np.int32)
     begin = 0
     for number, end in enumerate(ends.tolist()):
-        text[begin + number : end + number] = letters[begin:end]
+        text[begin + number : end + number] = tokens[begin:end]
+        text[begin + number : end + number] += first
         text[end + number] = number
         begin = end
-    text[ends + np.arange(len(ends))] = np.arange(len(ends))
-    del letters
-    order = suffix_array(text, alphabet)[len(ends) :]
-    return _without_ends(order, text, len(ends))
-
-
-def _letters(tokens: npt.NDArray[Any], first: int) -> tuple[Int32s, int]:
-    """Tokens as letters from `first` on, in the same order, and one more than the largest letter."""
-    least, most = int(tokens.min()), int(tokens.max())
-    if least < 0 or first + most > max(1 << 20, 2 * len(tokens)):  # ids far apart would need buckets for all between
-        values, ranks = np.unique(tokens, return_inverse=True)
-        return (ranks + first).astype(np.int32), first + len(values)
-    letters = tokens.astype(np.int32)
-    letters += np.int32(first)
-    return letters, first + most + 1
+    return text, alphabet
 
 
 @compiled
-def _without_ends(order: Int32s, text: Int32s, documents: int) -> npt.NDArray[np.uint32]:
-    """Positions in the text with a letter at the end of each document, as positions among the tokens alone."""
-    places = np.empty(len(text), np.uint32)
-    place = np.uint32(0)
-    for at in range(len(text)):
-        places[at] = place
-        if text[at] >= documents:
-            place += np.uint32(1)
-    found = np.empty(len(order), np.uint32)
+def _count_without_ends(order: Int32s, ends: npt.NDArray[np.int64], before: Int32s) -> None:
+    """Positions in the text with a letter at the end of each document become positions among the tokens alone."""
     for at in range(len(order)):
-        found[at] = places[order[at]]
-    return found
+        place = order[at]
+        count = before[place >> 6]
+        while count < len(ends) and ends[count] < place:
+            count += 1
+        order[at] = place - count
 
 
 def suffix_array(text: Int32s, alphabet: int) -> Int32s:
     """The positions of `text` in the order of the suffixes that begin there, shape (n,).
 
     Args:
-        text: letters from 0 on, shape (n,).
+        text: letters from 0 on, shape (n,). It is overwritten.
         alphabet: one more than the largest letter.
 
     >>> suffix_array(np.array([1, 0, 2, 0, 2, 0], np.int32), 3)  # "banana"
@@ -87,13 +87,14 @@ def suffix_array(text: Int32s, alphabet: int) -> Int32s:
     """
     if len(text) > MOST_TOKENS or alphabet > MOST_TOKENS:
         raise ValueError(f"{len(text)} letters of {alphabet} are more than can be sorted at once")
-    typed = _with_types(text)
-    begins = _bucket_begins(typed, alphabet)
+    typed = text
+    _add_types(typed)
     blocks = _blocks(typed)
     if len(blocks):
         order = np.empty(len(text), np.int32)
-        _induce(typed, begins, blocks, order)
-        names, count = _named(typed, blocks, order)
+        _induce(typed, alphabet, blocks, order)
+        count = _name(typed, len(blocks), order)
+        names = _names(order, len(blocks))
         del order
         if count == len(blocks):
             ranked = np.empty(count, np.int32)
@@ -102,23 +103,22 @@ def suffix_array(text: Int32s, alphabet: int) -> Int32s:
             ranked = suffix_array(names, count)
         del names
         blocks = blocks[ranked]
+        del ranked
     order = np.empty(len(text), np.int32)
-    _induce(typed, begins, blocks, order)
+    _induce(typed, alphabet, blocks, order)
     return order
 
 
 @compiled
-def _with_types(text: Int32s) -> Int32s:
-    """Each letter doubled, plus 1 if its suffix is S: one look at memory tells both."""
-    typed = np.empty(len(text), np.int32)
+def _add_types(text: Int32s) -> None:
+    """Each letter becomes its double, plus 1 if its suffix is S: one look at memory tells both."""
     is_s, behind = 0, -1
     for at in range(len(text) - 1, -1, -1):
         letter = text[at]
         if letter != behind:
             is_s = 1 if letter < behind else 0
-        typed[at] = 2 * letter + is_s
+        text[at] = 2 * letter + is_s
         behind = letter
-    return typed
 
 
 @compiled
@@ -148,17 +148,17 @@ def _blocks(typed: Int32s) -> Int32s:
 
 
 @compiled
-def _induce(typed: Int32s, begins: Int32s, blocks: Int32s, order: Int32s) -> None:
+def _induce(typed: Int32s, alphabet: int, blocks: Int32s, order: Int32s) -> None:
     """Fill `order` from the order of `blocks`: from left to right the L suffixes, back the S ones."""
     size = len(typed)
     for at in range(size):
         order[at] = -1
-    free = begins.copy()
+    free = _bucket_begins(typed, alphabet)
     for block in blocks:
         bucket = typed[block]
         order[free[bucket]] = block
         free[bucket] += 1
-    free = begins.copy()
+    # The L buckets, which no block is in, are free still.
     order[free[typed[size - 1]]] = size - 1
     free[typed[size - 1]] += 1
     for at in range(size):
@@ -168,7 +168,7 @@ def _induce(typed: Int32s, begins: Int32s, blocks: Int32s, order: Int32s) -> Non
             if not bucket & 1:
                 order[free[bucket]] = before
                 free[bucket] += 1
-    free = begins.copy()
+    free = _bucket_begins(typed, alphabet)
     for at in range(size - 1, -1, -1):
         before = order[at] - 1
         if before >= 0:
@@ -180,39 +180,55 @@ def _induce(typed: Int32s, begins: Int32s, blocks: Int32s, order: Int32s) -> Non
 
 
 @compiled
-def _named(typed: Int32s, blocks: Int32s, order: Int32s) -> tuple[Int32s, int]:
-    """The rank of each block among the different ones, in the order of the text; and how many blocks differ.
-
-    A block goes on to the beginning of the next one, which belongs to it.
-    """
-    size, count = len(typed), len(blocks)
-    number_of = np.full(size, -1, np.int32)
-    for number in range(count):
-        number_of[blocks[number]] = number
-    names = np.empty(count, np.int32)
-    name, last = -1, -1
-    for at in range(size):
-        number = number_of[order[at]]
-        if number < 0:
-            continue
-        if last < 0 or _differ(typed, blocks, last, number):
-            name += 1
-        names[number] = name
-        last = number
-    return names, name + 1
+def _begins_block(typed: Int32s, at: int) -> bool:
+    return at > 0 and typed[at] & 1 == 1 and typed[at - 1] & 1 == 0
 
 
 @compiled
-def _differ(typed: Int32s, blocks: Int32s, one: int, other: int) -> bool:
-    count = len(blocks)
-    left, right = blocks[one], blocks[other]
-    # The last block reaches the end of the text, where no other does.
-    if one + 1 == count or other + 1 == count:
-        return True
-    length = blocks[one + 1] - left
-    if blocks[other + 1] - right != length:
-        return True
-    for step in range(length + 1):  # noqa: SIM110 - compiled
-        if typed[left + step] != typed[right + step]:
+def _name(typed: Int32s, count: int, order: Int32s) -> int:
+    """Replace sorted suffixes by the ranks of the `count` blocks among the different ones; returns how many differ.
+
+    A block goes on to the beginning of the next one, which belongs to it. The block at position p has its rank at
+    `order[count + p // 2]`, as no two blocks begin side by side; all other entries from `count` on are -1.
+    """
+    size, place = len(typed), 0
+    for at in range(size):
+        if _begins_block(typed, order[at]):
+            order[place] = order[at]
+            place += 1
+    for at in range(count, size):
+        order[at] = -1
+    name, last = -1, -1
+    for at in range(count):
+        block = order[at]
+        if last < 0 or _differ(typed, last, block):
+            name += 1
+        order[count + block // 2] = name
+        last = block
+    return name + 1
+
+
+@compiled
+def _names(order: Int32s, count: int) -> Int32s:
+    """The ranks that `_name` left, in the order of the text."""
+    names, place = np.empty(count, np.int32), 0
+    for at in range(count, len(order)):
+        if order[at] >= 0:
+            names[place] = order[at]
+            place += 1
+    return names
+
+
+@compiled
+def _differ(typed: Int32s, left: int, right: int) -> bool:
+    """Whether two blocks differ; the last one of the text reaches its end, where no other does."""
+    for step in range(len(typed)):
+        if left + step == len(typed) or right + step == len(typed) or typed[left + step] != typed[right + step]:
             return True
-    return False
+        if step:
+            ends = _begins_block(typed, left + step)
+            if ends != _begins_block(typed, right + step):
+                return True
+            if ends:
+                return False
+    return True

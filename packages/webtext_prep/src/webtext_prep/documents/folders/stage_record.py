@@ -20,7 +20,7 @@ import contextlib
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,8 @@ TOKENS_SUFFIX = "_text_document"
 
 RUN = "run.json"
 """In the state folder: how the last run went."""
+COMPLETE = "complete.json"
+"""In the state folder: the bytes of each file of a finished output."""
 MOST_SIBLINGS = 1000
 """Folders next to an output that are searched for the steps before it, at most."""
 
@@ -185,6 +187,7 @@ class Step:
         sha256: of its record.
         run: `.state/run.json`: `finished_at`, `seconds`, `host`, `system`, `python`, `version`, `engine`, `workers`,
             `folders`, ...; empty if it is gone.
+        sizes: the bytes of each file of its output when it was finished, by name; empty if its state is gone.
         inputs: the steps whose output it read, in order.
         files: input files that no stage wrote, as far as they are known (the first thousand).
         plain_files: how many such files there were.
@@ -198,6 +201,7 @@ class Step:
     inputs: tuple[Step, ...] = ()
     files: tuple[Location, ...] = ()
     plain_files: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def stage(self) -> str:
@@ -222,6 +226,32 @@ class Step:
     def shards(self) -> list[Location]:
         """Its shards in order; none if it is gone, or holds tokens."""
         return [] if self.place is None else [self.place / name for name in self.record.get("shards") or {}]
+
+    def changes(self) -> list[str]:
+        """A sentence on input files of the user's own that are not what it read, and one on files of its output that
+        are not what it wrote; none where both are, as far as that was recorded.
+
+        An input file has changed if its size has, or where it was not moved its time. Costs a look at each file.
+        """
+        names, stamps = (self.run.get(key, []) for key in ("files", "stamps"))
+        read = [
+            (file, stamp if str(file) == was else stamp[:1])
+            for file, was, stamp in zip(self.files, names, stamps, strict=False)
+        ]
+        folder = self.place.parent if self.place is not None and self.is_tokens else self.place
+        wrote = [] if folder is None else [(folder / name, [size]) for name, size in self.sizes.items()]
+        inputs, outputs = (
+            [found for found in storage.each(_difference, files, [file for file, _ in files]) if found]
+            for files in (read, wrote)
+        )
+        return [
+            f"{found[0]}{f' (and {len(found) - 1:,} files more)' if found[1:] else ''}: {meaning}."
+            for found, meaning in (
+                (inputs, f"{self.name} was made from what was there before"),
+                (outputs, f"`webtext {self.stage}` wrote something else there"),
+            )
+            if found
+        ]
 
     def input_files(self) -> list[Location]:
         """What it read, file after file, as far as it is there: input number 5 became shard number 5 in most stages.
@@ -333,11 +363,12 @@ class _Tracer:
         if identity not in self._found:
             record = read_record(record_path.parent, record_path.name)
             assert record is not None
-            run = _read_run(place)
+            run = _read_state(place, RUN)
             inputs, plain = self._inputs(record, run, place)
             files = tuple(relocated(storage.location(name), run, place) for name in run.get("files", []))
             digest = _digest(record_path)
-            self._found[identity] = Step(place, was or str(place), record, digest, run, inputs, files, plain)
+            sizes = _read_state(place, COMPLETE).get("outputs", {})
+            self._found[identity] = Step(place, was or str(place), record, digest, run, inputs, files, plain, sizes)
         return self._found[identity]
 
     def _inputs(
@@ -404,7 +435,21 @@ def _digest(record_path: Location) -> str:
     return hashlib.sha256(storage.read_bytes(record_path)).hexdigest()
 
 
-def _read_run(place: Location) -> dict[str, Any]:
-    """How the output was made, if its state lies next to it."""
-    found = read_json(state_of(place) / RUN) if isinstance(place, Path) else None
+def _read_state(place: Location, name: str) -> dict[str, Any]:
+    """A file about the output in its state, if that lies next to it."""
+    found = read_json(state_of(place) / name) if isinstance(place, Path) else None
     return found if isinstance(found, dict) else {}
+
+
+def _difference(recorded: tuple[Location, Sequence[Any]]) -> str:
+    """How a file differs from its size, or its size and version, of before; empty if it does not, or can't be asked."""
+    file, (size, *version) = recorded
+    try:
+        _, *found = storage.stamp(file)
+    except FileNotFoundError:
+        return f"{file} is gone"
+    except OSError:
+        return ""
+    if found[0] != size:
+        return f"{file} has changed ({found[0]:,} bytes, it had {size:,})"
+    return f"{file} has been written again" if version and found[1:] != version else ""
