@@ -39,6 +39,8 @@ def test_the_image_is_that_of_this_project_and_runs_as_nobody_special():
     version = re.search(r"^VERSION=(\S+)", (ROOT / "uvw").read_text(), re.MULTILINE)
     assert version is not None
     assert any(step.endswith(f" uv=={version[1]}") for step in arguments_of("RUN"))
+    # The user may not write bytecode next to the packages.
+    assert "UV_COMPILE_BYTECODE=1" in arguments_of("ENV")[0].split()
     assert arguments_of("USER") == ["webtext"]
     assert steps().index(("USER", "webtext")) > max(at for at, (word, _) in enumerate(steps()) if word == "COPY")
 

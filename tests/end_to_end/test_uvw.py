@@ -12,6 +12,7 @@ UV = """#!/bin/sh
 [ "$1" = --version ] && echo "uv {version} (a machine)" && exit
 echo "uv {version}"
 for word; do echo "<$word>"; done
+[ -z "$UV_COMPILE_BYTECODE" ] || echo "bytecode $UV_COMPILE_BYTECODE"
 echo "cache ${{UV_CACHE_DIR:-its own}}"
 """
 PYTHON = """#!/bin/sh
@@ -149,6 +150,27 @@ def test_without_a_home_to_write_to_the_cache_is_in_the_checkout(machine, home):
     assert machine.uvw("run").stdout.splitlines()[-1] == f"cache {machine.checkout}/.uv/cache"
     machine.environment["UV_CACHE_DIR"] = "/somewhere"
     assert machine.uvw("run").stdout.splitlines()[-1] == "cache /somewhere"
+
+
+@pytest.mark.parametrize(
+    ("words", "has_packages", "environment", "compiles"),
+    [
+        (["run", "x"], False, {"PYTHONDONTWRITEBYTECODE": "1"}, True),
+        (["run", "x"], True, {"PYTHONDONTWRITEBYTECODE": "1"}, False),
+        (["sync"], True, {"PYTHONDONTWRITEBYTECODE": "1"}, True),
+        (["sync"], False, {"PYTHONDONTWRITEBYTECODE": ""}, False),
+        (["sync"], False, {}, False),
+        (["sync"], False, {"PYTHONDONTWRITEBYTECODE": "1", "UV_COMPILE_BYTECODE": "0"}, False),
+        (["run"], True, {"PYTHONDONTWRITEBYTECODE": "1", "UV_PROJECT_ENVIRONMENT": "nowhere"}, True),
+    ],
+)
+def test_where_python_may_not_write_bytecode_installing_does(machine, words, has_packages, environment, compiles):
+    """Each process compiled numba and SciPy again."""
+    machine.with_uv("0.13.9")
+    machine.environment |= environment
+    if has_packages:
+        (machine.checkout / ".venv").mkdir()
+    assert ("bytecode 1" in machine.uvw(*words).stdout.splitlines()) == compiles
 
 
 def test_the_script_is_plain_posix_and_git_ignores_what_it_installs():

@@ -25,7 +25,7 @@ def found(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
 def test_it_prints_a_line_for_each_thing(capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
     assert all(line.startswith(("ok  ", "!   ")) for line in lines)
     assert "torch" in lines[0]
 

@@ -1,8 +1,11 @@
 """`webtext doctor`: what it finds, and when it gives advice."""
 
 import json
+import os
+import py_compile
 import resource
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +36,9 @@ def listening() -> str:
 
 def test_a_machine_that_has_everything_gets_no_advice(capsys, listening):
     checks = found(capsys, listening)
-    assert [name for name, check in checks.items() if check["advice"] and name not in ("disk", "memory")] == []
+    assert [
+        name for name, check in checks.items() if check["advice"] and name not in ("bytecode", "disk", "memory")
+    ] == []
     assert checks["network"]["found"].startswith("127.0.0.1 answers after ")
     assert "trafilatura" in checks["extractors"]["found"]
 
@@ -41,7 +46,7 @@ def test_a_machine_that_has_everything_gets_no_advice(capsys, listening):
 def test_it_prints_a_line_for_each_thing(capsys, listening):
     assert main(["doctor", "--host", listening]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
     assert all(line.startswith(("ok  ", "!   ")) for line in lines)
 
 
@@ -77,6 +82,25 @@ def test_little_memory_and_disk_are_named(tmp_path):
     check = shared.memory_check(Machine(tmp_path), shared.GIB, "the quickstart")
     assert (check.found, check.advice) == ("0.0 GiB free", "the quickstart takes 1.0 GiB")
     assert "work on a larger disk" in shared.disk_check(Machine(), Path(tmp_path), 1 << 80, "all of it").advice
+
+
+def test_packages_that_every_process_compiles_are_named(tmp_path, monkeypatch):
+    """As in many images of containers."""
+    (tmp_path / "a_package_of_mine.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    check = shared.bytecode_check("a_package_of_mine")
+    assert check.found == "none of the packages, and PYTHONDONTWRITEBYTECODE is set"
+    assert "UV_COMPILE_BYTECODE=1" in check.advice
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert not shared.bytecode_check("a_package_of_mine").advice
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        assert f"{tmp_path} can't be written" in shared.bytecode_check("a_package_of_mine").found
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    py_compile.compile(str(tmp_path / "a_package_of_mine.py"))
+    assert not shared.bytecode_check("a_package_of_mine").advice
 
 
 def test_a_distribution_that_is_missing_is_named_with_its_use():

@@ -10,6 +10,7 @@ needed is missing, what to do about it. Nothing is changed and nothing is sent a
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -165,6 +166,23 @@ def disk_check(machine: Machine, folder: Path, needed: int, what: str) -> Check:
     assert disk is not None  # it is no URL
     advice = f"{what} takes {needed / GIB:.0f} GiB: work on a larger disk" if disk.free < needed else ""
     return Check("disk", f"{disk.free / GIB:.1f} GiB free in the present folder", advice)
+
+
+def bytecode_check(package: str) -> Check:
+    """Whether Python finds an installed package compiled, or may keep what it compiles."""
+    spec = importlib.util.find_spec(package)
+    place = Path(spec.cached) if spec is not None and spec.cached else None
+    if place is None or place.is_file():
+        return Check("bytecode", "kept with the packages")
+    folder = next(parent for parent in place.parents if parent.exists())
+    if os.access(folder, os.W_OK) and not sys.dont_write_bytecode:
+        return Check("bytecode", "kept from the first import on")
+    reason = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else f"{folder} can't be written"
+    return Check(
+        "bytecode",
+        f"none of the packages, and {reason}",
+        "each process compiles all that it imports: install with UV_COMPILE_BYTECODE=1 (`./uvw sync` in a checkout)",
+    )
 
 
 def packages_check(name: str, wanted: dict[str, str], *, how: str) -> Check:

@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 import json
 
-from command_kit.machine import GIB, Check, Machine, packages_check, shown, values
+from command_kit.machine import GIB, Check, Machine, bytecode_check, packages_check, shown, values
 from command_kit.parsing import version_line
 
 EXAMPLE = """\
@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     checks = [
         Check("version", version_line("gpt2", "webtext-gpt2-train", others=["torch"])),
+        bytecode_check("torch"),
         *machine_checks(Machine(), NEEDED),
         packages_check("extras", EXTRAS, how="install what you need with pip or uv"),
     ]

@@ -15,6 +15,7 @@ from command_kit.machine import (
     GIB,
     Check,
     Machine,
+    bytecode_check,
     cores_check,
     disk_check,
     memory_check,
@@ -57,6 +58,7 @@ class Doctor(Command):
         machine = Machine()
         checks = [
             Check("version", version_line("webtext", "webtext-gpt2-prep")),
+            bytecode_check("numpy"),
             cores_check(),
             memory_check(machine, GIB, "the quickstart"),
             disk_check(machine, Path.cwd(), 3 * GIB, "the quickstart"),

@@ -82,7 +82,7 @@ class Dedup(DedupPhases):
     libraries = ("datasketch", "tldextract")
     side_files: ClassVar[tuple[str, ...]] = (DUPLICATES, SUPERSEDED)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
-    preload: ClassVar[tuple[str, ...]] = ("datasketch", "webtext_prep.dedup.decisions")
+    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.dedup.decisions",)
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
 

@@ -9,7 +9,10 @@ hashes (two different shingles among 10,000 share one with a probability of 3e-1
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -238,9 +241,25 @@ def jaccard(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> floa
 @functools.lru_cache(maxsize=1)
 def empty_sketch() -> Any:
     """datasketch's MinHash of an empty set; copy it before it is updated."""
-    from datasketch import MinHash
+    minhash = _module_of_datasketch("minhash")
+    return minhash.MinHash(num_perm=PERMUTATIONS, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
 
-    return MinHash(num_perm=PERMUTATIONS, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+
+def _module_of_datasketch(name: str) -> Any:
+    """A module of datasketch without what the package itself imports: SciPy and asyncio, for indices that are not used
+    here.
+
+    That is half a second of CPU, and two where Python may not write bytecode. Whoever imports datasketch later gets all
+    of it.
+    """
+    package = "datasketch"
+    if package not in sys.modules and (spec := importlib.util.find_spec(package)) is not None:
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        finally:
+            del sys.modules[package]
+    return importlib.import_module(f"{package}.{name}")
 
 
 def _permutations() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
