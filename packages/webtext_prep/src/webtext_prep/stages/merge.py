@@ -88,7 +88,7 @@ class Merge(HoldsOut):
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
     input_kinds: ClassVar[str] = kinds_of_raw_files()
 

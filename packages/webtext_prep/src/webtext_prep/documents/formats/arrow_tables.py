@@ -21,6 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep import storage
+from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, check_ratio
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
@@ -54,6 +55,9 @@ def arrow_errors(location: Location, kind: str) -> Iterator[None]:
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | ValueError]:
     """The rows of a batch, column name to value, or what is wrong with one (text that is not valid UTF-8)."""
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        batch = batch.rename_columns(column_names(names))
     sizes = sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
     ends = np.cumsum(sizes)
     begin = 0
