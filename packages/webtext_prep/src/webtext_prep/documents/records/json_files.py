@@ -17,10 +17,19 @@ import msgspec
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.compression import compression_of
-from webtext_prep.documents.formats.lines import has_ranges, line_blocks, numbered_lines, read_range, read_utf8
+from webtext_prep.documents.formats.compression import Piece, compression_of
+from webtext_prep.documents.formats.lines import (
+    has_ranges,
+    line_blocks,
+    numbered_lines,
+    numbered_lines_around_damage,
+    read_range,
+    read_utf8,
+)
 from webtext_prep.documents.records.base import (
+    LOST,
     Block,
+    Damaged,
     Keys,
     OtherKindError,
     Part,
@@ -33,6 +42,7 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import clean_metadata
 
 _OWN = ("url", "text")
+_decode = msgspec.json.Decoder().decode
 
 
 class JsonLineRecords(RecordReader):
@@ -43,16 +53,37 @@ class JsonLineRecords(RecordReader):
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
-        decode = msgspec.json.Decoder().decode
         first = file.part.first if file.part else 1
         for number, line in numbered_lines(file.location, _chunks(file), first):
-            place, url = f"line {number}", file.url(number)
-            try:
-                value = decode(line)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                yield from self._several(line, place, file, number, keys)
-            else:
-                yield unpacked(keys.record(value, place, url))
+            yield from self._records(line, file, number, keys)
+
+    def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """See `RecordReader`. A compressed stream (a frame, a member) that is damaged anywhere is lost.
+
+        Lines after it are numbered as if there was none.
+        """
+        if not compression_of(file.location):
+            yield from self.read(file, keys)
+            return
+        for found in numbered_lines_around_damage(file.location):
+            if isinstance(found, Piece):
+                size = found.end - found.begin
+                place = f"bytes {found.begin:,} to {found.end:,}"
+                yield Record(place, Damaged(LOST, size), file.url(found.begin))
+                continue
+            number, line, may_be_cut = found
+            # No proper part of an object is one.
+            if not may_be_cut or _is_object(line):
+                yield from self._records(line, file, number, keys)
+
+    def _records(self, line: bytes, file: SourceFile, number: int, keys: Keys) -> Iterator[Record]:
+        place = f"line {number}"
+        try:
+            value = _decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            yield from self._several(line, place, file, number, keys)
+        else:
+            yield unpacked(keys.record(value, place, file.url(number)))
 
     def parts(self, location: Location, size: int) -> list[Part]:
         """Ranges of bytes."""
@@ -88,6 +119,13 @@ def _chunks(file: SourceFile) -> Iterator[bytes]:
     if file.part is None or compression_of(file.location):
         return read_utf8(file.location)
     return read_range(file.location, file.part.begin, file.part.end)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(_decode(line), dict)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
 
 
 def unpacked(record: Record) -> Record:
@@ -164,6 +202,13 @@ class JsonRecords(RecordReader):
         for number, value in enumerate(values, file.part.first if file.part else 1):
             yield keys.record(value, "" if is_one else f"entry {number}", file.url(number))
 
+    def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """See `RecordReader`. Lines of objects are read as those of other files, and of a list all is lost."""
+        if compression_of(file.location) and _holds_lines(file.location):
+            yield from JsonLineRecords().read_around_damage(file, keys)
+        else:
+            yield from super().read_around_damage(file, keys)
+
     def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
         """See `RecordReader`. The entries of a list are put one after another."""
         if head == LINES:
@@ -175,6 +220,12 @@ class JsonRecords(RecordReader):
         except (ValueError, RecursionError) as error:
             # As `read` takes it: for lines if there are several. What has none yet is left to it.
             raise OtherKindError(LINES if text.has_lines else None) from error
+
+
+def _holds_lines(location: Location) -> bool:
+    """Whether the first line of a compressed file that is not damaged is an object."""
+    found = numbered_lines_around_damage(location)
+    return _is_object(next((entry[1] for entry in found if not isinstance(entry, Piece)), b""))
 
 
 def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
