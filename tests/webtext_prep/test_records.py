@@ -459,6 +459,61 @@ def test_a_url_of_half_characters_is_no_url(file):
     assert read(path) == [("file:a.json:1", "a", {}), ("http://b/", "b", {})]
 
 
+def a_list(how: str, count: int = 6) -> bytes:
+    """A list of records with others inside them, and with signs in their texts by which a list goes on."""
+    values = [
+        {
+            "url": f"u{n}",
+            "text": f'{n} "a", {{"b": 1}}, {{"c"}}\n\u00fc',
+            "in": [{"text": "inner"}, {"text": "x", "n": n}],
+        }
+        for n in range(count)
+    ]
+    if how == "lines":
+        return ("[\n" + ",\n".join(map(json.dumps, values)) + "\n]").encode()
+    return json.dumps(values, indent=1 if how == "indented" else None, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("how", ["compact", "indented", "lines"])
+def test_a_flipped_bit_in_a_list_costs_two_records_at_most(file, how):
+    """It cost all of a list on one line, named once."""
+    data = a_list(how)
+    for at in range(0, len(data), 2):
+        changed = data[:at] + bytes([data[at] ^ (1 << at % 7)]) + data[at + 1 :]
+        found = read(file("a.json", changed))
+        bad = [entry for entry in found if len(entry) == 2]
+        assert 4 <= len(found) - len(bad) <= 6
+        assert len(found) - len(bad) == 6 or len(bad) == 1
+        assert not [entry for entry in found if len(entry) == 3 and entry[1] in ("inner", "x")]
+
+
+def test_what_is_lost_of_a_list_is_named(file):
+    rows = [json.dumps({"text": str(number)}) for number in range(5)]
+    good = [(f"file:a.json:{number + 1}", str(number), {}) for number in range(5)]
+
+    def entries(rows, end="]"):
+        return read(file("a.json", "[" + ", ".join(rows) + end))
+
+    assert entries([rows[0], '{"text": 1x}', *rows[2:]]) == [
+        good[0], ("entry 2", "not valid JSON (14 characters are lost from character 16 on)"), *good[2:]
+    ]  # fmt: skip
+    assert entries(rows, "") == [*good, ("entry 6", "not valid JSON (a list without an end: it may be cut off)")]
+    lost = "not valid JSON (14 characters are lost from character 76 on)"
+    assert entries([*rows, '{"text": "cut']) == [*good, ("entry 6", lost)]
+    assert entries(rows, "}") == good
+    invalid = b'[{"text": "a\xff"}, {"text": "b"}]'
+    assert read(file("b.json", invalid)) == [
+        ("entry 1", "not valid UTF-8 (in an entry of 14 characters)"), ("file:b.json:2", "b", {})
+    ]  # fmt: skip
+
+
+def test_a_list_that_is_damaged_everywhere_costs_little(file):
+    started = time.process_time()
+    for piece in ('},{"', '{"a": }, ', '{"text": "x}, {', '}, {"a": [{"b": 1}]', '},{"a":"'):
+        assert len(read(file("a.json", "[" + piece * 5_000 + "]"))) <= 5_001
+    assert time.process_time() - started < 10
+
+
 def test_records_joined_in_a_line_are_several_and_a_bad_rest_is_named(file):
     path = file("a.jsonl", json.dumps({"text": "a"}) * 2 + '{"text": \n' + json.dumps({"text": "b"}))
     found = read(path)
