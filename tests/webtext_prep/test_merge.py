@@ -18,6 +18,7 @@ from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
 from webtext_prep.running.job import Job
 from webtext_prep.running.output import Output
+from webtext_prep.stages.merge import Merge
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -462,7 +463,7 @@ def test_a_flipped_bit_costs_the_records_of_its_stream(tmp_path, capsys, monkeyp
     assert summary["notes"]["damaged_bytes"] == len(second)
     place = f"bytes {len(first):,} to {len(first) + len(second):,}"
     assert problems_of(summary) == [
-        f"{name}, {place}: damaged: the records there are lost, all others are kept; fetch it again, and run the "
+        f"{name}, {place}: damaged, and the records there are lost, all others kept; fetch it again, and run the "
         "command again."
     ]
     (row,) = documents(tmp_path / "out" / "dropped")
@@ -502,6 +503,20 @@ def test_a_damaged_file_gives_the_same_shards_whoever_reads_it(tmp_path, webtext
     assert one == two and len(one) > 3
 
 
+def test_what_a_damaged_file_gave_is_found_again(tmp_path, capsys):
+    """`why` and `report` read the input once more: row for row what merge read."""
+    first, second, third = streams("a.jsonl.gz")
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(first + flipped(second, len(second) - 3) + third + third)
+    summary = run(capsys, "--input", path, "--output", tmp_path / "out")
+    judged = list(Merge().judged_again([path]))
+    reasons = [document and document.metadata["reason"] for document in judged]
+    assert reasons == [None] * 10 + ["damaged"] + [None] * 10 + ["duplicate_url"] * 10
+    assert len(judged) == summary["in"]
+    assert list(Merge().judged_again([path], 5)) == [None] * 5
+    assert len(list(Merge().judged_again([path], 100))) == 10  # it stops where the damage is met
+
+
 def test_what_is_damaged_must_not_be_much_of_the_input(tmp_path, webtext):
     first, *others = streams("a.jsonl.zst", size=1)
     (tmp_path / "in").mkdir()
@@ -526,6 +541,9 @@ def test_a_damaged_file_of_a_stage_is_refused(tmp_path, webtext):
         for given in (tmp_path / kind, shard):
             done = webtext("merge", "--input", given, "--output", tmp_path / "out", "--allow-unreadable")
             assert done.code == 2 and f"{shard} is not a valid" in done.err
+        done = webtext("clean", "--input", shard, "--output", tmp_path / "cleaned")
+        assert done.code == 2
+        assert ("of a file of your own `webtext merge` keeps what is whole" in done.err) == (kind != "parquet")
     # Parquet of ours is known without its folder.
     sealed = tmp_path / "a.parquet"
     sealed.write_bytes(shard.read_bytes())

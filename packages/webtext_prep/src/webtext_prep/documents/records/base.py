@@ -54,7 +54,7 @@ class Damaged(Unreadable):
         self.size = size
 
 
-LOST = "damaged: the records there are lost, all others are kept"
+LOST = "damaged, and the records there are lost, all others kept"
 
 
 @dataclass(frozen=True, slots=True)
