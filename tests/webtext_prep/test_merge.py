@@ -522,8 +522,10 @@ def test_what_is_damaged_must_not_be_much_of_the_input(tmp_path, webtext):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl.zst").write_bytes(flipped(first, 20))
     (tmp_path / "in" / "b.jsonl.zst").write_bytes(b"".join(others))
+    # Read in the same task, as it is.
+    (tmp_path / "in" / "c.jsonl.gz").write_bytes(gzip.compress(line("http://c.org/", "c").encode("utf-16")))
     done = webtext("merge", "--input", tmp_path / "in", "--output", tmp_path / "out", "--json")
-    assert done.code == 0 and done.json["dropped"] == {"damaged": 1} and done.json["out"] == 29
+    assert done.code == 0 and done.json["dropped"] == {"damaged": 1} and done.json["out"] == 30
     done = webtext("merge", "--input", tmp_path / "in" / "a.jsonl.zst", "--output", tmp_path / "out2")
     assert done.code == 2
     assert f"{len(first)} of {len(first)} bytes could not be read: " in done.err and "--allow-unreadable" in done.err

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from webtext_prep import storage
@@ -18,7 +18,6 @@ from webtext_prep.documents.formats.compression import (
     MAX_LINE_BYTES,
     Piece,
     compression_of,
-    pieces_of,
     read_chunks,
     read_piece,
 )
@@ -150,13 +149,14 @@ def numbered_lines(location: Location, chunks: Iterable[bytes], first: int = 1) 
         yield number, bytes(begun)
 
 
-def numbered_lines_around_damage(location: Location) -> Iterator[tuple[int, bytes, bool] | Piece]:
-    """The lines of a compressed file in UTF-8 of which some is damaged, as `numbered_lines` gives those of a whole one,
-    each with whether its beginning or end may be lost; and the damaged pieces, in their places.
+def numbered_lines_around_damage(
+    location: Location, pieces: Sequence[Piece]
+) -> Iterator[tuple[int, bytes, bool] | Piece]:
+    """The lines of a compressed file in UTF-8, of whose `pieces` some are damaged, as `numbered_lines` gives those of a
+    whole one, each with whether its beginning or end may be lost; and the damaged pieces, in their places.
 
     Raises InputError as `numbered_lines` does.
     """
-    pieces = pieces_of(location)
     number = 0
     for at, piece in enumerate(pieces):
         if not piece.is_whole:

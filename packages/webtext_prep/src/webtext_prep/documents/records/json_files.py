@@ -17,7 +17,7 @@ import msgspec
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.compression import Piece, compression_of
+from webtext_prep.documents.formats.compression import Piece, compression_of, pieces_of
 from webtext_prep.documents.formats.lines import (
     has_ranges,
     line_blocks,
@@ -62,10 +62,11 @@ class JsonLineRecords(RecordReader):
 
         Lines after it are numbered as if there was none.
         """
-        if not compression_of(file.location):
+        pieces = pieces_of(file.location) if compression_of(file.location) else []
+        if all(piece.is_whole for piece in pieces):
             yield from self.read(file, keys)
             return
-        for found in numbered_lines_around_damage(file.location):
+        for found in numbered_lines_around_damage(file.location, pieces):
             if isinstance(found, Piece):
                 size = found.end - found.begin
                 place = f"bytes {found.begin:,} to {found.end:,}"
@@ -309,7 +310,7 @@ def _run(text: str, at: int) -> tuple[list[Any], int, int, str]:
 
 def _holds_lines(location: Location) -> bool:
     """Whether the first line of a compressed file that is not damaged is an object."""
-    found = numbered_lines_around_damage(location)
+    found = numbered_lines_around_damage(location, pieces_of(location))
     return _is_object(next((entry[1] for entry in found if not isinstance(entry, Piece)), b""))
 
 
