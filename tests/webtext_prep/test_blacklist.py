@@ -17,6 +17,7 @@ import pytest
 import zstandard
 
 from webtext_prep.cli import main
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.formats import compression
 from webtext_prep.stages import blacklist
@@ -241,6 +242,14 @@ def test_a_table_with_a_column_of_urls_is_a_list(tmp_path, capsys):
     assert summary["dropped"] == {"malformed": 1}
     (row, *_) = read_documents(tmp_path / "out" / "part-00000.jsonl.zst")
     assert row.metadata == {"title": "A, or\nB", "score": "7"}
+
+
+def test_columns_of_one_name_in_a_list_are_told_apart(tmp_path, capsys):
+    """The last of them won: of two columns `url` the second was taken, and the first lost."""
+    (tmp_path / "a.csv").write_text("url,score,URL,,score\nhttp://a.org/1,7,http://b.org/2,x,8\n")
+    run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
+    (row,) = read_documents(tmp_path / "out" / "part-00000.jsonl.zst")
+    assert row == Document("http://a.org/1", "", {"score": "7", "url_3": "http://b.org/2", "score_5": "8"})
 
 
 def test_rules_are_loaded_once_in_a_process_and_do_not_travel_with_tasks(tmp_path):

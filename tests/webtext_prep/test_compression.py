@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from webtext_prep.documents.formats import compression
-from webtext_prep.documents.formats.compression import bare_name, read_chunks, write_zstd
+from webtext_prep.documents.formats.compression import Piece, bare_name, pieces_of, read_chunks, read_piece, write_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 
@@ -177,3 +177,64 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
 )
 def test_a_name_without_its_compression(tmp_path, name, bare):
     assert bare_name(tmp_path / name) == bare
+
+
+# Damage
+
+
+PIECES = [b"".join(line + b"\n" for line in LINES[at : at + 5]) for at in (0, 100, 200)]
+
+
+def packed(suffix: str, data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data) if suffix == ".zst" else COMPRESS[suffix](data)
+
+
+@every_format
+def test_a_flipped_bit_anywhere_costs_its_stream_and_no_other(file, suffix):
+    streams = [packed(suffix, piece) for piece in PIECES]
+    whole = b"".join(streams)
+    assert pieces_of(file(suffix, whole)) == [Piece(0, len(whole), is_whole=True)]
+    begin, end = len(streams[0]), len(streams[0]) + len(streams[1])
+    lost = 0
+    for at in range(begin, end):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        path = file(suffix, bytes(changed))
+        pieces = pieces_of(path)
+        read = [b"".join(read_piece(path, piece)) for piece in pieces if piece.is_whole]
+        if len(pieces) == 1:  # a flag or a time that says nothing of the content
+            assert read == [b"".join(PIECES)] == [b"".join(read_chunks(path))]
+        else:
+            lost += 1
+            assert pieces == [
+                Piece(0, begin, is_whole=True), Piece(begin, end, is_whole=False), Piece(end, len(whole), is_whole=True)
+            ]  # fmt: skip
+            assert read == [PIECES[0], PIECES[2]]
+    assert lost > (end - begin) * 0.8
+
+
+@every_format
+def test_damage_may_be_anywhere_and_padding_is_none(file, suffix):
+    one, two, three = (packed(suffix, piece) for piece in PIECES)
+    cut, begun = three[: len(three) // 2], b"x" + one[8:]
+    size = len(begun) + len(two) + len(cut)
+    pieces = pieces_of(file(suffix, begun + two + cut))
+    assert [(piece.end - piece.begin, piece.is_whole) for piece in pieces] == [
+        (len(begun), False), (len(two), True), (len(cut), False)
+    ]  # fmt: skip
+    assert pieces[0].begin == 0 and pieces[-1].end == size
+    padded = bytes(70_000)
+    assert pieces_of(file(suffix, one + padded + two + padded)) == [
+        Piece(0, len(one) + len(padded) + len(two), is_whole=True)
+    ]
+    assert pieces_of(file(suffix, b"")) == []
+    assert pieces_of(file(suffix, b"<html>")) == [Piece(0, 6, is_whole=False)]
+
+
+def test_what_looks_like_streams_and_holds_none_costs_little(file, monkeypatch):
+    monkeypatch.setattr(compression, "MAX_TRIALS", 50)
+    path = file(".gz", b"\x1f\x8b\x08\0" * 10_000 + packed(".gz", DATA))
+    asked = []
+    monkeypatch.setattr(compression, "end_of_stream", lambda *place: asked.append(place))
+    assert pieces_of(path) == [Piece(0, path.stat().st_size, is_whole=False)]
+    assert len(asked) == 50

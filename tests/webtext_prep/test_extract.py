@@ -94,6 +94,7 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
     archive.response("http://a.org/text", "Plain <text>, as it is.", Content_Type="text/plain")
     archive.response("http://a.org/empty", "<html></html>")
     archive.response("http://a.org/pdf", b"%PDF-1.4", Content_Type="text/html")
+    archive.response("http://a.org/bytes", b"\0\xff" * 5000, Content_Type="text/html")
     archive.response("http://a.org/big", page("x" * 50_000))
     archive.response("http://a.org/cut", more={"WARC-Truncated": "length"})
     same = StatusAndHeaders("200 OK", [("Content-Type", "text/html")], protocol="HTTP/1.1")
@@ -113,6 +114,7 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
         ("text", "ok", 200),
         ("empty", "empty", 200),
         ("pdf", "not_html", 200),
+        ("bytes", "not_html", 200),
         ("big", "too_large", 200),
         ("cut", "truncated", 200),
         ("again", "revisit", None),
@@ -121,7 +123,7 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
         ("text-of", "ok", None),
     ]
     assert {row["fetched_at"] for row in rows} == {DATE}
-    assert summary.tally.read == summary.tally.kept + summary.tally.dropped.total() == 14
+    assert summary.tally.read == summary.tally.kept + summary.tally.dropped.total() == 15
     texts = {document.url.removeprefix("http://a.org/"): document.text for document in documents_of(tmp_path / "out")}
     assert "The text of http://a.org/page is here." in texts["page"]
     assert texts["text"] == "Plain <text>, as it is."

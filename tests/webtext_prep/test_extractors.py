@@ -1,6 +1,12 @@
 """Extractors: the right characters, the main text, the same from page to page, and nothing that JSON cannot hold."""
 
+import codecs
+import random
 import re
+import struct
+import sys
+import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,6 +23,7 @@ from webtext_prep.extraction.extractors import (
     scrub,
     title_of,
 )
+from webtext_prep.extraction.workers import PageHead, extract_page
 
 SENTENCE = "The café on the corner was where Zoë and Viktor met, and it is not known to us why they had left Malmö. "
 PAGE = (
@@ -245,3 +252,40 @@ def test_a_page_in_utf_16_that_is_also_valid_utf_8_is_read_as_it_says():
 def test_windows_1252_is_read_as_its_codec_reads_it(html):
     html = b"\xe9<p>" + html + bytes(range(256))
     assert decode(html, "windows-1252") == html.decode("cp1252", "replace")
+
+
+SHORT = "<html><body><p>Some words of a page, and a few more of them.</p></body></html>"
+NOISE = random.Random(0).randbytes(10_000)
+
+
+@pytest.mark.parametrize("is_html", [True, False])
+@pytest.mark.parametrize(
+    ("body", "is_text"),
+    [
+        (b"\0\xff" * 5000, False),
+        (b"\xff\0" * 5000, False),
+        (NOISE, False),
+        (SHORT.encode() + NOISE, False),
+        (codecs.BOM_UTF8 + NOISE, False),
+        (zlib.compress(SHORT.encode() * 50 + NOISE), False),
+        (struct.pack("<5000h", *range(-2500, 2500)), False),
+        (Path(sys.executable).read_bytes()[:50_000], False),
+        (bytes(range(32)) * 99, False),
+        (SHORT.encode("utf-16"), True),
+        (SHORT.encode("utf-16-le"), True),
+        (SHORT.encode("utf-16-be"), True),
+        (SHORT.encode() + bytes(5000), True),
+        (SHORT.encode("utf-16-le") + b"\0", True),
+        (SHORT.replace(" ", "\0 ").encode(), True),
+        (SHORT.replace("words", "caf\xe9 \x1a").encode("cp1252"), True),
+        (SHORT.replace("words", "お探しのページ").encode("shift_jis"), True),
+        (SHORT.replace("words", "お探しのページ").encode("iso2022_jp"), True),
+        (SHORT.replace("words", "页面未找到").encode("gb18030"), True),
+        (SHORT.replace("o", "o\bo").encode(), True),
+        (SHORT.replace("words", "w\x01rds\x02").encode(), True),
+    ],
+)
+def test_bytes_that_are_no_text_are_no_page_whatever_they_are_sent_as(body, is_html, is_text):
+    """Ten kilobytes of 00 FF sent as text/html were a document."""
+    parsed = extract_page("resiliparse", PageHead("http://a.org/", is_html=is_html), body)
+    assert parsed.outcome == ("ok" if is_text else "not_html")

@@ -18,6 +18,7 @@ from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
 from webtext_prep.running.job import Job
 from webtext_prep.running.output import Output
+from webtext_prep.stages.merge import Merge
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -419,6 +420,194 @@ def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, m
         for folder in ("whole", "parts")
     ]
     assert dropped[0] == dropped[1]
+
+
+# Damaged files
+
+
+def streams(name: str, size: int = 10, count: int = 30) -> list[bytes]:
+    """JSON lines compressed as the name says, so many in each stream, with checksums."""
+    lines = [line(f"http://a.org/{n}", f"text {n} " + uuid.uuid5(uuid.NAMESPACE_URL, str(n)).hex) for n in range(count)]
+    data = ["".join(f"{row}\n" for row in lines[at : at + size]).encode() for at in range(0, count, size)]
+    if name.endswith("gz"):
+        return [gzip.compress(some, mtime=0) for some in data]
+    return [zstandard.ZstdCompressor(write_checksum=True).compress(some) for some in data]
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+def urls(folder: Path) -> set[str]:
+    return {document.url for document in documents(folder)}
+
+
+def numbers(*ranges: range) -> set[str]:
+    return {f"http://a.org/{n}" for some in ranges for n in some}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl.gz", "a.ndjson.gz", "a.json.gz"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_flipped_bit_costs_the_records_of_its_stream(tmp_path, capsys, monkeypatch, name, is_large):
+    """It cost the whole file, and the run."""
+    first, second, third = streams(name)
+    (tmp_path / "in").mkdir()
+    data = flipped(first + second + third, len(first) + len(second) // 2)
+    (tmp_path / "in" / name).write_bytes(data)
+    (tmp_path / "in" / "b.jsonl").write_text(line("http://b.org/", "b"))
+    if is_large:
+        small_parts(monkeypatch)
+    summary = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "out", "--keep-dropped")
+    assert urls(tmp_path / "out") == numbers(range(10), range(20, 30)) | {"http://b.org/"}
+    assert (summary["in"], summary["out"], summary["dropped"]) == (22, 21, {"damaged": 1})
+    assert summary["notes"]["damaged_bytes"] == len(second)
+    place = f"bytes {len(first):,} to {len(first) + len(second):,}"
+    assert problems_of(summary) == [
+        f"{name}, {place}: damaged, and the records there are lost, all others kept; fetch it again, and run the "
+        "command again."
+    ]
+    (row,) = documents(tmp_path / "out" / "dropped")
+    assert row.metadata["reason"] == "damaged" and "lost" in row.metadata["problem"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.jsonl.gz"])
+def test_no_record_is_made_of_two_where_streams_cut_lines(tmp_path, capsys, name):
+    """As in BGZF, whose members are of some size whatever they hold."""
+    text = "".join(line(f"http://a.org/{n}", f'{{"text": "inner {n}"}}') + "\n" for n in range(60)).encode()
+    pack = gzip.compress if name.endswith("gz") else zstandard.compress
+    size = 97
+    packed = [pack(text[at : at + size]) for at in range(0, len(text), size)]
+    begins = [sum(map(len, packed[:at])) for at in range(len(packed))]
+    lines = text.splitlines()
+    ends = [sum(len(row) + 1 for row in lines[: at + 1]) for at in range(len(lines))]
+    for lost in range(0, len(packed), 3):
+        folder = tmp_path / str(lost)
+        folder.mkdir()
+        (folder / name).write_bytes(flipped(b"".join(packed), begins[lost] + 1))
+        run(capsys, "--input", folder, "--output", folder / "out")
+        begin, end = lost * size, (lost + 1) * size
+        # A record is whole without the newline after it, too.
+        whole = {n for n, stop in enumerate(ends) if stop - 1 <= begin or stop - len(lines[n]) - 1 >= end}
+        assert urls(folder / "out") == {f"http://a.org/{n}" for n in whole}
+
+
+def test_a_damaged_file_gives_the_same_shards_whoever_reads_it(tmp_path, webtext, contents):
+    first, second, third = streams("a.jsonl.gz")
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.jsonl.gz").write_bytes(flipped(first + second * number + third, 40))
+    settings = ("--input", tmp_path / "in", "--shards", 3, "--allow-unreadable", "--keep-dropped")
+    for workers in (1, 2):
+        assert webtext("merge", *settings, "--output", tmp_path / f"{workers}", "--workers", workers).code == 0
+    one, two = ({name: data for name, data in contents(tmp_path / f"{n}").items() if "part" in name} for n in (1, 2))
+    assert one == two and len(one) > 3
+
+
+def test_what_a_damaged_file_gave_is_found_again(tmp_path, capsys):
+    """`why` and `report` read the input once more: row for row what merge read."""
+    first, second, third = streams("a.jsonl.gz")
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(first + flipped(second, len(second) - 3) + third + third)
+    summary = run(capsys, "--input", path, "--output", tmp_path / "out")
+    judged = list(Merge().judged_again([path]))
+    reasons = [document and document.metadata["reason"] for document in judged]
+    assert reasons == [None] * 10 + ["damaged"] + [None] * 10 + ["duplicate_url"] * 10
+    assert len(judged) == summary["in"]
+    assert list(Merge().judged_again([path], 5)) == [None] * 5
+    assert len(list(Merge().judged_again([path], 100))) == 10  # it stops where the damage is met
+
+
+def test_what_is_damaged_must_not_be_much_of_the_input(tmp_path, webtext):
+    first, *others = streams("a.jsonl.zst", size=1)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl.zst").write_bytes(flipped(first, 20))
+    (tmp_path / "in" / "b.jsonl.zst").write_bytes(b"".join(others))
+    # Read in the same task, as it is.
+    (tmp_path / "in" / "c.jsonl.gz").write_bytes(gzip.compress(line("http://c.org/", "c").encode("utf-16")))
+    done = webtext("merge", "--input", tmp_path / "in", "--output", tmp_path / "out", "--json")
+    assert done.code == 0 and done.json["dropped"] == {"damaged": 1} and done.json["out"] == 30
+    done = webtext("merge", "--input", tmp_path / "in" / "a.jsonl.zst", "--output", tmp_path / "out2")
+    assert done.code == 2
+    assert f"{len(first)} of {len(first)} bytes could not be read: " in done.err and "--allow-unreadable" in done.err
+    assert not list((tmp_path / "out2").glob("part-*"))
+
+
+def test_a_damaged_file_of_a_stage_is_refused(tmp_path, webtext):
+    """What webtext wrote can be made again: it is never taken in part."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(b"".join(map(gzip.decompress, streams("a.gz"))))
+    for kind in ("jsonl.zst", "parquet"):
+        assert webtext("merge", "--input", tmp_path / "in", "--output", tmp_path / kind, "--format", kind).code == 0
+        (shard,) = shards_in(tmp_path / kind)
+        shard.write_bytes(flipped(shard.read_bytes(), 200))
+        for given in (tmp_path / kind, shard):
+            done = webtext("merge", "--input", given, "--output", tmp_path / "out", "--allow-unreadable")
+            assert done.code == 2 and f"{shard} is not a valid" in done.err
+        done = webtext("clean", "--input", shard, "--output", tmp_path / "cleaned")
+        assert done.code == 2
+        assert ("of a file of your own `webtext merge` keeps what is whole" in done.err) == (kind != "parquet")
+    # Parquet of ours is known without its folder.
+    sealed = tmp_path / "a.parquet"
+    sealed.write_bytes(shard.read_bytes())
+    (tmp_path / "b.jsonl.gz").write_bytes(flipped(streams("a.gz")[0], 30))
+    done = webtext(
+        "merge", "--input", sealed, tmp_path / "b.jsonl.gz", "--output", tmp_path / "out", "--allow-unreadable"
+    )
+    assert done.code == 2 and f"{sealed} is not a valid Parquet file" in done.err
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_flipped_bit_in_parquet_costs_the_rows_of_its_group(tmp_path, capsys, monkeypatch, is_large):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"url": f"http://a.org/{n}", "text": f"text {n} {uuid.uuid5(uuid.NAMESPACE_URL, str(n))}"} for n in range(90)
+    ]
+    path = tmp_path / "in" / "a.parquet"
+    path.parent.mkdir()
+    options = {"row_group_size": 30, "write_page_checksum": True, "use_dictionary": False}
+    pq.write_table(pa.Table.from_pylist(rows), path, **options)
+    group = pq.read_metadata(path).row_group(1)
+    data = path.read_bytes()
+    begins = [group.column(at).data_page_offset for at in (0, 1)]
+    if is_large:
+        small_parts(monkeypatch)
+    for at in (begins[0] + 100, begins[1] + 200, begins[1] + 1):
+        path.write_bytes(flipped(data, at))
+        summary = run(capsys, "--input", path.parent, "--output", tmp_path / f"{at}", "--shards", 1)
+        assert urls(tmp_path / f"{at}") == numbers(range(30), range(60, 90))
+        assert summary["out"] == 60 and set(summary["dropped"]) == {"damaged"}
+        assert problems_of(summary)[0].startswith("a.parquet, rows 31 to ")
+        for document in documents(tmp_path / f"{at}"):
+            assert document.text.startswith(f"text {document.url.removeprefix('http://a.org/')} ")
+    assert summary["problems"][0].count("rows") == 1 or is_large
+    # The footer: nothing can be read.
+    path.write_bytes(data[:-10] + bytes(10))
+    (path.parent / "b.jsonl").write_text(line("http://b.org/", "b"))
+    summary = run(capsys, "--input", path.parent, "--output", tmp_path / "footer")
+    assert (summary["out"], summary["dropped"]) == (1, {"damaged": 1})
+    assert "a.parquet: it is not a valid Parquet file (" in summary["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt.gz", b"A text of some words. " * 9),
+        ("a.csv.gz", b"url,text\nhttp://a.org/1,a\nhttp://a.org/2,b\n"),
+        ("a.json.gz", json.dumps([{"url": f"http://a.org/{n}", "text": "t"} for n in range(9)], indent=0).encode()),
+    ],
+)
+def test_another_damaged_file_is_lost_as_a_whole_and_alone(tmp_path, capsys, name, content):
+    (tmp_path / "in").mkdir()
+    half = len(content) // 2
+    first, second = gzip.compress(content[:half]), gzip.compress(content[half:])
+    (tmp_path / "in" / name).write_bytes(first + flipped(second, 20))
+    (tmp_path / "in" / "b.jsonl").write_text(line("http://b.org/", "b"))
+    summary = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert (summary["in"], summary["out"], summary["dropped"]) == (2, 1, {"damaged": 1})
+    (problem,) = problems_of(summary)
+    assert problem.startswith(f"{name}: it is ") and "nothing of it is taken" in problem
 
 
 def test_files_between_the_phases_are_one_a_task(tmp_path, webtext, monkeypatch):

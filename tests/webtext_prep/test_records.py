@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from webtext_prep.documents.document import Document, decode_document, encode_do
 from webtext_prep.documents.folders import raw_files
 from webtext_prep.documents.folders.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
 from webtext_prep.documents.formats import arrow_tables, compression
+from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.errors import InputError
 from webtext_prep.storage import location
@@ -189,6 +191,54 @@ def test_columns_of_one_name_are_told_apart(file):
     assert read(file("a.csv", "text,n,n,\na,1,2,3\n")) == [
         ("file:a.csv:2", "a", {"n": "1", "n_3": "2", "column_4": "3"})
     ]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "metadata"),
+    [
+        ("text_4,url,text,text", "a,u,b,c", {"text_4": "a", "text_4_": "c"}),
+        ("column_2,,url,text", "a,c,u,b", {"column_2": "a", "column_2_": "c"}),
+        ("url,text,url_4,url", "u,b,a,c", {"url_4": "a", "url_4_": "c"}),
+        ("url,text,n,n,n_4_,n_4", "u,b,1,2,3,4", {"n": "1", "n_4__": "2", "n_4_": "3", "n_4": "4"}),
+    ],
+)
+def test_a_made_up_name_of_a_column_is_no_real_one(file, header, row, metadata):
+    """The column that was called so was lost without a word."""
+    assert read(file("a.csv", f"{header}\n{row}\n")) == [("u", "b", metadata)]
+
+
+@given(st.lists(st.text("ab_23 ", max_size=4), max_size=12))
+def test_names_of_columns_are_distinct_whatever_the_header(header):
+    names = column_names(header)
+    assert len(set(names)) == len(names) == len(header)
+    for number, (cell, name) in enumerate(zip(header, names, strict=True), 1):
+        is_first = cell.strip() and cell.strip() not in [other.strip() for other in header[: number - 1]]
+        made = f"{cell.strip() or 'column'}_{number}"
+        assert name == cell.strip() if is_first else name.rstrip("_") == made.rstrip("_")
+        assert is_first or name not in [other.strip() for other in header]
+
+
+def test_a_table_of_very_many_columns_is_read(file):
+    """Naming columns took the square of their number: 1,000,000 of them hung merge."""
+    started = time.process_time()
+    names = "".join(f",n{number}" for number in range(60_000))
+    path = file("a.csv", f"text,url{names}\na,u{',1' * 60_000}\n")
+    ((_, _, metadata),) = read(path)
+    assert len(metadata) == 60_000
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_columns_of_one_name_in_a_table_of_arrow_are_told_apart(tmp_path, suffix):
+    """Only the last one was read."""
+    table = pa.table([pa.array([name]) for name in ("a", "b", "u", "c")], names=["text", "text", "url", "text_2"])
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    assert read(path) == [("u", "a", {"text_2_": "b", "text_2": "c"})]
 
 
 def test_a_bad_row_is_named_and_the_rows_after_it_are_read(file):
@@ -407,6 +457,61 @@ def test_a_url_of_half_characters_is_no_url(file):
     """A URL that is nothing but lone surrogates became an empty one, and the merge stopped at its own piece."""
     path = file("a.json", '[{"url": "\\ud800", "text": "a"}, {"url": "http://b/\\ud800", "text": "b"}]')
     assert read(path) == [("file:a.json:1", "a", {}), ("http://b/", "b", {})]
+
+
+def a_list(how: str, count: int = 6) -> bytes:
+    """A list of records with others inside them, and with signs in their texts by which a list goes on."""
+    values = [
+        {
+            "url": f"u{n}",
+            "text": f'{n} "a", {{"b": 1}}, {{"c"}}\n\u00fc',
+            "in": [{"text": "inner"}, {"text": "x", "n": n}],
+        }
+        for n in range(count)
+    ]
+    if how == "lines":
+        return ("[\n" + ",\n".join(map(json.dumps, values)) + "\n]").encode()
+    return json.dumps(values, indent=1 if how == "indented" else None, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("how", ["compact", "indented", "lines"])
+def test_a_flipped_bit_in_a_list_costs_two_records_at_most(file, how):
+    """It cost all of a list on one line, named once."""
+    data = a_list(how)
+    for at in range(0, len(data), 2):
+        changed = data[:at] + bytes([data[at] ^ (1 << at % 7)]) + data[at + 1 :]
+        found = read(file("a.json", changed))
+        bad = [entry for entry in found if len(entry) == 2]
+        assert 4 <= len(found) - len(bad) <= 6
+        assert len(found) - len(bad) == 6 or len(bad) == 1
+        assert not [entry for entry in found if len(entry) == 3 and entry[1] in ("inner", "x")]
+
+
+def test_what_is_lost_of_a_list_is_named(file):
+    rows = [json.dumps({"text": str(number)}) for number in range(5)]
+    good = [(f"file:a.json:{number + 1}", str(number), {}) for number in range(5)]
+
+    def entries(rows, end="]"):
+        return read(file("a.json", "[" + ", ".join(rows) + end))
+
+    assert entries([rows[0], '{"text": 1x}', *rows[2:]]) == [
+        good[0], ("entry 2", "not valid JSON (14 characters are lost from character 16 on)"), *good[2:]
+    ]  # fmt: skip
+    assert entries(rows, "") == [*good, ("entry 6", "not valid JSON (a list without an end: it may be cut off)")]
+    lost = "not valid JSON (14 characters are lost from character 76 on)"
+    assert entries([*rows, '{"text": "cut']) == [*good, ("entry 6", lost)]
+    assert entries(rows, "}") == good
+    invalid = b'[{"text": "a\xff"}, {"text": "b"}]'
+    assert read(file("b.json", invalid)) == [
+        ("entry 1", "not valid UTF-8 (in an entry of 14 characters)"), ("file:b.json:2", "b", {})
+    ]  # fmt: skip
+
+
+def test_a_list_that_is_damaged_everywhere_costs_little(file):
+    started = time.process_time()
+    for piece in ('},{"', '{"a": }, ', '{"text": "x}, {', '}, {"a": [{"b": 1}]', '},{"a":"'):
+        assert len(read(file("a.json", "[" + piece * 5_000 + "]"))) <= 5_001
+    assert time.process_time() - started < 10
 
 
 def test_records_joined_in_a_line_are_several_and_a_bad_rest_is_named(file):

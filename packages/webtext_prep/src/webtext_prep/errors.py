@@ -17,6 +17,10 @@ class InputError(WebtextError, UsageError):
     """What the user gave, a path, a file or a setting, has to change first (exit code 2)."""
 
 
+class DamagedFileError(InputError):
+    """A file is cut off, or is not what was written: some of it may be whole."""
+
+
 class StorageError(WebtextError, OSError):
     """A storage system refused or failed: no bucket of that name, credentials that are missing or have expired.
 

@@ -48,6 +48,8 @@ TITLE_CHARACTERS = 300
 """A longer title is cut."""
 _SHORT = 20_000
 """Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
+MOST_REPLACED = 0.005
+"""The share of wrong bytes in a text that is UTF-8 all the same."""
 _ELEVEN = np.uint8(11)
 _least = np.minimum.reduce  # what `min` calls in the end
 
@@ -62,6 +64,28 @@ _NOT_TEXT = frozenset(
     {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "utf-7", "undefined", "mbcs", "oem", "replacement"}
 )
 """Codecs of Python that are not encodings of pages, or that run code points through a little language of their own."""
+_CONTROLS = bytes({*range(1, 0x20)} - set(b"\b\t\n\v\f\r\x1a\x1b"))
+"""But for white space, and for what old programs wrote to overstrike, to end a file, and to switch character sets."""
+MOST_CONTROLS = 0.05
+"""The share of such bytes in a text, or of NULs in one that is not UTF-8 without them; compressed data has 0.09."""
+
+
+def is_text(html: bytes, charset: str | None) -> bool:
+    """Whether the bytes of a page are text in some encoding: pictures, programs and archives are sent as HTML, too.
+
+    Texts with NULs are UTF-16 (in ASCII, if they don't say so), or filled up with them.
+    """
+    if _with_newlines(html) is not None or html.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return True
+    if (_stated_charset(html, charset) or "").startswith(("utf-16", "utf-32")):
+        return True
+    rest = html.replace(b"\0", b"")
+    if len(rest) - len(rest.translate(None, _CONTROLS)) > MOST_CONTROLS * len(rest):
+        return False
+    if len(html.rstrip(b"\0")) - len(rest) <= MOST_CONTROLS * len(html):
+        return True
+    text = rest.decode("utf-8", "replace")
+    return text.count("\ufffd") <= MOST_REPLACED * len(text)
 
 
 def scrub(text: str) -> str:
@@ -168,7 +192,7 @@ def decode(html: bytes, charset: str | None = None) -> str:
     if stated == "utf-8":
         # A few wrong bytes in a page that says UTF-8 are damage; many mean that it says so wrongly.
         text = html.decode("utf-8", "replace")
-        if text.count("\ufffd") * 200 < len(text):
+        if text.count("\ufffd") < MOST_REPLACED * len(text):
             return text
     from resiliparse.parse.encoding import detect_encoding
 

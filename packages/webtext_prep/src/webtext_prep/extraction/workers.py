@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, is_text, nests_too_deep, plain_text, warm_up
 from webtext_prep.extraction.outcomes import PageOutcome
 
 MAX_TEXT_FACTOR = 4
@@ -61,8 +61,8 @@ class PageHead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Parsed(msgspec.Struct, array_like=True, frozen=True):
-    """What became of one page: `ok`, `empty`, `other_kind`, `too_deep`, `extract_timeout`, `extract_memory`,
-    `extract_crash`, or `extract_error`, with the extractor's exception as `detail`."""
+    """What became of one page: `ok`, `not_html`, `empty`, `other_kind`, `too_deep`, `extract_timeout`,
+    `extract_memory`, `extract_crash`, or `extract_error`, with the extractor's exception as `detail`."""
 
     outcome: str
     text: str = ""
@@ -119,6 +119,8 @@ def extract_page(name: str, head: PageHead, body: bytes, kinds: tuple[str, ...] 
 
     Raises MemoryError, after which the process should not be trusted.
     """
+    if not is_text(body, head.charset):
+        return Parsed(PageOutcome.NOT_HTML)
     extract = EXTRACTORS[name] if head.is_html else plain_text
     try:
         found: Extracted = extract(body, head.url, head.charset)

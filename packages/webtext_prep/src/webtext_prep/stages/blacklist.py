@@ -139,7 +139,7 @@ class Blacklist(Stage):
 
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     libraries = ("tldextract",)
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"

@@ -10,6 +10,10 @@ groups of Parquet; compressed JSON lines are first cut into runs. Memory is the 
 A file that `webtext` itself wrote, a folder of text files with sidecar metadata, and somebody else's JSON lines all
 come out alike. What can't be read is counted and named with file and line, and the rest is read; but where that is a
 tenth of all records, the keys or the files are wrong, and nothing is written.
+
+A task that meets a damaged file begins again, and then takes of each file only what is whole: compressed streams of
+JSON lines, row groups of Parquet, or else files. That costs whole files nothing. What a stage wrote is not read around
+its damage: it can be made again.
 """
 
 from __future__ import annotations
@@ -41,10 +45,11 @@ from webtext_prep.documents.folders.raw_files import (
 )
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
-from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
-from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.folders.stage_record import files_by_record
+from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, compression_of
+from webtext_prep.documents.records.base import Damaged, Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
-from webtext_prep.errors import InputError
+from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.preflight import Needs
@@ -71,6 +76,9 @@ BYTES_PER_STREAM = 256 << 20
 BYTES_PER_URL = 120
 """Memory of one entry in the set of URLs that a shard has had."""
 
+DAMAGED_BYTES = "damaged_bytes"
+"""The note that counts the bytes of files that are damaged."""
+FETCH_AGAIN = "fetch it again, and run the command again"
 HTML_ADVICE = "looks like HTML, and is taken as it is; for the text of pages name them .html, for `webtext extract`"
 
 
@@ -84,11 +92,12 @@ class Merge(HoldsOut):
     read as they are, also as saved by save_to_disk. A text without a URL is called by its file, such as
     file:folder/name.jsonl:3, as seen from the folder that all the files lie in; a number 5 under --url-key id is id:5.
     With --hold-out some pages go to OUTPUT_held_out instead, before any filter.
-    Drops: unreadable (with file and line), empty, duplicate_url, held_out (with --only-held-out: not_held_out)."""
+    Drops: unreadable (with file and line), damaged (with file and byte), empty, duplicate_url, held_out (with
+    --only-held-out: not_held_out)."""
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
     input_kinds: ClassVar[str] = kinds_of_raw_files()
 
@@ -157,16 +166,26 @@ class Merge(HoldsOut):
             raise InputError(f"{place} has the wrong suffix: here {self.input_kinds} are read.")
         return reader
 
-    def read(self, file: SourceFile, tally: Tally, problems: Problems, shown: object) -> Iterator[Document]:
-        """The documents of one file, which messages call `shown`; what can't be read is counted and named."""
-        reader = self._reader(file.location)
-        for record in reader.read(file, Keys(self.text_key, self.url_key)):
+    def read(
+        self, file: SourceFile, tally: Tally, problems: Problems, shown: object, *, around_damage: bool = False
+    ) -> Iterator[Document]:
+        """The documents of one file, which messages call `shown`; what can't be read is counted and named.
+
+        Raises DamagedFileError for a damaged file, after documents that may be wrong, unless it is `around_damage`.
+        """
+        reader, keys = self._reader(file.location), Keys(self.text_key, self.url_key)
+        for record in reader.read_around_damage(file, keys) if around_damage else reader.read(file, keys):
             tally.read += 1
             document = _within_limits(record)
             if isinstance(document, Unreadable):
-                tally.drop(Document(record.url), "unreadable", problem=hide_credentials(str(document)))
                 place = f"{shown}, {record.place}" if record.place else str(shown)
-                problems.add(document.reason, str(document), [place])
+                reason, sentence, outcome = document.reason, str(document), "unreadable"
+                if isinstance(document, Damaged):
+                    reason, sentence, outcome = f"{shown}", f"{sentence}; {FETCH_AGAIN}", "damaged"
+                    place = record.place if reason in problems.found else place
+                    tally.notes[DAMAGED_BYTES] += document.size
+                tally.drop(Document(record.url), outcome, problem=hide_credentials(str(document)))
+                problems.add(reason, sentence, [place])
                 continue
             if record.text_key not in ("", self.text_key[0]):
                 tally.notes[f"text from {record.text_key}"] += 1
@@ -190,10 +209,14 @@ class Merge(HoldsOut):
         files = [path for path in files if path not in set(sidecars.values())]
         for path, name in zip(files, file_names(files), strict=True):
             source = SourceFile(path, name, sidecars.get(path))
-            for document in itertools.islice(self.read(source, tally, Problems(), path), most):
-                yield from tally.taken()
-                is_new = seen.add(page_keys(document, url_key(document.url)))
-                yield None if is_new else with_reason(document, "duplicate_url")
+            # Only all of a file shows whether its beginning is damaged.
+            may_be_damaged = compression_of(path) or not self._reader(path).may_be_compressed
+            documents = self.read(source, tally, Problems(), path, around_damage=bool(may_be_damaged) and most is None)
+            with contextlib.suppress(*([] if most is None else [DamagedFileError])):
+                for document in itertools.islice(documents, most):
+                    yield from tally.taken()
+                    is_new = seen.add(page_keys(document, url_key(document.url)))
+                    yield None if is_new else with_reason(document, "duplicate_url")
             yield from tally.taken()
 
     def is_judged_again(self, reason: str) -> bool:
@@ -204,7 +227,10 @@ class Merge(HoldsOut):
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""
         place, size = task.inputs[0], task.options["run_bytes"]
         reader = self._reader(place)
-        return cut_into_runs(task, context, lambda chunks, head: reader.blocks(place, chunks, size, head))
+        try:
+            return cut_into_runs(task, context, lambda chunks, head: reader.blocks(place, chunks, size, head))
+        except DamagedFileError:
+            return []  # it is read as a whole, around the damage
 
     def count(self, task: Task, context: Context) -> int:
         """Task: how many records a part of a file has, by which the records after it are numbered."""
@@ -215,6 +241,12 @@ class Merge(HoldsOut):
 
         Returns the tally of what was read, and what was unreadable.
         """
+        try:
+            return self._distribute(task, context, around_damage=False)
+        except DamagedFileError:
+            return self._distribute(task, context, around_damage=True)
+
+    def _distribute(self, task: Task, context: Context, *, around_damage: bool) -> dict[str, Any]:
         tally, problems, count = Tally(), Problems(), 0
         shards = task.options["shards"]
         named = task.options["files"]
@@ -224,10 +256,11 @@ class Merge(HoldsOut):
             writer = stack.enter_context(write_partitions(task.outputs[0], shards))
             if len(task.outputs) > 1:
                 tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-            for place, (name, has_sidecar) in zip(task.inputs, named, strict=False):
+            for place, (name, has_sidecar, is_ours) in zip(task.inputs, named, strict=False):
                 file = SourceFile(place, name, next(sidecars) if has_sidecar else None, part)
                 shown = task.hints.get("shown", place)
-                for document in self.read(file, tally, problems, shown):
+                around = around_damage and not is_ours
+                for document in self.read(file, tally, problems, shown, around_damage=around):
                     key = url_key(document.url)
                     try:
                         line = encode_document(document)
@@ -265,6 +298,9 @@ class Merge(HoldsOut):
         tasks, shards = self._reading_tasks(job)
         results = job.map("read", self.distribute, tasks, total=job.expected_documents())
         read = checked_total(results, "records", is_allowed=self.allow_unreadable)
+        if damaged := read.notes[DAMAGED_BYTES]:
+            problems = Problems.total(results)
+            problems.check(damaged, sum(storage.sizes(job.inputs)), "bytes", is_allowed=self.allow_unreadable)
         pieces = tuple(task.outputs[0] for task in tasks)
         merging = [
             Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
@@ -281,6 +317,7 @@ class Merge(HoldsOut):
         beside = set(sidecars.values())
         files = [path for path in job.inputs if path not in beside]
         names = dict(zip(files, file_names(files), strict=True))
+        own = set(files).difference(files_by_record(files)[1])
         sizes = storage.sizes(files)
         shards = self.shards or shards_for(sum(sizes), BYTES_PER_SHARD)
         parts = self._parts(job, dict(zip(files, sizes, strict=True)))
@@ -296,10 +333,11 @@ class Merge(HoldsOut):
         for group in file_groups(files, sizes, alone=parts):
             if group[0] in parts:
                 for path, part in parts[group[0]]:
-                    add([path], [[names[group[0]], False]], part, shown=str(group[0]))
+                    is_ours = path in own or path != group[0]
+                    add([path], [[names[group[0]], False, is_ours]], part, shown=str(group[0]))
             else:
                 theirs = [sidecars[path] for path in group if path in sidecars]
-                add([*group, *theirs], [[names[path], path in sidecars] for path in group], None)
+                add([*group, *theirs], [[names[path], path in sidecars, path in own] for path in group], None)
         return tasks, shards
 
     def _parts(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, Part]]]:
@@ -311,7 +349,9 @@ class Merge(HoldsOut):
             reader = reader_of(path)
             if reader is None or its_size <= size:
                 continue
-            its_parts = reader.parts(path, size)
+            its_parts: list[Part] = []
+            with contextlib.suppress(DamagedFileError):  # it is read as a whole
+                its_parts = reader.parts(path, size)
             if len(its_parts) > 1:
                 found[path] = its_parts
             elif reader.has_blocks and its_size > BYTES_PER_STREAM:

@@ -18,7 +18,7 @@ from webtext_prep import storage
 from webtext_prep.documents import formats
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
-from webtext_prep.errors import InputError
+from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.storage.stores.base import Location
 
 DEFAULT_FORMAT = "jsonl.zst"
@@ -67,7 +67,8 @@ def shards_in(folder: Location | str) -> list[Location]:
 
 def read_documents(shard: Location) -> Iterator[Document]:
     """The documents of one shard, in order. Raises InputError naming the file and the place that holds none."""
-    yield from _format_of(shard).read(shard)
+    with _damage_advised():
+        yield from _format_of(shard).read(shard)
 
 
 def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
@@ -75,7 +76,17 @@ def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -
 
     Raises InputError as `read_documents` does; others than the chosen ones may not be looked at.
     """
-    yield from _format_of(shard).read_chosen(shard, is_chosen)
+    with _damage_advised():
+        yield from _format_of(shard).read_chosen(shard, is_chosen)
+
+
+@contextlib.contextmanager
+def _damage_advised() -> Iterator[None]:
+    try:
+        yield
+    except DamagedFileError as error:
+        advice = "of a file of your own `webtext merge` keeps what is whole"
+        raise DamagedFileError(f"{str(error).rstrip('.')}; {advice}.") from error
 
 
 def _format_of(shard: Location) -> Format:

@@ -14,6 +14,7 @@ from typing import Any
 from webtext_prep.documents.document import Document, decode_url_row, encode_document
 from webtext_prep.documents.folders.shards import format_of
 from webtext_prep.documents.formats.arrow_tables import row_groups
+from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_lines, read_utf8
@@ -154,8 +155,9 @@ def _table_of(location: Location) -> tuple[str, tuple[str, ...], bool] | None:
     first_line = next(lines, b"").decode("utf-8", "surrogateescape")
     delimiter = next((sign for sign in delimiters if sign in first_line), delimiters[0])
     header = next(read_rows(location, (delimiter,)), None)
-    names = [name.strip().lower() for name in header.cells] if header and isinstance(header.cells, list) else []
-    if _COLUMN in names:
+    cells = [cell.strip().lower() for cell in header.cells] if header and isinstance(header.cells, list) else []
+    if _COLUMN in cells:
+        names = (name if cell else "" for name, cell in zip(column_names(cells), cells, strict=True))
         return delimiter, tuple(names), True
     if _suffix(location) == ".tsv" and header is not None:
         return delimiter, (_COLUMN,), False

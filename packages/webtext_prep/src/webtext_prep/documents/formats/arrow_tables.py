@@ -11,6 +11,7 @@ once. But no value is larger than its column's pages, nor one that is repeated l
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 from collections.abc import Iterator
@@ -21,8 +22,9 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep import storage
+from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, check_ratio
-from webtext_prep.errors import InputError
+from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ _NUMBER_BYTES = 16
 
 
 @contextlib.contextmanager
-def arrow_errors(location: Location, kind: str) -> Iterator[None]:
-    """Raise InputError for what Arrow says in the block against a file that should be of that `kind`."""
+def arrow_errors(location: Location, kind: str, named: type[InputError] = DamagedFileError) -> Iterator[None]:
+    """Raise an error `named` so for what Arrow says in the block against a file that should be of that `kind`."""
     import pyarrow as pa
 
     try:
@@ -49,11 +51,14 @@ def arrow_errors(location: Location, kind: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = str(error).split("\n")[0].rstrip(".")
-        raise InputError(f"{location} is not a valid {kind} file ({reason}): write it again.") from error
+        raise named(f"{location} is not a valid {kind} file ({reason}): write it again.") from error
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | ValueError]:
     """The rows of a batch, column name to value, or what is wrong with one (text that is not valid UTF-8)."""
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        batch = batch.rename_columns(column_names(names))
     sizes = sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
     ends = np.cumsum(sizes)
     begin = 0
@@ -202,7 +207,8 @@ def new_parquet(stream: BinaryIO, schema: pa.Schema, **options: Any) -> Iterator
 def open_parquet(location: Location) -> Iterator[tuple[pq.ParquetFile, BinaryIO]]:
     """An open Parquet file, and its stream. Pages that have a checksum are verified when they are read.
 
-    Raises InputError, also for what the block finds, if it can't be read as one, or is damaged.
+    Raises, also for what the block finds, DamagedFileError if it can't be read as one, or is damaged; InputError if it
+    is one of ours, by the checksum of its footer: nothing of such a file is to be taken.
     """
     import pyarrow.parquet as pq
 
@@ -216,7 +222,8 @@ def open_parquet(location: Location) -> Iterator[tuple[pq.ParquetFile, BinaryIO]
             found = stream.read(length)
             if _checksum(found.replace(known[_SEAL], _UNSEALED, 1)) != known[_SEAL]:
                 raise InputError(f"{location} is damaged (its footer has another checksum): write it again.")
-        yield file, stream
+        with arrow_errors(location, "Parquet", InputError if _SEAL in known else DamagedFileError):
+            yield file, stream
 
 
 def row_groups(location: Location) -> list[tuple[int, int]]:
@@ -226,13 +233,29 @@ def row_groups(location: Location) -> list[tuple[int, int]]:
         return [(group.num_rows, sum(column.total_compressed_size for column in _columns(group))) for group in groups]
 
 
-def read_rows(location: Location, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any] | ValueError]:
+class DamagedRows(ValueError):
+    """Rows of one row group that can't be read.
+
+    Attributes:
+        rows: how many.
+        size: about how many bytes of the file they are.
+    """
+
+    def __init__(self, reason: str, rows: int, size: int) -> None:
+        super().__init__(reason)
+        self.rows, self.size = rows, size
+
+
+def read_rows(
+    location: Location, start: int = 0, stop: int | None = None, *, around_damage: bool = False
+) -> Iterator[dict[str, Any] | ValueError]:
     """The rows of a Parquet file, column name to value, or what is wrong with one (text that is not valid UTF-8).
 
     Rows from number `start` on, and before `stop`, counted from 0; row groups without any of them are not read.
+    `around_damage` gives `DamagedRows` in the place of those of a row group that is not whole, which is decoded for
+    that before any of its rows is given.
 
-    Raises InputError if it can't be read as a Parquet file, is damaged, or claims to be very much larger once
-    it is decompressed.
+    Raises InputError as `open_parquet` does, and if the file claims to be very much larger once it is decompressed.
     """
     with open_parquet(location) as (file, stream):
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
@@ -242,20 +265,42 @@ def read_rows(location: Location, start: int = 0, stop: int | None = None) -> It
         at = ends[groups[0]] - sizes[groups[0]] if groups else 0
         for number in groups:
             count = _rows_at_once(file, stream, number, location)
+            wanted = range(max(start, at), min(ends[number], stop))
             if not count:
-                yield from (ValueError(TOO_LONG) for _ in range(max(start, at), min(ends[number], stop)))
-                at = ends[number]
-                continue
-            for batch in file.iter_batches(count, row_groups=[number], use_threads=False):
-                first, last = max(0, start - at), min(batch.num_rows, stop - at)
-                at += batch.num_rows
-                if first < last:
-                    yield from rows_of(batch.slice(first, last - first))
-            if at != ends[number]:
-                # Readers pass over pages of a kind that they do not know: a flipped bit makes any page one of these.
-                raise InputError(
-                    f"{location} is damaged (pages of its row group {number} are missing): write it again."
-                )
+                yield from (ValueError(TOO_LONG) for _ in wanted)
+            elif around_damage and (reason := _damage_of(file, number, count, location)):
+                share = len(wanted) / sizes[number]
+                size = sum(column.total_compressed_size for column in _columns(file.metadata.row_group(number)))
+                yield DamagedRows(reason, len(wanted), int(share * size))
+            else:
+                for batch in _batches(file, number, count):
+                    first, last = max(0, start - at), min(batch.num_rows, stop - at)
+                    at += batch.num_rows
+                    if first < last:
+                        yield from rows_of(batch.slice(first, last - first))
+            at = ends[number]
+
+
+def _batches(file: pq.ParquetFile, number: int, count: int) -> Iterator[pa.RecordBatch]:
+    """A row group, so many rows at a time. Raises ValueError or Arrow's own errors if it is not whole."""
+    left = file.metadata.row_group(number).num_rows
+    for batch in file.iter_batches(count, row_groups=[number], use_threads=False):
+        left -= batch.num_rows
+        yield batch
+    if left:
+        # Readers pass over pages of a kind that they do not know: a flipped bit makes any page one of these.
+        raise ValueError(f"pages of its row group {number} are missing")
+
+
+def _damage_of(file: pq.ParquetFile, number: int, count: int, location: Location) -> str:
+    """Why a row group can't be read; empty if it can. Files of ours are not looked at."""
+    if _SEAL not in (file.metadata.metadata or {}):
+        try:
+            with arrow_errors(location, "Parquet"):
+                collections.deque(_batches(file, number, count), 0)
+        except DamagedFileError as error:
+            return str(error.__cause__).split("\n")[0].rstrip(".")
+    return ""
 
 
 def _columns(group: Any) -> list[Any]:

@@ -13,16 +13,18 @@ import bz2
 import contextlib
 import gzip
 import lzma
+import re
 import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol, cast
 
 import zstandard
 
 from webtext_prep import storage
-from webtext_prep.errors import InputError
+from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.storage.stores.base import Location
 
 # The package zstandard, which writes here, has no reader that bounds what one step of it gives.
@@ -46,6 +48,8 @@ MOST_RATIO = 10_000
 """No text compresses so well: one page of 100 kB again and again does 2,500-fold."""
 RATIO_BYTES = 256 << 20
 """So much is decompressed, however little it was before."""
+MAX_TRIALS = 1_000
+"""Places that look like the beginning of a stream and are none, after which the rest of a damaged file is given up."""
 _COMPRESSED_CHUNK = 1 << 15
 _GZIP_FORMAT = 31
 """zlib's code for: gzip's header and checksum, with the largest window."""
@@ -65,10 +69,15 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-class Seekable(Protocol):
-    """The facts about a file that reading a part of it needs."""
+class Readable(Protocol):
+    """What reading a file from its beginning needs."""
 
     def read(self, size: int = -1, /) -> bytes: ...
+
+
+class Seekable(Readable, Protocol):
+    """What reading a part of a file needs."""
+
     def seek(self, offset: int, whence: int = 0, /) -> int: ...
 
 
@@ -112,7 +121,7 @@ def bare_name(path: Location) -> str:
     return path.name.removesuffix(path.suffix) if compression_of(path) else path.name
 
 
-def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor]) -> Iterator[bytes]:
+def _decompressed(file: Readable, new_decompressor: Callable[[], _Decompressor]) -> Iterator[bytes]:
     """All streams of `file` one after another, at most `CHUNK_BYTES` at a time.
 
     Raises EOFError if the file ends inside a stream or holds none; else the decompressor's own error.
@@ -162,14 +171,110 @@ def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:
             data = b""
     except (zstd.ZstdError, lzma.LZMAError, zlib.error):
         return None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        return None  # what bz2 says of damage
     return end - len(stream.unused_data)
+
+
+_MARKS = {
+    ".gz": re.compile(rb"\x1f\x8b\x08[\0-\x1f]"),
+    ".xz": re.compile(rb"\xfd7zXZ\0"),
+    ".bz2": re.compile(rb"BZh[1-9]1AY&SY"),
+    ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
+}
+"""How a compressed stream with anything in it begins."""
+_LONGEST_MARK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a compressed file: streams (frames, members) that are whole, or what lies between such.
+
+    Attributes:
+        begin: its first byte in the file.
+        end: the byte after its last one.
+        is_whole: whether it can be read, and is what its checksums say.
+    """
+
+    begin: int
+    end: int
+    is_whole: bool
+
+
+def pieces_of(path: Location) -> list[Piece]:
+    """The pieces of a compressed file, whole and damaged ones in turn; each byte but padding is in one.
+
+    All of the file is decompressed. Raises InputError if it can't be opened.
+    """
+    compression, found = compression_of(path), list[Piece]()
+    with _errors_named(path, compression), storage.open_for_reading(path) as file:
+        size, at, trials = file.seek(0, 2), 0, 0
+        while (at := _without_padding(file, at, size)) < size:
+            begin, end = at, end_of_stream(file, compression, at)
+            while end is None and at < size:
+                trials += 1
+                at = _next_mark(file, compression, at + 1, size) if trials < MAX_TRIALS else size
+                end = end_of_stream(file, compression, at) if at < size else None
+            if at > begin:
+                found.append(Piece(begin, at, is_whole=False))
+            if end is not None:
+                is_more = bool(found) and found[-1].is_whole
+                found.append(Piece(found.pop().begin if is_more else at, end, is_whole=True))
+                at = end
+    return found
+
+
+def _without_padding(file: BinaryIO, at: int, size: int) -> int:
+    """The first place from one on at which there is no zero."""
+    while at < size:
+        file.seek(at)
+        data = file.read(_COMPRESSED_CHUNK)
+        if rest := data.lstrip(b"\0"):
+            return at + len(data) - len(rest)
+        at += len(data)
+    return size
+
+
+def _next_mark(file: BinaryIO, compression: str, at: int, size: int) -> int:
+    """The first place from one on at which a stream may begin, or the end of the file."""
+    while at < size:
+        file.seek(at)
+        window = file.read(CHUNK_BYTES)
+        if mark := _MARKS[compression].search(window):
+            return at + mark.start()
+        at += max(1, len(window) - _LONGEST_MARK) if len(window) == CHUNK_BYTES else len(window)
+    return size
+
+
+class _Part:
+    """A part of an open file, read as one."""
+
+    def __init__(self, file: BinaryIO, begin: int, end: int) -> None:
+        self._file, self._end = file, end
+        file.seek(begin)
+
+    def read(self, size: int = -1, /) -> bytes:
+        left = self._end - self._file.tell()
+        return self._file.read(left if size < 0 else min(size, left))
+
+
+def read_piece(path: Location, piece: Piece) -> Iterator[bytes]:
+    """The decompressed bytes of a whole piece, as `read_chunks` gives those of a file."""
+    compression, size = compression_of(path), 0
+    with _errors_named(path, compression), storage.open_for_reading(path) as file:
+        for chunk in _decompressed(_Part(file, piece.begin, piece.end), _DECOMPRESSORS[compression]):
+            size += len(chunk)
+            check_ratio(path, size, file.tell() - piece.begin)
+            yield chunk
 
 
 def read_chunks(path: Location) -> Iterator[bytes]:
     """The decompressed bytes of `path`, at most 1 MiB at a time.
 
-    Raises InputError if the file can't be opened, is damaged, ends in the middle of its compressed data, or becomes
-    more than 256 MiB and 10,000 times as large.
+    Raises InputError if the file can't be opened, or becomes more than 256 MiB and 10,000 times as large, and
+    DamagedFileError if it is damaged or ends in the middle of its compressed data.
     """
     return (chunk for chunk, _ in read_placed_chunks(path))
 
@@ -177,26 +282,34 @@ def read_chunks(path: Location) -> Iterator[bytes]:
 def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
     """As `read_chunks`, each chunk with how many bytes of the file were read up to its end."""
     compression = compression_of(path)
+    with _errors_named(path, compression), storage.open_for_reading(path) as file:
+        if compression:
+            size = 0
+            for chunk in _decompressed(file, _DECOMPRESSORS[compression]):
+                size += len(chunk)
+                check_ratio(path, size, file.tell())
+                yield chunk, file.tell()
+        else:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk, file.tell()
+
+
+@contextlib.contextmanager
+def _errors_named(path: Location, compression: str) -> Iterator[None]:
+    """Raise InputError for what goes wrong in the block with a file."""
     try:
-        with storage.open_for_reading(path) as file:
-            if compression:
-                size = 0
-                for chunk in _decompressed(file, _DECOMPRESSORS[compression]):
-                    size += len(chunk)
-                    check_ratio(path, size, file.tell())
-                    yield chunk, file.tell()
-            else:
-                while chunk := file.read(CHUNK_BYTES):
-                    yield chunk, file.tell()
+        yield
     except EOFError:
-        raise InputError(
+        raise DamagedFileError(
             f"{path} is cut off in the middle of its compressed data: fetch or write it again, or leave it out."
         ) from None
     except (zstd.ZstdError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{path} is not a valid {compression} file ({error}): fetch or write it again.") from error
+        raise DamagedFileError(
+            f"{path} is not a valid {compression} file ({error}): fetch or write it again."
+        ) from error
     except OSError as error:
         if compression == ".bz2" and error.errno is None:
-            raise InputError(f"{path} is not a valid .bz2 file ({error}): fetch or write it again.") from error
+            raise DamagedFileError(f"{path} is not a valid .bz2 file ({error}): fetch or write it again.") from error
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
             reason = error.strerror or "it is not there, or not yours to read"
             raise InputError(f"can't read {path} ({reason}).") from error

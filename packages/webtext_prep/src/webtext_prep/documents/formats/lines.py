@@ -9,11 +9,18 @@ from __future__ import annotations
 import codecs
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from webtext_prep import storage
-from webtext_prep.documents.formats.compression import CHUNK_BYTES, MAX_LINE_BYTES, compression_of, read_chunks
+from webtext_prep.documents.formats.compression import (
+    CHUNK_BYTES,
+    MAX_LINE_BYTES,
+    Piece,
+    compression_of,
+    read_chunks,
+    read_piece,
+)
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 
@@ -140,6 +147,48 @@ def numbered_lines(location: Location, chunks: Iterable[bytes], first: int = 1) 
                 number, begun = number + newlines, bytearray()
     if begun.strip():
         yield number, bytes(begun)
+
+
+def numbered_lines_around_damage(
+    location: Location, pieces: Sequence[Piece]
+) -> Iterator[tuple[int, bytes, bool] | Piece]:
+    """The lines of a compressed file in UTF-8, of whose `pieces` some are damaged, as `numbered_lines` gives those of a
+    whole one, each with whether its beginning or end may be lost; and the damaged pieces, in their places.
+
+    Raises InputError as `numbered_lines` does.
+    """
+    number = 0
+    for at, piece in enumerate(pieces):
+        if not piece.is_whole:
+            yield piece
+            continue
+        tail = _Tail(_without_mark(read_piece(location, piece)) if at == 0 else read_piece(location, piece))
+        held: tuple[int, bytes, bool] | None = None
+        for number, line in numbered_lines(location, tail, number + 1):  # noqa: B020 - goes on from there
+            if held is not None:
+                yield held
+            held = (number, line, held is None and at > 0)
+        if held is not None:
+            is_cut = at + 1 < len(pieces) and tail.last != b"\n"
+            yield held[0], held[1], held[2] or is_cut
+
+
+class _Tail:
+    """Chunks of bytes, and the last byte that was given."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks, self.last = chunks, b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self.last = chunk[-1:] or self.last
+            yield chunk
+
+
+def _without_mark(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(chunks, b"")
+    yield first.removeprefix(codecs.BOM_UTF8)
+    yield from chunks
 
 
 def _runs_of_newlines(chunk: bytes) -> Iterator[tuple[bytes, int]]:

@@ -12,9 +12,27 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.arrow_tables import BATCH_ROWS, arrow_errors, read_rows, row_groups, rows_of
+from webtext_prep.documents.formats.arrow_tables import (
+    BATCH_ROWS,
+    DamagedRows,
+    arrow_errors,
+    read_rows,
+    row_groups,
+    rows_of,
+)
 from webtext_prep.documents.formats.parquet import metadata_of
-from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.records.base import (
+    LOST,
+    Damaged,
+    Keys,
+    Part,
+    Record,
+    RecordReader,
+    SourceFile,
+    Unreadable,
+    lost_file,
+)
+from webtext_prep.errors import DamagedFileError
 from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
@@ -80,6 +98,14 @@ class ParquetRecords(RecordReader):
         rows = (file.part.begin, file.part.end) if file.part else ()
         return records_of_rows(read_rows(file.location, *rows), file, keys)
 
+    def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """See `RecordReader`. A row group that is damaged anywhere is lost."""
+        rows = (file.part.begin, file.part.end) if file.part else ()
+        try:
+            yield from records_of_rows(read_rows(file.location, *rows, around_damage=True), file, keys)
+        except DamagedFileError as error:  # its footer: no row was read
+            yield lost_file(file, error)
+
     def parts(self, location: Location, size: int) -> list[Part]:
         """Ranges of rows: whole row groups together, or a large one in several."""
         edges, held, row = [0], 0, 0
@@ -99,9 +125,16 @@ class ParquetRecords(RecordReader):
 
 
 def records_of_rows(rows: Iterable[dict[str, Any] | ValueError], file: SourceFile, keys: Keys) -> Iterator[Record]:
-    """The records of a table's rows; a ValueError stands for a row that can't be read."""
-    for number, row in enumerate(rows, file.part.first if file.part else 1):
+    """The records of a table's rows; a ValueError stands for a row that can't be read, or `DamagedRows` for several."""
+    number = (file.part.first if file.part else 1) - 1
+    for row in rows:
+        number += 1
         place, url = f"row {number}", file.url(number)
+        if isinstance(row, DamagedRows):
+            place = f"rows {number:,} to {number + row.rows - 1:,}"
+            yield Record(place, Damaged(f"{LOST} ({row})", row.size), url)
+            number += row.rows - 1
+            continue
         if isinstance(row, ValueError):
             yield Record(place, Unreadable("a row that can't be read", row), url)
             continue

@@ -7,6 +7,7 @@ take files as people have them, with keys of other names, and never stop at a ba
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -17,8 +18,10 @@ from urllib.parse import quote
 import msgspec
 
 from command_kit import hide_credentials
+from webtext_prep import storage
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.formats.compression import COMPRESSED_SUFFIXES
+from webtext_prep.errors import DamagedFileError
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import clean_metadata, without_credentials
 
@@ -36,6 +39,22 @@ class Unreadable(ValueError):
     def __init__(self, reason: str, detail: object = "") -> None:
         super().__init__(f"{reason} ({detail})" if str(detail) else reason)
         self.reason = reason
+
+
+class Damaged(Unreadable):
+    """A place at which a file is not what was written, and the records there are lost.
+
+    Args:
+        sentence: what is damaged, and what to do, for people.
+        size: about how many bytes of the file are lost.
+    """
+
+    def __init__(self, sentence: str, size: int) -> None:
+        super().__init__(sentence)
+        self.size = size
+
+
+LOST = "damaged, and the records there are lost, all others kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +241,12 @@ def _key_names(value: MutableMapping[str, Any]) -> list[str]:
     return sorted(names)
 
 
+def lost_file(file: SourceFile, error: DamagedFileError) -> Record:
+    """The record in the place of all those of a damaged file."""
+    what = str(error).removeprefix(str(file.location)).strip().rstrip(".")
+    return Record("", Damaged(f"it {what}, as nothing of it is taken", storage.size(file.location)), file.url())
+
+
 class RecordReader(abc.ABC):
     """One kind of raw file. It has no state: a file's suffix, in any case, decides which reader reads it."""
 
@@ -242,7 +267,23 @@ class RecordReader(abc.ABC):
 
     @abc.abstractmethod
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
-        """The records of a file, in order. Raises InputError where the file as a whole can't be read."""
+        """The records of a file, in order.
+
+        Raises InputError where the file as a whole can't be read: DamagedFileError where it is not what was written,
+        after some records that may be wrong.
+        """
+
+    def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """The records of a file that may be damaged, in order; in each place where it is, one that is `Damaged`.
+
+        All that can't be told from what is right is lost: here the file, as a whole. What is read is read twice.
+        """
+        try:
+            collections.deque(self.read(file, keys), 0)
+        except DamagedFileError as error:
+            yield lost_file(file, error)
+        else:
+            yield from self.read(file, keys)
 
     def parts(self, location: Location, size: int) -> list[Part]:
         """Parts of about `size` bytes that `read` can read by themselves, in order, their `first` not yet known.

@@ -17,10 +17,19 @@ import msgspec
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.compression import compression_of
-from webtext_prep.documents.formats.lines import has_ranges, line_blocks, numbered_lines, read_range, read_utf8
+from webtext_prep.documents.formats.compression import Piece, compression_of, pieces_of
+from webtext_prep.documents.formats.lines import (
+    has_ranges,
+    line_blocks,
+    numbered_lines,
+    numbered_lines_around_damage,
+    read_range,
+    read_utf8,
+)
 from webtext_prep.documents.records.base import (
+    LOST,
     Block,
+    Damaged,
     Keys,
     OtherKindError,
     Part,
@@ -33,6 +42,7 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import clean_metadata
 
 _OWN = ("url", "text")
+_decode = msgspec.json.Decoder().decode
 
 
 class JsonLineRecords(RecordReader):
@@ -43,16 +53,38 @@ class JsonLineRecords(RecordReader):
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
-        decode = msgspec.json.Decoder().decode
         first = file.part.first if file.part else 1
         for number, line in numbered_lines(file.location, _chunks(file), first):
-            place, url = f"line {number}", file.url(number)
-            try:
-                value = decode(line)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                yield from self._several(line, place, file, number, keys)
-            else:
-                yield unpacked(keys.record(value, place, url))
+            yield from self._records(line, file, number, keys)
+
+    def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """See `RecordReader`. A compressed stream (a frame, a member) that is damaged anywhere is lost.
+
+        Lines after it are numbered as if there was none.
+        """
+        pieces = pieces_of(file.location) if compression_of(file.location) else []
+        if all(piece.is_whole for piece in pieces):
+            yield from self.read(file, keys)
+            return
+        for found in numbered_lines_around_damage(file.location, pieces):
+            if isinstance(found, Piece):
+                size = found.end - found.begin
+                place = f"bytes {found.begin:,} to {found.end:,}"
+                yield Record(place, Damaged(LOST, size), file.url(found.begin))
+                continue
+            number, line, may_be_cut = found
+            # No proper part of an object is one.
+            if not may_be_cut or _is_object(line):
+                yield from self._records(line, file, number, keys)
+
+    def _records(self, line: bytes, file: SourceFile, number: int, keys: Keys) -> Iterator[Record]:
+        place = f"line {number}"
+        try:
+            value = _decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            yield from self._several(line, place, file, number, keys)
+        else:
+            yield unpacked(keys.record(value, place, file.url(number)))
 
     def parts(self, location: Location, size: int) -> list[Part]:
         """Ranges of bytes."""
@@ -88,6 +120,13 @@ def _chunks(file: SourceFile) -> Iterator[bytes]:
     if file.part is None or compression_of(file.location):
         return read_utf8(file.location)
     return read_range(file.location, file.part.begin, file.part.end)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(_decode(line), dict)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
 
 
 def unpacked(record: Record) -> Record:
@@ -153,7 +192,12 @@ class JsonRecords(RecordReader):
         try:
             values = list(json_values(decode_utf8(data)))
         except Unreadable as error:
-            if b"\n" in data.strip():
+            if file.part is None and _looks_like_list(data):
+                for number, value in enumerate(_damaged_list(data), 1):
+                    place, url = f"entry {number}", file.url(number)
+                    is_bad = isinstance(value, Unreadable)
+                    yield Record(place, value, url) if is_bad else keys.record(value, place, url)
+            elif b"\n" in data.strip():
                 yield from JsonLineRecords().read(file, keys)
             else:
                 yield Record("", error, file.url(1))
@@ -163,6 +207,13 @@ class JsonRecords(RecordReader):
         is_one = file.part is None and len(values) == 1
         for number, value in enumerate(values, file.part.first if file.part else 1):
             yield keys.record(value, "" if is_one else f"entry {number}", file.url(number))
+
+    def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """See `RecordReader`. Lines of objects are read as those of other files, and of a list all is lost."""
+        if compression_of(file.location) and _holds_lines(file.location):
+            yield from JsonLineRecords().read_around_damage(file, keys)
+        else:
+            yield from super().read_around_damage(file, keys)
 
     def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
         """See `RecordReader`. The entries of a list are put one after another."""
@@ -174,7 +225,93 @@ class JsonRecords(RecordReader):
             yield from _blocks(text, size, head)
         except (ValueError, RecursionError) as error:
             # As `read` takes it: for lines if there are several. What has none yet is left to it.
-            raise OtherKindError(LINES if text.has_lines else None) from error
+            raise OtherKindError(LINES if text.has_lines and not text.is_list else None) from error
+
+
+_OBJECT = re.compile(rb"\s*\{\s*[\"}]")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+_ENTRY = re.compile(r"\}\s*,?\s*(?=\{\s*\")")
+"""Where an entry may begin: in no string, in which a quote is written with a backslash."""
+_ODD_SIGN = re.compile(r"\s*\S?\s*(?=\{)")
+"""What may stand before an entry, where one sign is damaged."""
+_MOST_SEARCHED = 200
+"""So many times a damaged list is read in search of entries."""
+_END, _INSIDE, _DAMAGE = "the end", "inside an entry", "damage"
+
+
+def _looks_like_list(data: bytes) -> bool:
+    """Whether a file was a list, one end of which may be damaged."""
+    return data.lstrip()[:1] == b"[" or (data.rstrip()[-1:] == b"]" and not _OBJECT.match(data))
+
+
+def _damaged_list(data: bytes) -> Iterator[Any]:
+    """The entries of a list that is not valid JSON, and an `Unreadable` for each stretch of text that is lost.
+
+    After damage an object is taken for an entry unless it turns out to be inside one, by what follows it.
+    """
+    text = data.decode("utf-8", "surrogateescape").rstrip()
+    first = _ODD_SIGN.match(text)
+    start = first.end() if first else text.find("[") + 1
+    at, lost, left = start, start, _MOST_SEARCHED * len(text)
+    while True:
+        values, stop, read, how = _run(text, at)
+        if values and (at == start or how != _INSIDE):
+            if at > lost:
+                yield _lost(lost, at)
+            yield from values
+            if how == _END:
+                return
+            lost = stop
+        left -= read
+        following = _ENTRY.search(text, stop) if left > 0 else None
+        if following is None:
+            yield _lost(lost, len(text))
+            return
+        at = following.end()
+
+
+def _lost(begin: int, end: int) -> Unreadable:
+    return Unreadable("not valid JSON", f"{end - begin:,} characters are lost from character {begin:,} on")
+
+
+def _run(text: str, at: int) -> tuple[list[Any], int, int, str]:
+    """The entries from a place on, where they end, how much was read in all, and what comes there."""
+    decode, values, start = json.JSONDecoder().raw_decode, list[Any](), at
+    while True:
+        try:
+            value, stop = decode(text, at)
+        except json.JSONDecodeError as error:
+            # An error counts the lines before it.
+            read = error.pos + (len(text) if error.msg.startswith("Unterminated") else 0)
+            return values, at, read, _DAMAGE
+        except (ValueError, RecursionError):
+            return values, at, len(text), _DAMAGE
+        is_utf8 = _NOT_UTF8.search(text, at, stop) is None
+        value = value if is_utf8 else Unreadable("not valid UTF-8", f"in an entry of {stop - at:,} characters")
+        rest = text[stop : stop + 64].strip()
+        if len(text) - stop <= 64 and len(rest) <= 1:
+            is_cut = rest in ("", ",")
+            end = [Unreadable("not valid JSON", "a list without an end: it may be cut off")] if is_cut else []
+            return [*values, value, *end], stop, stop - start, _END
+        sign = _SPACE[VALUES].match(text, stop)
+        after = sign.end() if sign else stop
+        if text[after] == ",":
+            following = _SPACE[VALUES].match(text, after + 1)
+            values.append(value)
+            at = following.end() if following else after + 1
+        elif text[after] in "]}":
+            return [*values, value], stop, stop - start, _INSIDE
+        elif odd := _ODD_SIGN.match(text, stop):
+            values.append(value)
+            at = odd.end()
+        else:
+            return values, at, stop - start, _DAMAGE
+
+
+def _holds_lines(location: Location) -> bool:
+    """Whether the first line of a compressed file that is not damaged is an object."""
+    found = numbered_lines_around_damage(location, pieces_of(location))
+    return _is_object(next((entry[1] for entry in found if not isinstance(entry, Piece)), b""))
 
 
 def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
@@ -184,13 +321,13 @@ def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
     if kind is None:
         kind = LIST if text.next(VALUES) == "[" else VALUES
         text.at += kind == LIST
+    text.is_list = kind == LIST
     length, start = 0, 0
     while sign := text.next(kind):
         if kind == LIST:
             if sign == "]":
                 text.at += 1
                 if text.next(VALUES):
-                    text.has_lines = False
                     raise ValueError("something after a list")
                 break
             if not is_first:
@@ -219,12 +356,13 @@ class _Text:
     Attributes:
         at: how far it is read.
         has_lines: whether it has a newline inside, as far as it is known.
+        is_list: whether it begins as a list.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks, self._decoder = iter(chunks), codecs.getincrementaldecoder("utf-8")()
         self._values, self._text, self._before, self._is_whole = json.JSONDecoder(), "", 0, False
-        self.at, self.has_lines = 0, False
+        self.at, self.has_lines, self.is_list = 0, False, False
 
     def next(self, kind: str) -> str:
         """The next character that is no white space; "" at the end."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
+from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.formats.lines import lines_in, read_lines
 from webtext_prep.documents.records.base import Block, Keys, Record, RecordReader, SourceFile, Unreadable
@@ -51,7 +52,7 @@ class CsvRecords(RecordReader):
             if isinstance(cells, Unreadable):
                 yield Record(place, cells, url)
             elif header is None:
-                header = _names(cells)
+                header = column_names(cells)
             elif len(cells) != len(header):
                 reason = "a row of more or fewer cells than the header"
                 yield Record(place, Unreadable(reason, f"{len(cells)}, not {len(header)}"), url)
@@ -64,20 +65,11 @@ class CsvRecords(RecordReader):
         delimiter, header = head or (lines.find(self.delimiters), None)
         for _, cells in _rows(lines, delimiter, header and len(header)):
             if header is None and not isinstance(cells, Unreadable):
-                header = _names(cells)
+                header = column_names(cells)
             if lines.size >= size:
                 yield lines.taken([delimiter, header])
         if lines.size:
             yield lines.taken([delimiter, header])
-
-
-def _names(header: list[str]) -> list[str]:
-    """The names of the columns; one without a name, or with that of another, is called by its number."""
-    names: list[str] = []
-    for number, cell in enumerate(header, 1):
-        name = cell.strip()
-        names.append(name if name and name not in names else f"{name or 'column'}_{number}")
-    return names
 
 
 class TsvRecords(CsvRecords):
