@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from command_kit import setting
 from command_kit.progress import spoken_duration
-from webtext_prep.crawl.archives.answers import timestamp
-from webtext_prep.crawl.archives.captures import Archive
+from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
 from webtext_prep.urls.urls import host_of
+
+if TYPE_CHECKING:
+    from webtext_prep.crawl.archives.captures import Archive
 
 NAMES = ("wayback", "common-crawl")
 NEWEST = "newest"

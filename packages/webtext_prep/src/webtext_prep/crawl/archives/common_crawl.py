@@ -25,11 +25,9 @@ from webtext_prep.crawl.archives.answers import (
     captures_in,
     crawls_listed,
     file_size,
-    nearest,
-    readable_time,
-    timestamp,
 )
 from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, ending, tried
+from webtext_prep.crawl.archives.times import nearest, readable_time, timestamp
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
 from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded
 from webtext_prep.crawl.http.client import Reply

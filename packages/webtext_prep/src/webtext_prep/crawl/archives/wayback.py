@@ -10,8 +10,9 @@ from collections.abc import Generator
 from typing import ClassVar
 from urllib.parse import urlencode
 
-from webtext_prep.crawl.archives.answers import index_rows, memento_time, nearest
+from webtext_prep.crawl.archives.answers import index_rows, memento_time
 from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, ending, tried
+from webtext_prep.crawl.archives.times import nearest
 from webtext_prep.crawl.http.bodies import GZIP, BodyError, content_type_of, decoded, is_html_page, may_be_page
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
