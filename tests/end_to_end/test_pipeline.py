@@ -174,8 +174,8 @@ def test_a_killed_pipeline_goes_on_to_the_same_tokens_and_weights(pipeline, fini
     assert done.returncode == 0, done.stderr
     folder = pipeline.parent / "killed"
     metrics = folder / "model" / "metrics.jsonl"
-    journals = folder / "download" / ".state" / "scratch" / "journals"
-    kill_when(lambda: any(path.stat().st_size for path in journals.glob("*")), pipeline, folder)
+    kept = folder / "download" / ".state" / "kept"
+    kill_when(lambda: any(path.stat().st_size for path in kept.glob("*")), pipeline, folder)
     assert not (folder / "download" / "stage.json").exists()
     kill_when(lambda: (folder / "clean" / ".state").exists(), pipeline, folder)
     kill_when(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3, pipeline, folder)

@@ -271,6 +271,8 @@ def _is_here(engine: str) -> bool:
 
 def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, chain = kind.name, so_far.chain
+    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
+        of_all_stages = {}  # it works here, whatever the others do
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
     passed = {

@@ -10,7 +10,7 @@ from command_kit import setting
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
-from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
+from webtext_prep.extraction.page_stage import PageStage
 from webtext_prep.urls.urls import host_of
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ class ArchiveSettings:
         return {name: known[name] for name in self.archive}
 
     @property
-    def archive_hosts(self) -> frozenset[str]:
-        """The hosts of the archives that are asked."""
+    def archive_hosts(self) -> dict[str, str]:
+        """The hosts of the archives that are asked, each with the archive's name."""
         from webtext_prep.crawl.http.client import host_name
 
-        return frozenset(host_name(url) for each in self.make_archives(1).values() for url in each.addresses)
+        found = self.make_archives(1)
+        return {host_name(url): name for name, archive in found.items() for url in archive.addresses}
 
     @property
     def archive_pause(self) -> float:
@@ -114,13 +115,12 @@ class FetchSettings(ArchiveSettings, PageStage):
     allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
         False, "also connect to addresses outside the public internet: this machine's (loopback), or all"
     )
-    concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
+    concurrency: int = _pace(200, "requests at once", ge=1, le=10_000)
     per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
     delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
     timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
     retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
-    rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
-    try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
+    retry_passes: int = _pace(2, "later runs of this command that try a retryable URL again", ge=0, le=1000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,39 +147,7 @@ class FetchSettings(ArchiveSettings, PageStage):
         """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
         return (self.retries + 1) * self.timeout
 
-
-@dataclass(frozen=True)
-class Fetching:
-    """How one of several processes fetches and extracts pages.
-
-    Attributes:
-        settings: of `webtext download`.
-        slots: how many processes of this machine share connections, cores and memory.
-        retry_pass: the number of this pass over the lists, 1 for the first.
-        total_bytes: bytes of pages that may be in memory of all of them, but for `unhindered` pages more in each.
-    """
-
-    settings: FetchSettings
-    slots: int
-    retry_pass: int
-    total_bytes: int = PAGE_BYTES
-
     @property
-    def connections(self) -> int:
-        """Requests at once."""
-        return max(1, self.settings.concurrency // self.slots)
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of pages that may be in memory, but for `unhindered` pages more."""
-        return self.total_bytes // self.slots
-
-    @property
-    def unhindered(self) -> int:
-        """How many pages never wait for memory: as many as fill half of it at their largest."""
-        return max(1, self.page_bytes // 2 // self.settings.max_bytes)
-
-    @property
-    def rounds(self) -> int:
-        """In how many passes over the list a retryable URL is tried; 0 tries none again."""
-        return self.settings.rounds if self.settings.try_again else 0
+    def passes(self) -> int:
+        """How many runs in all try a retryable URL."""
+        return 1 + self.retry_passes

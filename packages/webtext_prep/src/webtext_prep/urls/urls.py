@@ -9,13 +9,6 @@ Two more keys: `surt`, by which indexes of web archives are sorted, and the hash
 training. That is of the URL alone, so that a page stays on its side whatever becomes of the corpus: more pages, a
 stricter filter, another deduplication, other extraction of its text. With a larger share the pages of a smaller one are
 held out, too.
-
-Which task may ask which host, where several fetch at once: each host belongs to one of them.
-
-So what holds for a host (requests at once, pauses, its robots.txt) is kept by one process that knows all of its
-requests, and no task waits for another. In the first round there is a task for each list, and hosts are divided as
-`webtext blacklist` divides them, so that its lists hold no URL of another task's host. In the rounds after it, sites
-(registered domains) are divided, so that `example.org` leads to `www.example.org` in one task.
 """
 
 from __future__ import annotations
@@ -23,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
@@ -246,33 +238,6 @@ def bucket_of(name: str, buckets: int) -> int:
     """A stable bucket, 0 to `buckets` - 1, for `name`. With twice the buckets, each one's names stay in it or move to
     the one `buckets` further on."""
     return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) % buckets
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """The hosts of one task.
-
-    Attributes:
-        part: the number of the task.
-        parts: how many tasks there are.
-        by_site: whether whole sites are divided, not hosts.
-        archives: hosts that belong to one task where sites are divided, and before that to none.
-    """
-
-    part: int
-    parts: int
-    by_site: bool = False
-    archives: frozenset[str] = frozenset()
-
-    def part_of(self, host: str) -> int:
-        """The number of the task to which a host belongs, -1 where it belongs to none."""
-        if host not in self.archives:
-            return bucket_of((registered_name(host)[1] if self.by_site else "") or host, self.parts)
-        return bucket_of("archives", self.parts) if self.by_site else -1
-
-    def owns(self, host: str) -> bool:
-        """Whether a host is one of them."""
-        return self.part_of(host) == self.part
 
 
 # Indexes of web archives
