@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gpt2_train.model.attention_kernels import AttentionShape, gpu_milliseconds, measured
+from gpt2_train.model.attention_kernels import PRIORITIES, AttentionShape, attend, attention_input, preferred
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
 from gpu_pieces.training import Parts, run_of
 from output_losses import steps
@@ -47,8 +48,15 @@ def attention(*, smoke: bool) -> Parts:
             )
 
             def measure(shape: AttentionShape = shape) -> dict[str, Any]:
-                found = measured(shape, functools.partial(gpu_milliseconds, torch.device(bench.device)))
-                return {kernel: round(time, 4) for kernel, time in found.items()}
+                fused, found = attention_input(torch.device(bench.device), shape), {}
+                for kernel in PRIORITIES[8][:-1]:
+                    with (
+                        contextlib.suppress(RuntimeError),
+                        warnings.catch_warnings(action="ignore"),
+                        preferred(kernel, others=False),
+                    ):
+                        found[kernel] = round(1000 * bench.seconds(lambda: attend(fused, shape)), 4)
+                return found
 
             yield f"{name}, dropout {dropout}" if dropout else name, attempt(measure)
 

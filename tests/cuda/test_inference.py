@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cuda.gpus import Gpus, Running, faults
@@ -43,7 +44,7 @@ def test_a_model_in_several_processes(on_gpus, checkpoint, corpus, command):
 
 
 def test_serve_answers_and_stops(checkpoint, tmp_path):
-    """A server whose model is on a GPU answers over HTTP, and ends well at SIGINT."""
+    """A server whose model is on a GPU answers over HTTP, all graphs captured before, and ends well at SIGINT."""
     words = [sys.executable, "-m", "gpt2_train", "serve", "--checkpoint", checkpoint, "--device", "cuda", "--port", 0]
     running = Running(words, Gpus(), tmp_path)
     seen = ""
@@ -61,4 +62,13 @@ def test_serve_answers_and_stops(checkpoint, tmp_path):
     running.started.send_signal(signal.SIGINT)
     done = running.end()
     assert faults(done) == []
-    assert captures(done)
+    assert len(captures(done)) == 5  # of 1, 2, 4, 8 and 16 texts
+
+
+def test_a_batch_is_read_while_a_graph_is_captured(tmp_path):
+    """What another thread asks of CUDA, as the one that reads and pins batches does, leaves the capture alone."""
+    program = Path(__file__).with_name("read_during_capture.py")
+    done = Running([sys.executable, program], Gpus(), tmp_path).end()
+    assert done.code == 0, done.errors
+    assert json.loads(done.output) == {"read": 1, "failures": [], "warnings": []}
+    assert faults(done) == []

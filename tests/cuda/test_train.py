@@ -1,6 +1,7 @@
 """`gpt2 train` on GPUs that are not there: every layout runs to its end, one process and one context a GPU."""
 
 import json
+import re
 
 import pytest
 from tests.cuda.gpus import Gpus
@@ -62,5 +63,8 @@ def test_the_largest_micro_batch_is_found_and_told(train):
     """`--micro-batch-size auto` on a small GPU takes what fits, and says so."""
     shape = ["--micro-batch-size", "auto", "--global-batch-size", 64, "--sequence-length", 512]
     done = train("--steps", 1, *shape, machine=Gpus(memory=1.5))
-    assert "micro-batch" in done.errors
+    told = re.search(r"(\d+) × (\d+) sequences each", done.errors)
+    assert told is not None
+    micro, accumulation = map(int, told.groups())
+    assert 1 < micro < 64 and micro * accumulation == 64
     assert max(working(done)[0].peak_bytes) <= 1.5 * 2**30

@@ -234,6 +234,19 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_for_the_next_kernel(monkey
     assert not pending
 
 
+def test_memory_that_cannot_be_locked_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each save then waited for its copy without a word."""
+    monkeypatch.setattr(StagingArea, "is_locked", False)
+    said: list[str] = []
+    tensors = model_tensors(GPT2(SMALL).initialise())
+    saver = Saver(Checkpointer(tmp_path, config=SMALL), tensors, lambda saved: None, warn=said.append)
+    for step in (1, 2):
+        saver.save(goes_on=True, step=step, samples=8, state={})
+    saver.finish()
+    (line,) = said
+    assert line.startswith("warning: the system locks no memory") and "`ulimit -l`" in line
+
+
 def test_the_copy_takes_what_the_tensors_take(tmp_path: Path) -> None:
     tensors = {
         "matrix": torch.randn(3, 5),

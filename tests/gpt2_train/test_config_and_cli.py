@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
+import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -13,13 +16,14 @@ from command_kit import UsageError
 from command_kit.settings import make_settings
 from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_compile_failure, explained_out_of_memory
-from gpt2_train.config.layout import check_layout, plan_batches
+from gpt2_train.config.layout import check_layout, choose_data_parallel, plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.evaluation.command import EvaluateSettings
 from gpt2_train.inference.command import GenerateSettings
 from gpt2_train.metrics.log import Heartbeat, StepClock
+from gpt2_train.training import launch
 from gpt2_train.training.calibrate import SIZES, size_advice
-from gpt2_train.training.launch import processes_wanted, use_compile_cache
+from gpt2_train.training.launch import check_batch, processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder
 
@@ -184,6 +188,53 @@ def test_idle_gpus_are_pointed_out(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "using 4 of 6 GPUs (data parallel 4)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "file", "expected"),
+    [
+        ((), "", False),
+        (("--global-batch-size", "8"), "", True),
+        (("--batch-tokens", "8192"), "", True),
+        ((), "global_batch_size = 8\n", True),
+        ((), "lr = 1e-3\n", False),
+    ],
+)
+def test_the_launcher_is_told_whether_somebody_chose_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: str, expected: bool
+) -> None:
+    found: list[bool] = []
+    monkeypatch.setattr(launch, "launch", lambda settings, *, has_batch, **_: found.append(has_batch) or 0)
+    (tmp_path / "run.toml").write_text(f'[train]\ndata = ["{tmp_path}/x"]\n{file}')
+    (tmp_path / "x.bin").touch()
+    (tmp_path / "x.idx").touch()
+    assert main(["train", "--config", str(tmp_path / "run.toml"), "--output", str(tmp_path / "run"), *flags]) == 0
+    assert found == [expected]
+
+
+def test_the_default_batch_is_refused_on_several_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight GPUs of 80 GB were given one sequence each."""
+    memory = types.SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: memory)
+    settings = TrainSettings(output=str(tmp_path), dropout=0.0)
+    with pytest.raises(
+        Gpt2UsageError, match=r"of 8 GPUs idle: add --global-batch-size 256 .32 sequences fit each GPU."
+    ):
+        check_batch(settings, 8, has_batch=False)
+    with pytest.raises(Gpt2UsageError, match=r"add --global-batch-size 128 .*another multiple of 4"):
+        check_batch(dataclasses.replace(settings, tensor_parallel=2), 8, has_batch=False)
+    check_batch(settings, 8, has_batch=True)
+    check_batch(settings, 1, has_batch=False)
+    check_batch(dataclasses.replace(settings, device="cpu"), 8, has_batch=False)
+    (tmp_path / "checkpoints").mkdir()
+    check_batch(settings, 8, has_batch=False)  # one that resumes keeps its own
+
+
+def test_the_batch_of_the_124m_pipeline_is_for_1_8_and_64_gpus() -> None:
+    path = Path(__file__).parents[2] / "pipelines" / "gpt2_124M.toml"
+    settings = make_settings(TrainSettings, tomllib.loads(path.read_text())["train"], str(path))
+    assert [choose_data_parallel(settings, gpus) for gpus in (1, 8, 64)] == [1, 8, 64]
+
+
 def test_a_layout_that_needs_more_gpus_than_there_are_is_refused() -> None:
     with pytest.raises(Gpt2UsageError, match="--tensor-parallel 4 needs that many GPUs, and this machine has 2"):
         check_layout(TrainSettings(tensor_parallel=4), 2)
@@ -321,14 +372,19 @@ def test_the_time_left_is_known_from_the_first_step_on() -> None:
 def test_compiled_code_is_kept_on_this_machine_where_nobody_else_can_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was kept in --output, which is often network storage."""
+    """It was kept in --output, which is often network storage; then for each --output apart, so that none had any."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     found: dict[str, str] = {}
-    for output in ("runs/a", "runs/a", "runs/b"):
-        use_compile_cache(TrainSettings(output=output), lambda name, value: found.update({value: name}))
+
+    def note(name: str, value: str) -> None:
+        found[value] = name
+
+    for version in ("2.13.0", "2.13.0", "2.14.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        use_compile_cache(note)
     assert len(found) == 2 and set(found.values()) == {"TORCHINDUCTOR_CACHE_DIR"}
     (root,) = {Path(path).parent for path in found}
     assert root.parent == tmp_path and root.stat().st_mode & 0o077 == 0
     root.chmod(0o777)
-    use_compile_cache(TrainSettings(output="runs/a"), lambda name, value: found.update({value: name}))
+    use_compile_cache(note)
     assert {Path(path).parent for path in found} != {root}

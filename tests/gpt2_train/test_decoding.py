@@ -44,6 +44,20 @@ def full_pass(model: GPT2, tokens: list[int]) -> torch.Tensor:
 # --- rows of a cache -------------------------------------------------------------------------------------------------
 
 
+def test_all_steps_there_are_may_be_made_before_the_first(model: GPT2) -> None:
+    """A server captures its graphs before its clients come."""
+    cached = CachedModel(model, 3, static=True)
+    cached.prepare()
+    steps = cached._static
+    assert steps is not None
+    assert set(steps._made) == {(rows, cached.length + 1) for rows in (1, 2, 3)}
+    made = dict(steps._made)
+    for rows in ([0], [0, 1], [2], [0, 1, 2]):
+        for _ in range(3):
+            cached.feed(rows, [[1]] * len(rows))
+    assert steps._made == made
+
+
 @pytest.mark.parametrize("static", [False, True])
 @given(data=st.data())
 @settings(max_examples=30)

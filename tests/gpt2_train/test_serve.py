@@ -28,13 +28,14 @@ from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator, TextSession
+from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator, TextSession
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.serving import command
 from gpt2_train.serving import server as server_module
 from gpt2_train.serving.command import ServeSettings, address, given_token, is_loopback, model_name
-from gpt2_train.serving.middleware import MOST_BODY_BYTES
+from gpt2_train.serving.completions import Limits, read_request
+from gpt2_train.serving.middleware import MOST_BODY_BYTES, ApiError
 from gpt2_train.serving.server import bound_socket
 
 BYTES_OF = byte_tokenizer()
@@ -293,6 +294,23 @@ def test_a_prompt_beyond_the_model_has_openais_code(client: openai.OpenAI) -> No
         client.completions.create(model=NAME, prompt="a" * 17)
     assert raised.value.code == "context_length_exceeded"
     assert "17 tokens" in raised.value.message
+
+
+@pytest.mark.parametrize("more", [{}, {"truncate_prompt_tokens": 2}])
+@pytest.mark.parametrize("prompt", ["a" * 3_900_000, [97] * 1_900_000])
+def test_a_prompt_of_megabytes_is_refused_before_its_tokens_are_looked_for(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, prompt: Any, more: dict[str, int]
+) -> None:
+    """Its tokens took seconds, which all others waited for."""
+    encoder = Encoder(open_model(run_folder, device="cpu"))
+    for name in ("encode", "check_tokens"):
+        monkeypatch.setattr(encoder, name, lambda given: pytest.fail("looked for tokens"))
+    body = json.dumps({"prompt": prompt, **more}).encode()
+    with pytest.raises(ApiError) as raised:
+        read_request(body, encoder, NAME, Limits(tokens=16, request_tokens=16, positions=1024, texts=1), "client")
+    assert raised.value.code == "context_length_exceeded"
+    size = "3,900,000 bytes" if isinstance(prompt, str) else "1,900,000 tokens"
+    assert f"the prompt has {size}, but the model sees at most 1,024 tokens" in raised.value.message
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'"text"', b'{"prompt": "\\ud800"}', b"[" * 100_000, b"\xff"])

@@ -191,6 +191,11 @@ class Tokenizer:
             raise IndexedTokensError(f"{self.name} has no token {END_OF_TEXT}: add one to vocab.json.")
         return self.document_end
 
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token: a text of more than n times as many has more than n tokens."""
+        return max(map(len, self._bytes_of_id.values()))
+
     @property
     def tables(self) -> TokenizerTables:
         """What its files hold: vocabulary and merges."""

@@ -58,7 +58,6 @@ from gpt2_train.distributed.collectives import (
     check_is_shared,
     from_first_rank,
     group_for_a_thread,
-    keep_on_all_ranks,
     on_all_ranks,
     rank_and_size,
 )
@@ -276,22 +275,30 @@ class Saver:
     _thread: threading.Thread | None = dataclasses.field(default=None, init=False)
     _outcome: Saved | BaseException | None = dataclasses.field(default=None, init=False)
 
-    def prepare(self) -> StagingArea:
+    def prepare(self) -> None:
         """Make room for the copy. Raises Gpt2Error, on all processes, if there is no memory for it."""
 
-        def make() -> StagingArea:
+        made: list[StagingArea] = []
+
+        def make() -> bool:
             try:
-                return StagingArea(self.tensors)
+                made.append(StagingArea(self.tensors))
             except (OSError, MemoryError) as error:
                 raise Gpt2Error(
                     "no memory on this machine for the copy that checkpoints are written from, 12 bytes for each "
                     "parameter: give --no-async-checkpoint."
                 ) from error
+            return made[0].is_locked
 
         if self.checkpointer.group is None:
             self.checkpointer.group = group_for_a_thread(self.minutes)
-        self.staging = keep_on_all_ranks(make)
-        return self.staging
+        is_locked = all(on_all_ranks(make))
+        self.staging = made[0]
+        if not is_locked:
+            self.warn(
+                "warning: the system locks no memory (`ulimit -l`) for the copy that checkpoints are written from: "
+                "training waits while it is made."
+            )
 
     @property
     def has_failed(self) -> bool:
@@ -388,6 +395,11 @@ class StagingArea:
             name: torch.from_numpy(room[begin : begin + share.nbytes]).view(share.dtype).view(share.shape)
             for begin, (name, share) in zip(begins, shares.items(), strict=True)
         }
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a GPU can write to it by itself; True without a GPU, which does not have to."""
+        return self._pinned is not None or not self._is_on_gpu
 
     def copy(self) -> Callable[[], None]:
         """Copy the tensors as they are now; returns what waits until the copies are there.

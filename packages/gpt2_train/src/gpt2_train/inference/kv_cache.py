@@ -102,6 +102,12 @@ class CachedModel:
             logits = whole_logits(logits.float(), self._group)
         return logits[:, : self.model.config.vocabulary_size].float()
 
+    def prepare(self) -> None:
+        """Capture all graphs that `feed` may need for single tokens, so that none has to wait for one later."""
+        if self._static is not None:
+            with torch.inference_mode():
+                self._static.prepare()
+
     def forget(self, row: int) -> None:
         """Empty a row."""
         self.lengths[row] = 0
@@ -180,9 +186,9 @@ class StaticSteps:
     A GPT-2 of 12 layers launches some 300 kernels for a token, which takes longer than they run. A graph launches them
     together, but its shapes and addresses are fixed: a step covers the first rows of the cache, their number and the
     length of what they see rounded up to powers of two, under a mask. One graph is captured for each pair that occurs,
-    in a second or less; all share their memory. Rows that are not fed write their keys and values after their own end,
-    where the next token overwrites them. Without a GPU a step runs the same code kernel by kernel, so that tests can
-    compare it with the other way.
+    in a second or less, or all of them by `prepare`; they share their memory. Rows that are not fed write their keys
+    and values after their own end, where the next token overwrites them. Without a GPU a step runs the same code kernel
+    by kernel, so that tests can compare it with the other way.
 
     Args:
         model: in evaluation mode; its weights stay where they are.
@@ -200,9 +206,9 @@ class StaticSteps:
 
         `lengths` has all rows of the cache, the new tokens not included.
         """
-        covered = min(_power_of_two(max(rows) + 1), self._keys.size(1))
         seen = max(lengths[row] for row in rows) + 1
-        update, run = self._step(covered, min(_power_of_two(max(seen, SHORTEST)), self._keys.size(3)))
+        covered, length = self._rounded(max(rows) + 1, seen)
+        update, run = self._step(covered, length)
         numbers = torch.zeros(3, covered, dtype=torch.int64)
         numbers[2] = torch.tensor(lengths[:covered])
         numbers[0, rows] = torch.tensor(tokens)
@@ -212,6 +218,19 @@ class StaticSteps:
         if list(rows) == list(range(len(rows))):
             return logits[: len(rows)]
         return logits.index_select(0, on_device(list(rows), logits.device))
+
+    def prepare(self) -> None:
+        """Make the steps of all sizes that there are."""
+        _, rows, _, places, _ = self._keys.shape
+        for size in {self._rounded(row, seen) for row in range(1, rows + 1) for seen in range(1, places)}:
+            self._step(*size)
+
+    def _rounded(self, rows: int, seen: int) -> tuple[int, int]:
+        """The size of the step that covers so many rows, which see so many positions."""
+        return (
+            min(_power_of_two(rows), self._keys.size(1)),
+            min(_power_of_two(max(seen, SHORTEST)), self._keys.size(3)),
+        )
 
     def _step(self, rows: int, length: int) -> tuple[StaticUpdate, Callable[[], Tensor]]:
         if (rows, length) not in self._made:
@@ -243,7 +262,8 @@ class StaticSteps:
         self._keys[:, :, :, 0], self._values[:, :, :, 0] = first
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            # Other threads may ask CUDA for memory meanwhile, as the one that reads batches ahead does.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 logits = run()
         except torch.OutOfMemoryError:
             raise

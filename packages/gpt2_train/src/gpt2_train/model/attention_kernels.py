@@ -1,25 +1,25 @@
-"""Which of torch's attention kernels a run on CUDA uses: the fastest for its shape, measured before the first step.
+"""Which of torch's attention kernels a run on CUDA uses: the first that can, in an order for each kind of GPU.
 
-`scaled_dot_product_attention` has several: flash attention, cuDNN's, a memory-efficient one, and plain operations.
-Which is fastest depends on GPU, shape, precision and dropout, and torch goes by a fixed order. Measuring takes a
-fraction of a second, on the first process, which decides for all. The choice is a preference, not a restriction:
-generation, whose shapes are others, goes on with the next that can. It holds for the whole process: compiled graphs
-have the kernel in them, so it is made before anything is compiled.
+`scaled_dot_product_attention` has several: flash attention, cuDNN's, a memory-efficient one, and plain operations. The
+first process tries them on the run's own shape before the first step, compares what the kernel gives with plain
+operations in float32, and decides for all. The choice is a preference, not a restriction: generation, whose shapes are
+others, goes on with the next that can. It holds for the whole process: compiled graphs have the kernel in them, so it
+is made before anything is compiled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import statistics
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
-from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model.attention import PACKED, Context, Documents, attention_kind
 from gpt2_train.model.gpt2 import DTYPES
@@ -27,10 +27,19 @@ from gpt2_train.model.gpt2 import DTYPES
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
 _KERNELS: tuple[Kernel, ...] = ("flash", "cudnn", "efficient", "math")
-"""In the order in which the others are tried."""
+"""In torch's own order."""
 
-WARMUP, TURNS, CALLS = 2, 5, 4
-"""Calls before measuring, measurements of which the median counts, and calls in each of them."""
+PRIORITIES: dict[int, tuple[Kernel, ...]] = {
+    7: ("efficient", "math"),  # Volta, Turing: flash attention and cuDNN's begin with Ampere
+    8: ("flash", "cudnn", "efficient", "math"),  # Ampere, Ada
+    9: ("cudnn", "flash", "efficient", "math"),  # Hopper, for which torch's flash attention has no instructions
+    10: ("cudnn", "flash", "efficient", "math"),  # Blackwell
+}
+"""What is tried, by the major number of a GPU's compute capability; `_KERNELS` where it is not listed."""
+
+LARGEST_DIFFERENCE = 0.05
+"""Of a kernel's values from plain ones, as a share of the largest: bf16 rounds to 0.004 of each; a wrong kernel's
+differ by as much as they are."""
 
 
 class AttentionShape(NamedTuple):
@@ -67,31 +76,24 @@ class AttentionChoice(NamedTuple):
     Attributes:
         kernel: its name.
         gpu: the model of GPU that it was chosen for.
-        milliseconds: what each kernel that works takes for one block, forward and backward; empty if not measured.
-        without_dropout: what the fastest would take without dropout; None if there is none, or it was not measured.
+        difference: as `Trial` gives it.
     """
 
     kernel: Kernel
     gpu: str
-    milliseconds: Mapping[Kernel, float] = {}
-    without_dropout: float | None = None
+    difference: float
 
     def __str__(self) -> str:
-        times = dict(self.milliseconds)
-        if self.kernel not in times:
-            return f"attention: {self.kernel}"
-        line = f"attention: {self.kernel}, {times.pop(self.kernel):.2f} ms per block and micro-batch"
-        others = ", ".join(f"{name} {time:.2f}" for name, time in sorted(times.items(), key=lambda item: item[1]))
-        dropout = f"; {self.without_dropout:.2f} with --dropout 0" if self.without_dropout is not None else ""
-        return line + (f" ({others})" if others else "") + dropout
+        return f"attention: {self.kernel}, at most {self.difference:.1%} of the largest value from plain operations"
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores, so that a run that resumes on such a GPU computes with the same kernel."""
         return {"attention": {"kernel": self.kernel, "gpu": self.gpu}}
 
 
-Timer = Callable[[AttentionShape, Kernel], float]
-"""Milliseconds of attention forward and backward; raises RuntimeError where a kernel can't do it."""
+Trial = Callable[[AttentionShape, Kernel], float]
+"""The largest difference of a kernel's output and gradient from plain operations in float32, as a share of the largest
+value; raises RuntimeError where the kernel can't do it."""
 
 
 def choose_attention(
@@ -102,12 +104,13 @@ def choose_attention(
     micro_batch: int,
     precision: str,
     state: Mapping[str, Any] | None = None,
-    timer: Timer | None = None,
+    trial: Trial | None = None,
 ) -> AttentionChoice | None:
-    """The kernel that was asked for; else that of the checkpoint with `state`, on such a GPU; else the fastest.
+    """The kernel that was asked for; else that of the checkpoint with `state`, on such a GPU; else the first that can.
 
     None where there is nothing to choose: on other devices than CUDA, and where documents have a kernel of their own.
-    Raises Gpt2UsageError if the one asked for does not work, or there is nothing to choose.
+    Raises Gpt2UsageError if the one asked for does not work, or there is nothing to choose, and Gpt2Error if what it
+    computes is wrong.
     """
     masked = settings.documents == "separate"
     has_own = masked and attention_kind(device, precision) == "varlen"
@@ -121,82 +124,81 @@ def choose_attention(
         micro_batch, heads, settings.sequence_length, config.head_dim, precision, config.dropout, masked
     )
     gpu = torch.cuda.get_device_name(device)
-    timer = timer or functools.partial(gpu_milliseconds, device)
-    if settings.attention != "auto":
-        try:
-            timer(shape, settings.attention)
-        except RuntimeError as error:
-            raise Gpt2UsageError(
-                f"--attention {settings.attention} does not work on {gpu} for {shape} ({str(error).splitlines()[0]}): "
-                "leave it out, or give another."
-            ) from None
-        return AttentionChoice(settings.attention, gpu)
     recorded = (state or {}).get("attention", {})
-    if recorded.get("gpu") == gpu and measured(shape, timer, [recorded["kernel"]]):
-        return AttentionChoice(recorded["kernel"], gpu)
-    times = measured(shape, timer)
-    without = measured(shape._replace(dropout=0.0), timer) if shape.dropout else {}
-    return AttentionChoice(min(times, key=lambda name: times[name]), gpu, times, min(without.values(), default=None))
+    order: Sequence[Kernel] = PRIORITIES.get(torch.cuda.get_device_capability(device)[0], _KERNELS)
+    if settings.attention != "auto":
+        order = [settings.attention]
+    elif recorded.get("gpu") == gpu:
+        order = [recorded["kernel"], *order]
+    trial, reason = trial or functools.partial(gpu_trial, device), ""
+    for kernel in order:
+        try:
+            found = AttentionChoice(kernel, gpu, trial(shape, kernel))
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            continue
+        if not found.difference <= LARGEST_DIFFERENCE:  # NaN included
+            raise Gpt2Error(
+                f"attention by {kernel} is wrong on {gpu} for {shape}: its values differ from plain operations by "
+                f"{found.difference:.0%} of the largest; give another by --attention, and update driver and torch."
+            )
+        return found
+    raise Gpt2UsageError(
+        f"--attention {order[0]} does not work on {gpu} for {shape} ({reason}): leave it out, or give another."
+    )
 
 
-def measured(
-    shape: AttentionShape, timer: Timer, kernels: tuple[Kernel, ...] | list[Kernel] = ("cudnn", "flash", "efficient")
-) -> dict[Kernel, float]:
-    """Milliseconds of each of `kernels` that works; of plain operations, which always do, if none of several does."""
-    found: dict[Kernel, float] = {}
-    for kernel in kernels:
-        with contextlib.suppress(RuntimeError):
-            found[kernel] = timer(shape, kernel)
-    return found or ({"math": timer(shape, "math")} if len(kernels) > 1 else {})
-
-
-def gpu_milliseconds(device: torch.device, shape: AttentionShape, kernel: Kernel) -> float:
-    """See `Timer`; on a GPU."""
+def gpu_trial(device: torch.device, shape: AttentionShape, kernel: Kernel) -> float:
+    """See `Trial`; on a GPU, whose peak of memory is forgotten."""
     # torch says in a warning each why a kernel can't be used.
-    with warnings.catch_warnings(action="ignore"), _preferred(kernel, others=False):
-        work = attention_work(shape, device)
-        for _ in range(WARMUP):
-            work()
-        found = []
-        for _ in range(TURNS):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(CALLS):
-                work()
-            end.record()
-            end.synchronize()
-            found.append(begin.elapsed_time(end) / CALLS)
-    del work
+    with warnings.catch_warnings(action="ignore"):
+        found = attention_difference(device, shape, kernel)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    return statistics.median(found)
+    return found
 
 
-def _preferred(kernel: Kernel, *, others: bool) -> contextlib.AbstractContextManager[Any]:
+def attention_difference(device: torch.device, shape: AttentionShape, kernel: Kernel) -> float:
+    """What `Trial` gives, on any device: without dropout, of the first and last head of the first and last sequence."""
+    fused = attention_input(device, shape)
+    with preferred(kernel, others=False):
+        if shape.dropout:
+            attend(fused, shape)  # must work, and can't be compared
+        ours = attend(fused, shape._replace(dropout=0.0))
+    places = torch.tensor([0, -1])
+    picked = fused.detach()[places][:, :, places].float().requires_grad_()
+    with preferred("math", others=False):
+        plain = attend(picked, shape._replace(batch=2, dropout=0.0))
+    pairs = zip((part[places][:, :, places].float() for part in ours), plain, strict=True)
+    return max(float((one - other).abs().max() / other.abs().max().clamp(min=1e-6)) for one, other in pairs)
+
+
+def attention_input(device: torch.device, shape: AttentionShape) -> Tensor:
+    """Random queries, keys and values, (B, T, heads, 3, d), that lie in memory as the model's do."""
+    size = (shape.batch, shape.length, shape.heads, 3, shape.head_dim)
+    random = torch.Generator(device).manual_seed(0)
+    return torch.randn(size, dtype=DTYPES[shape.precision], device=device, generator=random).requires_grad_()
+
+
+def attend(fused: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+    """The model's attention forward and backward: its output, (B, T, heads, d), and the gradient of `fused`."""
+    layer: Any = types.SimpleNamespace(dropout=shape.dropout, training=True)
+    context: Context = PACKED
+    if shape.masked:
+        places = torch.arange(shape.length, device=fused.device).expand(shape.batch, -1)
+        context = Documents(places).with_mask()
+    mixed = context.attend(layer, *fused.unbind(3))
+    (gradient,) = torch.autograd.grad(mixed, fused, mixed.detach())
+    return mixed.detach(), gradient
+
+
+def preferred(kernel: Kernel, *, others: bool) -> contextlib.AbstractContextManager[Any]:
     """Have attention use `kernel`, or, where it can't and `others` may, the next of them."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     order = [kernel, *(name for name in _KERNELS if others and name != kernel)]
     names = ["MATH" if name == "math" else f"{name.upper()}_ATTENTION" for name in order]
     return sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True)
-
-
-def attention_work(shape: AttentionShape, device: torch.device) -> Callable[[], None]:
-    """A forward and backward pass of the model's attention, on tensors that lie in memory as the model's do."""
-    layer: Any = types.SimpleNamespace(dropout=shape.dropout, training=True)
-    size = (shape.batch, shape.length, shape.heads, 3, shape.head_dim)
-    fused = torch.randn(size, dtype=DTYPES[shape.precision], device=device, requires_grad=True)
-    gradient = torch.randn_like(fused.detach()[:, :, :, 0])  # (B, T, heads, d)
-    context: Context = PACKED
-    if shape.masked:
-        places = torch.arange(shape.length, device=device).expand(shape.batch, -1)
-        context = Documents(places).with_mask()
-
-    def work() -> None:
-        context.attend(layer, *fused.unbind(3)).backward(gradient)
-        fused.grad = None
-
-    return work
 
 
 @contextlib.contextmanager
@@ -208,10 +210,10 @@ def attention_by(choice: AttentionChoice | None) -> Iterator[None]:
     config: Any = torch.compiler.config
     tag = config.cache_key_tag
     # torch's cache on disk goes by the code before attention is resolved to a kernel: a graph made with another one,
-    # in an earlier run in the same folder, would pass for this one.
+    # in an earlier run, would pass for this one.
     config.cache_key_tag = f"{tag}attention={choice.kernel}"
     try:
-        with _preferred(choice.kernel, others=True):
+        with preferred(choice.kernel, others=True):
             yield
     finally:
         config.cache_key_tag = tag

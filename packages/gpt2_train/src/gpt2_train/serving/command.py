@@ -115,7 +115,9 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     source = settings.for_writing(source, settings.batch_size)
     encoder = Encoder(source)
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
-    thread = ModelThread(TextSession(source, settings.batch_size), settings.batch_size + settings.queue)
+    session = TextSession(source, settings.batch_size)
+    session.cache.prepare()
+    thread = ModelThread(session, settings.batch_size + settings.queue)
     name = settings.name or model_name(settings.checkpoint)
     limits = Limits(
         settings.max_tokens,

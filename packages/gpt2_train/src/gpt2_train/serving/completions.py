@@ -237,6 +237,7 @@ def _is_id(value: Any) -> bool:
 def _prompt(given: Any, encoder: Encoder, limits: Limits, most: int | None) -> tuple[str, tuple[int, ...]]:
     if not (isinstance(given, str) or (isinstance(given, list) and given and all(_is_id(entry) for entry in given))):
         raise wrong("prompt", "prompt should be a text, a list of texts, token ids, or a list of lists of token ids.")
+    _check_size(given, encoder, limits)
     try:
         ids = tuple(encoder.encode(given) if isinstance(given, str) else encoder.check_tokens(given))
     except Gpt2UsageError as error:
@@ -246,12 +247,26 @@ def _prompt(given: Any, encoder: Encoder, limits: Limits, most: int | None) -> t
         ids, text = ids[-most:], None
     text = encoder.tokenizer.decode(ids) if text is None else text
     if len(ids) > limits.positions:
-        raise wrong(
-            "prompt",
-            f"the prompt has {len(ids):,} tokens, but the model sees at most {limits.positions:,}: shorten it.",
-            "context_length_exceeded",
-        )
+        raise _too_long(f"{len(ids):,} tokens", limits)
     return text, ids
+
+
+def _check_size(given: str | list[int], encoder: Encoder, limits: Limits) -> None:
+    """Refuse, before the seconds that its tokens may take, a prompt of more bytes than the model's positions hold.
+
+    That is also what is taken of a prompt that is to be truncated.
+    """
+    size = len(given.encode(errors="surrogatepass")) if isinstance(given, str) else len(given)
+    if size > limits.positions * encoder.tokenizer.longest_token:
+        raise _too_long(f"{size:,} {'bytes' if isinstance(given, str) else 'tokens'}", limits)
+
+
+def _too_long(size: str, limits: Limits) -> ApiError:
+    return wrong(
+        "prompt",
+        f"the prompt has {size}, but the model sees at most {limits.positions:,} tokens: shorten it.",
+        "context_length_exceeded",
+    )
 
 
 FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}

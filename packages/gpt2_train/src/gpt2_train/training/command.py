@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 
 from command_kit import add_config_flag, add_flags, settings_from
+from command_kit.settings import given_values
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel, plan_batches
 from gpt2_train.config.loading import load_torch
@@ -43,21 +44,25 @@ def run(arguments: argparse.Namespace) -> int:
     load_torch("preparing the run")
     from gpt2_train.training.launch import launch
 
-    return launch(settings, as_json=arguments.json, debug=arguments.debug)
+    table, flags = given_values(arguments, command="train", config=arguments.config)
+    has_batch = not BATCH_KEYS.isdisjoint([*table, *flags])
+    return launch(settings, as_json=arguments.json, debug=arguments.debug, has_batch=has_batch)
 
 
 LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})
+BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
+BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 
 
 def overridden_keys(given: Iterable[str]) -> frozenset[str]:
     """The keys of a settings file that the flags `given` replace, beyond keys of the same names.
 
-    One length of the run stands for the others, `model` for the numbers of the shape, and any of these for `model`; a
-    number alone leaves the file's other two as they are.
+    One length of the run stands for the others, one size of the batch for the other, `model` for the numbers of the
+    shape, and any of these for `model`; a number alone leaves the file's other two as they are.
     """
     flags = frozenset(given)
-    keys: frozenset[str] = LENGTH_KEYS if flags & LENGTH_KEYS else frozenset()
+    keys = frozenset[str]().union(*(group for group in (LENGTH_KEYS, BATCH_KEYS) if flags & group))
     if "model" in flags:
         return keys | SHAPE_KEYS
     return keys | {"model"} if flags & SHAPE_KEYS else keys

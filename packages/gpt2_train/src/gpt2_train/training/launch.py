@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -34,6 +33,7 @@ from command_kit import UsageError
 from command_kit.command import exit_code_for, print_error, sentence_for
 from command_kit.settings import as_table, make_settings
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.layout import check_layout
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import processes
@@ -45,23 +45,26 @@ from gpt2_train.distributed.processes import STOP_SIGNALS, Child, Place, StopReq
 from gpt2_train.metrics.plots import loss_curves
 from gpt2_train.metrics.records import read_run
 from gpt2_train.training.calibrate import size_advice
+from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
 from gpt2_train.training.run_folder import check_shared, lock_folder, write_config
 from gpt2_train.training.setup import Run, describe_run, set_up
 from gpt2_train.training.state import TrainState, summary
 from gpt2_train.training.trainer import Trainer
 
 
-def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = False) -> int:
+def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = False, has_batch: bool = True) -> int:
     """Run `gpt2 train` with `settings` on as many processes as they ask for; return the exit code.
 
-    128 plus its number after a signal, as shells have it. Raises Gpt2Error where the run fails.
+    128 plus its number after a signal, as shells have it. `has_batch` says whether somebody chose the batch: the
+    default is refused on several GPUs. Raises Gpt2Error where the run fails.
     """
     if settings.compile or (settings.compile is None and settings.device != "cpu"):
-        use_compile_cache(settings)
+        use_compile_cache()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        _work_under_torchrun(settings, as_json=as_json, debug=debug)
+        _work_under_torchrun(settings, as_json=as_json, debug=debug, has_batch=has_batch)
     wanted = processes_wanted(settings)
     if wanted > 1:
+        check_batch(settings, wanted, has_batch=has_batch)
         found = LocalProcesses(settings, wanted, debug).run()
         return finish(found, settings, as_json=as_json) if isinstance(found, dict) else found
     stop = StopRequest()
@@ -101,11 +104,31 @@ def processes_wanted(settings: TrainSettings) -> int:
     return wanted
 
 
-def use_compile_cache(settings: TrainSettings, environment: Callable[[str, str], Any] = os.environ.setdefault) -> None:
-    """Give this run a cache of compiled kernels of its own, on this machine's disk, where a resumed run finds it again.
+def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> None:
+    """Refuse the default batch, which is for one GPU, for a new run in several `processes` on GPUs.
 
-    Jobs that share one can read each other's half-written files, and network storage makes compiling slow. The code in
-    it is run, so a folder that others may write to is not used.
+    Raises Gpt2UsageError with one that fits. Not chosen for the user: what a model learns depends on it.
+    """
+    data_parallel = processes // settings.tensor_parallel
+    is_on_gpus = settings.device in ("auto", "cuda") and torch.cuda.is_available()
+    if has_batch or data_parallel == 1 or not is_on_gpus or (Path(settings.output) / CHECKPOINTS_FOLDER).exists():
+        return
+    layout: dict[str, Any] = {"tensor_parallel": settings.tensor_parallel, "data_parallel": data_parallel, "compiled": True}
+    layout |= {"precision": "bf16" if settings.precision in (None, "auto") else settings.precision}
+    room = torch.cuda.get_device_properties(0).total_memory - RESERVE
+    fitting = fitting_micro_batch(settings.model_config(), None, room, **layout, **layout_of(settings))
+    raise Gpt2UsageError(
+        f"no batch is given, and the default of {settings.global_batch_size} sequences leaves most of "
+        f"{processes} GPUs idle: add --global-batch-size {fitting * data_parallel} ({fitting:,} sequences fit each "
+        f"GPU), or another multiple of {data_parallel}; it decides what the model learns."
+    )
+
+
+def use_compile_cache(environment: Callable[[str, str], Any] = os.environ.setdefault) -> None:
+    """Keep compiled kernels on this machine's disk, in one folder for all runs of a version of torch.
+
+    torch writes its files whole or not at all, so that runs can share it; network storage makes compiling slow. The
+    code in it is run, so a folder that others may write to is not used.
     """
     root = Path(tempfile.gettempdir()) / f"gpt2-train-{os.getuid()}"
     try:
@@ -116,11 +139,10 @@ def use_compile_cache(settings: TrainSettings, environment: Callable[[str, str],
         is_private = False
     if not is_private:
         root = Path(tempfile.mkdtemp(prefix="gpt2-train-"))
-    name = hashlib.sha256(str(Path(settings.output).resolve()).encode()).hexdigest()[:16]
-    environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{name}"))
+    environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{torch.__version__}"))
 
 
-def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool) -> NoReturn:
+def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool, has_batch: bool) -> NoReturn:
     place = Place.under_torchrun()
 
     def end(error: BaseException) -> NoReturn:
@@ -140,6 +162,7 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
                 f"torchrun started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
+        check_batch(settings, place.size, has_batch=has_batch)
         found = _take_part(place, settings, stop, end)
     except BaseException as error:
         end(error)
