@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import setting
 from command_kit.progress import spoken_duration
+from command_kit.settings import Removed
 from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.page_stage import PageStage
@@ -108,6 +109,10 @@ def _pace(default: Any, help: str, **more: Any) -> Any:
 class FetchSettings(ArchiveSettings, PageStage):
     """A stage that fetches pages."""
 
+    REMOVED: ClassVar[Mapping[str, Removed]] = {
+        "rounds": Removed("give --retry-passes, the runs after the first one (--rounds 3 is --retry-passes 2)"),
+        "try_again": Removed("give --retry-passes 0 for --no-try-again"),
+    }
     save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
     max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
     robots: bool = setting(True, "fetch robots.txt and obey it")
