@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from webtext_prep.crawl.archives import common_crawl
 from webtext_prep.crawl.archives.answers import captures_in, crawls_listed, index_rows, memento_time
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept
+from webtext_prep.crawl.archives.surt import MAX_KEYED, surt
 from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.crawl.archives.wayback import Wayback
 from webtext_prep.crawl.frontier.robots import parse_rules
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.urls.urls import MAX_KEYED, surt
 
 URL = "http://a.org/"
 DATE = timestamp("2019-04")

@@ -11,10 +11,10 @@ from webtext_prep.crawl.archives import common_crawl
 from webtext_prep.crawl.archives.answers import Block
 from webtext_prep.crawl.archives.captures import Capture, Request
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept
+from webtext_prep.crawl.archives.surt import surt
 from webtext_prep.crawl.archives.times import nearest, timestamp
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.crawl.settings import ArchiveSettings
-from webtext_prep.urls.urls import surt
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,10 @@ from webtext_prep.crawl.archives.captures import Capture, Request
 from webtext_prep.crawl.archives.warc_writing import is_plain
 from webtext_prep.crawl.database import CrawlDatabase, Entry, UrlSet
 from webtext_prep.crawl.database_writer import DatabaseWriter
-from webtext_prep.crawl.due import ANSWERS, PASSES, is_tried_again, next_archive
 from webtext_prep.crawl.frontier.crawler import URLS_AT_ONCE, Crawler, Finish
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.http.client import Client, Reply
-from webtext_prep.crawl.settings import FetchSettings
+from webtext_prep.crawl.settings import ANSWERS, PASSES, FetchSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
@@ -101,7 +100,7 @@ class Crawl:
 
     def _is_due(self, known: Entry) -> bool:
         # A run that was cut short may have tried it in this pass already.
-        return known.retry_pass < self._pass and is_tried_again(known.row, self._settings)
+        return known.retry_pass < self._pass and self._settings.is_tried_again(known.row)
 
     async def _fetch(self, visits: Iterator[Visit], folder: Path) -> None:
         async with self._client() as client, self._pool(folder) as pool, self._writer() as writer:
@@ -146,7 +145,7 @@ class Crawl:
         with UrlSet() as begun:
             for asked in rows:
                 known = self._database.outcome(asked.url) if begun.add(asked.url) else None
-                archive = None if known is None else next_archive(known.row, self._settings)
+                archive = None if known is None else self._settings.next_archive(known.row)
                 yield None if known is None or archive is None else _Gone(asked, known, archive)
 
     async def _ask_archives(self, found: Iterator[_Gone | None], folder: Path) -> None:
@@ -167,7 +166,7 @@ class Crawl:
             while (gone := await waiting[name].get()) is not None:
                 entry = await self._ask(gone, crawler, pool)
                 await writer.add(entry)
-                following = next_archive(entry.row, self._settings, name) if entry.document is None else None
+                following = self._settings.next_archive(entry.row, name) if entry.document is None else None
                 if following is None:
                     self._count()
                 else:

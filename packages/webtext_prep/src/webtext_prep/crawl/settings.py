@@ -1,4 +1,4 @@
-"""How pages are fetched; which web archives are asked for pages that are gone, how often, and where they are."""
+"""How pages are fetched; which web archives are asked for pages that are gone; and what that leaves to do for a URL."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from command_kit.progress import spoken_duration
 from command_kit.settings import Removed
 from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
+from webtext_prep.extraction.outcomes import is_gone, is_retryable
 from webtext_prep.extraction.page_stage import PageStage
 from webtext_prep.urls.urls import host_of
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.captures import Archive
 
+ANSWERS = "archives"
+"""Under it, the row of a URL that is gone says what the archives answered that did not have it."""
+PASSES = "passes"
+"""Under it, a row says how many passes over the lists have tried its URL."""
 NAMES = ("wayback", "common-crawl")
 NEWEST = "newest"
 DATES = ("reddit_first_submitted", "created_utc", "date")
@@ -156,3 +161,32 @@ class FetchSettings(ArchiveSettings, PageStage):
     def passes(self) -> int:
         """How many runs in all try a retryable URL."""
         return 1 + self.retry_passes
+
+    # What is left to do for a URL, as its row says
+
+    def is_tried_again(self, row: Mapping[str, Any]) -> bool:
+        """Whether the page itself is asked for once more in a later pass."""
+        return is_retryable(row["outcome"]) and row.get(PASSES, 0) < self.passes
+
+    def next_archive(self, row: Mapping[str, Any], after: str = "") -> str | None:
+        """The archive to ask for a URL with such a row, after the one that was asked; None if there is none."""
+        if not self._is_gone(row):
+            return None
+        answers = row.get(ANSWERS, {})
+        for name in self.archive[self.archive.index(after) + 1 if after else 0 :]:
+            answer = answers.get(name)
+            if answer is None or (is_retryable(answer) and row.get(PASSES, 0) < self.passes):
+                return name
+        return None
+
+    def archives_asked(self, row: Mapping[str, Any]) -> str | None:
+        """The archives that were asked for a page that is gone, joined by commas; None for any other row."""
+        return ",".join(sorted(row.get(ANSWERS, {}))) if self._is_gone(row) else None
+
+    def may_end_otherwise(self, row: Mapping[str, Any]) -> bool:
+        """Whether a URL may end in another way in a later pass, the live page or what an archive has of it."""
+        answers = row.get(ANSWERS, {}) if self._is_gone(row) else {}
+        return is_retryable(row["outcome"]) or any(is_retryable(answers.get(name, "")) for name in self.archive)
+
+    def _is_gone(self, row: Mapping[str, Any]) -> bool:
+        return is_gone(row["outcome"], is_last=row.get(PASSES, 0) >= self.passes)

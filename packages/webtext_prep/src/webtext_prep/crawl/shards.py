@@ -10,9 +10,8 @@ from typing import Any
 
 from webtext_prep import storage
 from webtext_prep.crawl.database import CrawlDatabase, UrlSet
-from webtext_prep.crawl.due import PASSES, archives_asked, may_end_otherwise
 from webtext_prep.crawl.saved_pages import PageFile
-from webtext_prep.crawl.settings import FetchSettings
+from webtext_prep.crawl.settings import PASSES, FetchSettings
 from webtext_prep.documents.document import Document, with_metadata_of
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import WebtextError
@@ -61,9 +60,9 @@ def write_shard(
                     counts["archived"][row["archive"]] += 1
                 continue
             tally.drop(asked, row["outcome"])
-            if may_end_otherwise(row, settings):
+            if settings.may_end_otherwise(row):
                 counts["retryable"][str(row.get(PASSES, 0))] += 1
-            if (asked_of := archives_asked(row, settings)) is not None:
+            if (asked_of := settings.archives_asked(row)) is not None:
                 counts["gone"][asked_of] += 1
         if pages is not None:
             pages.begin()

@@ -45,10 +45,10 @@ BYTES_A_SAVED_PAGE = 28_000
 """Of HTML, compressed: a page of the web has some 110 kB."""
 
 
-def _rows_of(task: Task) -> Iterator[Document]:
-    """The rows of a task's lists."""
-    for path, limit in zip(task.inputs, task.options["limits"], strict=True):
-        yield from itertools.islice(read_urls(path), limit)
+def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
+    """The rows of a task's lists, each with the number of its list; as many as the task is to take."""
+    rows = ((number, row) for number, path in enumerate(task.inputs) for row in read_urls(path))
+    yield from itertools.islice(rows, task.options["most"])
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,9 @@ class Download(FetchSettings):
 
         place = job.kept / NAME
         retry_pass = facts_in(place).passes + 1
-        limits = self._limits(job)
-        lists, hints = tuple(job.inputs[: len(limits)]), {"retry_pass": retry_pass}
-        total = sum(limit or 0 for limit in limits) if self.max_urls else job.expected_documents()
-        crawl = Task("crawl", lists, (place,), {"limits": limits}, hints)
+        total, most = job.expected_documents(), self.max_urls or None
+        total = most if most is not None and (total is None or total > most) else total
+        crawl = Task("crawl", tuple(job.inputs), (place,), {"most": most}, {"retry_pass": retry_pass})
         (found,) = job.map("pages", self.fetch, [crawl], unit=self.unit, total=total, again=_always)
         if found["gone"]:
             for sentence in self.expected(found["gone"]):
@@ -125,11 +124,13 @@ class Download(FetchSettings):
             (asked,) = job.map("archives", self.ask_archives, [crawl], unit=self.unit, total=gone, again=_always)
             found |= asked
         tasks = []
-        for number, (path, limit) in enumerate(zip(lists, limits, strict=True)):
+        for number, (path, rows) in enumerate(zip(job.inputs, found["rows"], strict=True)):
+            if most is not None and not rows:
+                break
             shard, *dropped = job.shard_outputs(number)
             pages = (pages_of(shard),) if self.save_pages else ()
             outputs = (shard, job.output / OUTCOMES / shard.name, *pages, *dropped)
-            options = {"limits": [limit]}
+            options = {"most": None if most is None else rows}
             tasks.append(Task(f"part-{number:05}", (path,), outputs, options, {"newest": found["newest"]}, (place,)))
 
         def is_old(result: dict[str, Any]) -> bool:
@@ -160,20 +161,6 @@ class Download(FetchSettings):
         """See `Stage.settled`."""
         return dataclasses.replace(self, retry_passes=0, archive=())
 
-    def _limits(self, job: Run) -> list[int | None]:
-        """How many rows to take from each input; shorter than the list of inputs if --max-urls leaves some out."""
-        if not self.max_urls:
-            return [None] * len(job.inputs)
-        limits: list[int | None] = []
-        left = self.max_urls
-        for path in job.inputs:
-            if left == 0:
-                break
-            rows = sum(1 for _ in itertools.islice(read_urls(path), left))
-            limits.append(rows)
-            left -= rows
-        return limits
-
     # Its tasks
 
     def fetch(self, task: Task, context: Context) -> dict[str, Any]:
@@ -183,10 +170,16 @@ class Download(FetchSettings):
         from webtext_prep.crawl.database import CrawlDatabase
 
         with CrawlDatabase(storage.local_path(task.outputs[0])) as database:
-            crawl = Crawl(self, database, task.hints["retry_pass"], context.report)
-            crawl.fetch(_rows_of(task), context.scratch)
-            gone = crawl.count_gone(_rows_of(task)) if self.archive else 0
-            return {"newest": database.newest_pass, "gone": gone, "notes": database.notes}
+            crawl, taken = Crawl(self, database, task.hints["retry_pass"], context.report), [0] * len(task.inputs)
+
+            def rows() -> Iterator[Document]:
+                for number, row in _rows_of(task):
+                    taken[number] += 1
+                    yield row
+
+            crawl.fetch(rows(), context.scratch)
+            gone = crawl.count_gone(row for _, row in _rows_of(task)) if self.archive else 0
+            return {"newest": database.newest_pass, "rows": taken, "gone": gone, "notes": database.notes}
 
     def ask_archives(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: pages of all lists that are gone, from archives to the database of the output."""
@@ -195,7 +188,7 @@ class Download(FetchSettings):
 
         with CrawlDatabase(storage.local_path(task.outputs[0]), is_checked=False) as database:
             crawl = Crawl(self, database, task.hints["retry_pass"], context.report)
-            crawl.ask_archives(_rows_of(task), context.scratch)
+            crawl.ask_archives((row for _, row in _rows_of(task)), context.scratch)
             return {"newest": database.newest_pass}
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
@@ -205,7 +198,8 @@ class Download(FetchSettings):
 
         folder = context.scratch / "new" / task.name
         with CrawlDatabase(storage.local_path(task.reads[0]), is_checked=False) as database:
-            found = write_shard(context.counted(_rows_of(task)), database, task.outputs, folder, self)
+            rows = context.counted(row for _, row in _rows_of(task))
+            found = write_shard(rows, database, task.outputs, folder, self)
         return {**found, "newest": task.hints["newest"]}
 
 

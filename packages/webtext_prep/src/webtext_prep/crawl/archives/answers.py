@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.times import READABLE, timestamp
-from webtext_prep.crawl.http.bodies import may_be_page
+from webtext_prep.crawl.http.media_types import may_be_page
 
 MOST_CRAWLS = 1_000
 """Crawls of Common Crawl that are looked at; there are 120."""

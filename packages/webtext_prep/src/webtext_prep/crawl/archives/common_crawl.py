@@ -26,12 +26,13 @@ from webtext_prep.crawl.archives.answers import (
     file_size,
 )
 from webtext_prep.crawl.archives.captures import CAPTURES, Accept, Ask, Capture, Request, first_accepted, sensible
+from webtext_prep.crawl.archives.stored_bodies import decoded
+from webtext_prep.crawl.archives.surt import surt
 from webtext_prep.crawl.archives.times import nearest, readable_time, timestamp
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.urls.urls import surt
 
 CRAWLS = 3
 """Crawls that are asked for a page, by the nearest time: each has a part of the web only, and each costs."""

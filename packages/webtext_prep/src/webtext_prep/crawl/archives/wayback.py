@@ -11,11 +11,13 @@ from urllib.parse import urlencode
 
 from webtext_prep.crawl.archives.answers import index_rows, memento_time
 from webtext_prep.crawl.archives.captures import CAPTURES, Accept, Ask, Capture, Request, first_accepted, sensible
+from webtext_prep.crawl.archives.stored_bodies import decoded
+from webtext_prep.crawl.archives.surt import surt
 from webtext_prep.crawl.archives.times import nearest
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, content_type_of, decoded, is_html_page, may_be_page
+from webtext_prep.crawl.http.bodies import GZIP, BodyError
 from webtext_prep.crawl.http.client import Reply, next_url
+from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.urls.urls import surt
 
 LISTED = 10
 """Captures that the index is asked for: some of them may be of one page with and without `www.`."""
