@@ -23,6 +23,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.stages import download as download_stage
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract
 
@@ -458,6 +459,20 @@ def test_what_waited_for_an_archive_ends_without_it_where_that_is_asked_no_more(
     download(archives, lists, tmp_path / "out", archive=())
     found = collections.Counter(row["outcome"] for row in made(tmp_path / "out")[0])
     assert found == {"ok": 6, "http_404": 18} and not archives.asked and not archives.asked_live
+
+
+def test_shards_that_a_killed_run_has_written_are_written_again_where_another_archive_knows_more(
+    archives, tmp_path, monkeypatch
+):
+    """Within one pass over the lists: the first archive was asked, a shard written, and the run killed."""
+    url = archives.url("/gone")
+    archives.crawls = {"CC-MAIN-2019-18": {url: [Captured("20190422080000", old(url))]}}
+    archives.write_crawls()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(download_stage, "shards_outcome", kill)
+        rows_of(tmp_path, archives, [url], archive=("wayback",))
+    assert made(tmp_path / "out")[0][0]["outcome"] == "http_404"
+    assert rows_of(tmp_path, archives, [url])[url]["outcome"] == "archived"
 
 
 def test_what_an_archive_has_said_is_not_asked_again_after_a_kill(archives, tmp_path, monkeypatch):

@@ -109,11 +109,11 @@ def test_a_kill_loses_nothing_that_was_added(path):
 def test_a_damaged_row_costs_itself_alone(full):
     """One flipped bit dropped every record behind it: 100 became 10."""
     with sqlite3.connect(full) as connection:
-        (row,) = connection.execute("SELECT row FROM pages WHERE rowid = 11").fetchone()
-        connection.execute("UPDATE pages SET row = ? WHERE rowid = 11", (row.replace(b"ok", b"oj"),))
-        (text,) = connection.execute("SELECT document FROM pages WHERE rowid = 21").fetchone()
-        connection.execute("UPDATE pages SET document = ? WHERE rowid = 21", (text[:-1] + b"\0",))
-        connection.execute("UPDATE pages SET digest = 7 WHERE rowid = 31")
+        (row,) = connection.execute("SELECT row FROM pages WHERE number = 11").fetchone()
+        connection.execute("UPDATE pages SET row = ? WHERE number = 11", (row.replace(b"ok", b"oj"),))
+        (text,) = connection.execute("SELECT document FROM pages WHERE number = 21").fetchone()
+        connection.execute("UPDATE pages SET document = ? WHERE number = 21", (text[:-1] + b"\0",))
+        connection.execute("UPDATE pages SET digest = 7 WHERE number = 31")
     urls, notes = found(full)
     assert urls == set(URLS) - {URLS[10], URLS[20], URLS[30]}
     assert len(notes) == 1 and "3 damaged records" in notes[0]
@@ -224,11 +224,25 @@ def test_what_a_set_does_not_name_is_removed(full):
     assert all(url.encode() + b'"' not in full.read_bytes() for url in URLS[3:])
 
 
+def test_numbers_of_records_grow_whatever_is_replaced_or_removed(path):
+    """By them it is seen whether a shard was written from what is there now."""
+    with CrawlDatabase(path) as database:
+        seen = []
+        for url in (URLS[0], URLS[1], URLS[1], URLS[0]):
+            database.add_many([entry(url)])
+            seen.append(database.newest)
+        with UrlSet() as kept:
+            kept.add(URLS[1])
+            database.remove_others(kept)
+        database.add_many([entry(URLS[2])])
+        assert [*seen, database.newest] == [1, 2, 3, 4, 5]
+
+
 def test_facts_last_and_are_none_where_there_is_no_database(path):
     assert facts_in(path) == Facts() and not path.exists()
     facts = Facts(2, {"1": 5, "2": 7}, {"": 3, "wayback": 1})
     with CrawlDatabase(path) as database:
-        assert (database.facts, database.newest_pass) == (Facts(), 0)
+        assert (database.facts, database.newest) == (Facts(), 0)
         database.facts = facts
         database.add_many([entry(URLS[0])])
     assert facts_in(path) == facts

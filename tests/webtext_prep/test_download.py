@@ -789,9 +789,11 @@ def test_a_damaged_output_is_written_again_not_believed(site, tmp_path):
 
 def test_only_the_first_urls_of_all_lists_are_fetched_with_max_urls(site, tmp_path):
     lists = []
-    for name in "abc":
+    for name in "abcd":
         lists.append(tmp_path / f"{name}.txt")
         lists[-1].write_text("".join(site.url(f"/{name}{n}") + "\n" for n in range(3)))
+    lists.insert(1, tmp_path / "aa.txt")
+    lists[1].write_text("")  # an empty list is no end
     summary = download(lists, tmp_path / "out", max_urls=4)
     assert summary.tally.read == summary.tally.kept == 4
     assert sorted(path for path in site.counts() if path != "/robots.txt") == ["/a0", "/a1", "/a2", "/b0"]

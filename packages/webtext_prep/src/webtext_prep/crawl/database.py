@@ -41,11 +41,11 @@ _GAP = 10_000
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 _OTHER_SCHEMA = "is a database of another version"
 _CREATE = (
-    "CREATE TABLE pages (digest BLOB PRIMARY KEY, pass INTEGER, row BLOB, checksum BLOB, document BLOB, page BLOB)",
-    "CREATE INDEX passes ON pages (pass)",
+    "CREATE TABLE pages (number INTEGER PRIMARY KEY AUTOINCREMENT, digest BLOB UNIQUE, pass INTEGER, row BLOB, "
+    "checksum BLOB, document BLOB, page BLOB)",
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT)",
 )
-_ADD = "INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?, ?)"
+_ADD = "INSERT OR REPLACE INTO pages (digest, pass, row, checksum, document, page) VALUES (?, ?, ?, ?, ?, ?)"
 
 
 def url_digest(url: str) -> bytes:
@@ -218,13 +218,14 @@ class CrawlDatabase:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of all records, in the order in which they were added."""
-        for (row,) in self._reader.execute("SELECT row FROM pages ORDER BY rowid"):
+        for (row,) in self._reader.execute("SELECT row FROM pages ORDER BY number"):
             yield msgspec.json.decode(row)
 
     @property
-    def newest_pass(self) -> int:
-        """The last pass in which a record was added, 0 if there is none."""
-        return int(self._reader.execute("SELECT coalesce(max(pass), 0) FROM pages").fetchone()[0])
+    def newest(self) -> int:
+        """The number of the record that was added last, also if it is gone; 0 if there was none."""
+        found = self._reader.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pages'").fetchone()
+        return int(found[0]) if found is not None else 0
 
     @property
     def facts(self) -> Facts:
@@ -276,26 +277,26 @@ class CrawlDatabase:
         (verdict,) = self._writer.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict.replace("\n", " "))
-        rows = self._reader.execute("SELECT rowid, digest, row, checksum, document, page FROM pages")
-        damaged = [rowid for rowid, *columns in rows if not _is_sound(*columns)]
-        for rowid in damaged:
-            self._writer.execute("DELETE FROM pages WHERE rowid = ?", (rowid,))
+        rows = self._reader.execute("SELECT number, digest, row, checksum, document, page FROM pages")
+        damaged = [number for number, *columns in rows if not _is_sound(*columns)]
+        for number in damaged:
+            self._writer.execute("DELETE FROM pages WHERE number = ?", (number,))
         if damaged:
             self.notes.append(f"{self.path.name}: {len(damaged):,} damaged records are fetched again.")
 
     def _salvage(self, damaged: Path) -> None:
         """Copy what can be read of a damaged database, row by row."""
         connection = sqlite3.connect(f"{damaged.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        saved, rowid, misses = 0, 1, 0
+        saved, number, misses = 0, 1, 0
         try:
             while misses < _GAP:
                 try:
                     found = connection.execute(
-                        "SELECT digest, pass, row, checksum, document, page FROM pages WHERE rowid = ?", (rowid,)
+                        "SELECT digest, pass, row, checksum, document, page FROM pages WHERE number = ?", (number,)
                     ).fetchone()
                 except sqlite3.DatabaseError:
                     found = None
-                rowid += 1
+                number += 1
                 if found is None or not _is_sound(found[0], *found[2:]):
                     misses += 1
                     continue

@@ -125,8 +125,8 @@ class Download(FetchSettings):
             found |= asked
         tasks = []
         for number, (path, rows) in enumerate(zip(job.inputs, found["rows"], strict=True)):
-            if most is not None and not rows:
-                break
+            if most is not None and not any(found["rows"][number:]):
+                break  # --max-urls were in the lists before
             shard, *dropped = job.shard_outputs(number)
             pages = (pages_of(shard),) if self.save_pages else ()
             outputs = (shard, job.output / OUTCOMES / shard.name, *pages, *dropped)
@@ -136,10 +136,9 @@ class Download(FetchSettings):
         def is_old(result: dict[str, Any]) -> bool:
             return bool(result["newest"] != found["newest"])
 
-        results = job.map("shards", self.write_shard, tasks, unit=self.unit, total=total, again=is_old)
-        facts = Facts(retry_pass, _sums(results, "retryable"), _sums(results, "gone"))
-        with CrawlDatabase(place, is_checked=False) as database:
-            database.facts = facts
+        with CrawlDatabase(place, is_checked=False) as database:  # open meanwhile: its log stays for all who read it
+            results = job.map("shards", self.write_shard, tasks, unit=self.unit, total=total, again=is_old)
+            database.facts = facts = Facts(retry_pass, _sums(results, "retryable"), _sums(results, "gone"))
         outcome = shards_outcome(tasks, results)
         for sentence in found["notes"]:
             outcome.tally.problem(sentence)
@@ -179,7 +178,7 @@ class Download(FetchSettings):
 
             crawl.fetch(rows(), context.scratch)
             gone = crawl.count_gone(row for _, row in _rows_of(task)) if self.archive else 0
-            return {"newest": database.newest_pass, "rows": taken, "gone": gone, "notes": database.notes}
+            return {"newest": database.newest, "rows": taken, "gone": gone, "notes": database.notes}
 
     def ask_archives(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: pages of all lists that are gone, from archives to the database of the output."""
@@ -189,7 +188,7 @@ class Download(FetchSettings):
         with CrawlDatabase(storage.local_path(task.outputs[0]), is_checked=False) as database:
             crawl = Crawl(self, database, task.hints["retry_pass"], context.report)
             crawl.ask_archives((row for _, row in _rows_of(task)), context.scratch)
-            return {"newest": database.newest_pass}
+            return {"newest": database.newest}
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list to documents and outcomes."""
