@@ -469,7 +469,7 @@ def test_shards_that_a_killed_run_has_written_are_written_again_where_another_ar
     archives.crawls = {"CC-MAIN-2019-18": {url: [Captured("20190422080000", old(url))]}}
     archives.write_crawls()
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(download_stage, "shards_outcome", kill)
+        patch.setattr(download_stage, "_sums", kill)
         rows_of(tmp_path, archives, [url], archive=("wayback",))
     assert made(tmp_path / "out")[0][0]["outcome"] == "http_404"
     assert rows_of(tmp_path, archives, [url])[url]["outcome"] == "archived"
