@@ -458,6 +458,19 @@ def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
     assert "--shared-scratch is for tasks on other machines, and every stage of wrong.toml runs here" in unused
 
 
+def test_a_download_runs_here_wherever_the_other_stages_do(check_without_gpu, login_node, tmp_path):
+    """One crawl is one process; its own table may not say otherwise."""
+    (tmp_path / "urls.txt").write_text("http://example.org/\n")
+    text = '[pipeline]\nengine = "slurm"\nworkers = 50\n[download]\nsave_pages = true\n[clean]\n'
+    arguments = ["--input", str(tmp_path / "urls.txt"), "--check"]
+    download, clean, *_ = check_without_gpu(text, *arguments, code=0).splitlines()
+    assert "--engine" not in download and "--workers" not in download
+    assert {"--engine=slurm", "--workers=50"} <= set(clean.split())
+    own = text.replace("save_pages = true", 'engine = "slurm"')
+    said = check_without_gpu(own, *arguments)
+    assert "webtext download works in one process of this machine: leave out --engine slurm" in said
+
+
 def test_all_mistakes_are_named_at_once(check_without_gpu):
     """With --check and without."""
     text = '[merge]\n[tokenize]\ntokenizer = "absent"\n[train]\ntensor_parallel = 5\n'

@@ -211,7 +211,8 @@ def plan(
         first_input: what the first stage reads, unless its table says so.
         flags: what else to tell the command of each table.
         site: whether the first input is made when the run starts.
-        of_all_stages: where the tasks of each stage run, unless its table says so (engine, workers, ray_address).
+        of_all_stages: where the tasks of each stage run, unless its table says so (engine, workers, ray_address), or it
+            works in one process of this machine.
 
     Where the trainer is not installed these are the steps before the first one of it. Raises UsageError naming the
     table and the key.
