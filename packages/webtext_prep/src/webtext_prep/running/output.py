@@ -165,7 +165,7 @@ class Output:
         claim = self._read_claim()
         if claim is None or not self._has_begun():
             return
-        if self._version(claim) < self.stage.oldest:
+        if self.stage.oldest and self._version(claim) < self.stage.oldest:
             raise InputError(
                 f"{self.place} was made by an earlier version of `webtext {self.stage.name}`, whose state this one "
                 "can't read: give another --output, or --restart to make it again from scratch."
@@ -184,10 +184,8 @@ class Output:
 
     def _version(self, claim: dict[str, Any]) -> int:
         """The version of the stage that made it; 0 where that did not say so."""
-        with contextlib.suppress(InputError):
-            record = read_record(self.record_path.parent, self.record_path.name) or {}
-            return int(claim.get("version", record.get("version", 0)))
-        return int(claim.get("version", 0))
+        record = None if "version" in claim else read_record(self.record_path.parent, self.record_path.name)
+        return int((claim if record is None else record).get("version", 0))
 
     def _has_begun(self) -> bool:
         """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
