@@ -1,4 +1,4 @@
-"""Bodies of answers: decompressed in small steps against a cap, and told apart by header and first bytes.
+"""Bodies of answers, decompressed in small steps against a cap.
 
 A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
 own decoder also goes in steps, but takes a gzip stream that breaks off for a whole one, and begins before a cap on
