@@ -10,7 +10,7 @@ from command_kit import parse_json
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 OWN_MESSAGES = {
     "command.py", "errors.py", "lease.py", "lineage.py", "processes.py",
-    "profiling.py", "ray.py", "rounds.py", "runner.py", "slurm_job.py",
+    "profiling.py", "ray.py", "runner.py", "slurm_job.py",
     "staging.py", "train_tokenizer.py", "why.py", "worker.py",
 }  # fmt: skip
 """Files that read what this program, or a library, has written, or what comes with the package."""

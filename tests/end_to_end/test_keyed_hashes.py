@@ -89,8 +89,8 @@ def test_what_one_use_chooses_says_nothing_of_what_another_one_chooses():
 
 
 IDENTITY = {
-    "webtext_prep/crawl/state/database.py": "the URL of a row",
-    "webtext_prep/crawl/state/page_cache.py": "checksums",
+    "webtext_prep/crawl/database.py": "the URL of a row",
+    "webtext_prep/crawl/saved_pages.py": "checksums",
     "webtext_prep/dedup/drop_rates.py": "names of groups",
     "webtext_prep/documents/document.py": "pages that came before",
     "webtext_prep/documents/formats/arrow_tables.py": "checksums",

@@ -174,8 +174,8 @@ def test_a_killed_pipeline_goes_on_to_the_same_tokens_and_weights(pipeline, fini
     assert done.returncode == 0, done.stderr
     folder = pipeline.parent / "killed"
     metrics = folder / "model" / "metrics.jsonl"
-    journals = folder / "download" / ".state" / "scratch" / "journals"
-    kill_when(lambda: any(path.stat().st_size for path in journals.glob("*")), pipeline, folder)
+    kept = folder / "download" / ".state" / "kept"
+    kill_when(lambda: any(path.stat().st_size for path in kept.glob("*")), pipeline, folder)
     assert not (folder / "download" / "stage.json").exists()
     kill_when(lambda: (folder / "clean" / ".state").exists(), pipeline, folder)
     kill_when(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3, pipeline, folder)
@@ -456,6 +456,19 @@ def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
     assert "--shared-scratch" not in clean
     unused = check_without_gpu(text, *arguments, "--shared-scratch", "/shared")
     assert "--shared-scratch is for tasks on other machines, and every stage of wrong.toml runs here" in unused
+
+
+def test_a_download_runs_here_wherever_the_other_stages_do(check_without_gpu, login_node, tmp_path):
+    """One crawl is one process; its own table may not say otherwise."""
+    (tmp_path / "urls.txt").write_text("http://example.org/\n")
+    text = '[pipeline]\nengine = "slurm"\nworkers = 50\n[download]\nsave_pages = true\n[clean]\n'
+    arguments = ["--input", str(tmp_path / "urls.txt"), "--check"]
+    download, clean, *_ = check_without_gpu(text, *arguments, code=0).splitlines()
+    assert "--engine" not in download and "--workers" not in download
+    assert {"--engine=slurm", "--workers=50"} <= set(clean.split())
+    own = text.replace("save_pages = true", 'engine = "slurm"')
+    said = check_without_gpu(own, *arguments)
+    assert "webtext download works in one process of this machine: leave out --engine slurm" in said
 
 
 def test_all_mistakes_are_named_at_once(check_without_gpu):

@@ -1,5 +1,6 @@
 """Archives that answer anything at all: a page costs at most its own outcome, and no more memory than is allowed."""
 
+import asyncio
 import gzip
 import json
 import tracemalloc
@@ -9,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.crawl.archives import common_crawl
-from webtext_prep.crawl.archives.answers import captures_in, crawls_listed, index_rows, memento_time, timestamp
-from webtext_prep.crawl.archives.captures import Capture
+from webtext_prep.crawl.archives.answers import captures_in, crawls_listed, index_rows, memento_time
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept
+from webtext_prep.crawl.archives.surt import MAX_KEYED, surt
+from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.crawl.archives.wayback import Wayback
 from webtext_prep.crawl.frontier.robots import parse_rules
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.urls.urls import MAX_KEYED, surt
 
 URL = "http://a.org/"
 DATE = timestamp("2019-04")
@@ -91,14 +92,16 @@ def answers(draw, url: str) -> Reply:
 
 def ended(search, reply_to, most: int) -> str:
     """How a search ends that gets what `reply_to` answers; whatever it finds is no page."""
-    reply = None
-    for _ in range(most + 1):
-        try:
-            step = search.send(reply)
-        except StopIteration as end:
-            return end.value
-        reply = Reply(PageOutcome.EMPTY, URL) if isinstance(step, Capture) else reply_to(step)
-    raise AssertionError("it goes on")
+    left = iter(range(most))
+
+    async def ask(request):
+        assert next(left, None) is not None, "it goes on"
+        return reply_to(request)
+
+    async def accept(capture):
+        return str(PageOutcome.EMPTY)
+
+    return asyncio.run(search(ask, accept))
 
 
 @given(st.data(), st.sampled_from(["", DATE]))
@@ -108,7 +111,7 @@ def test_whatever_an_archive_answers_a_search_ends_with_an_outcome(data, date):
     def reply_to(request):
         return data.draw(answers(request.url) | answers(request.url) | anything)
 
-    assert ended(archive.search(URL, date), reply_to, archive.most_requests + 9) in OUTCOMES
+    assert ended(lambda *both: archive.find(URL, date, *both), reply_to, 99) in OUTCOMES
 
 
 @given(st.lists(lines, max_size=5), entries, tables, headers)
@@ -133,8 +136,9 @@ def test_a_row_of_an_index_that_names_no_place_costs_that_page(said):
         "cluster.idx": Reply("ok", "", 206, body=table, headers=((b"Content-Range", b"bytes 0-0/%d" % len(table)),)),
         "cdx-00000.gz": Reply("ok", "", 206, body=gzip.compress(line_of(DATE, usual | said))),
     }
-    search = CommonCrawl("http://f", "http://i", 1_000).search(URL, "")
-    assert ended(search, lambda request: said_by[request.url.rpartition("/")[2]], 9) == "malformed_response"
+    crawl = CommonCrawl("http://f", "http://i", 1_000)
+    found = ended(lambda *both: crawl.find(URL, "", *both), lambda request: said_by[request.url.rpartition("/")[2]], 9)
+    assert found == "malformed_response"
 
 
 def test_what_is_kept_of_an_index_of_short_lines_has_the_bytes_that_were_sent(monkeypatch):
@@ -153,7 +157,7 @@ def test_what_is_kept_of_an_index_of_short_lines_has_the_bytes_that_were_sent(mo
     tracemalloc.start()
     try:
         for number in range(12):
-            assert ended(index.find(b"%04x" % number), short_lines, 9) is not None
+            assert ended(lambda ask, _, key=b"%04x" % number: index.find(key, ask), short_lines, 9) == []
         assert tracemalloc.get_traced_memory()[0] < 2 * kept * piece
     finally:
         tracemalloc.stop()

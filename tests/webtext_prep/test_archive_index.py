@@ -1,5 +1,6 @@
 """Keys of web archives, and how they are found in an index file that is read in pieces."""
 
+import asyncio
 import gzip
 import json
 import random
@@ -7,12 +8,13 @@ import random
 import pytest
 
 from webtext_prep.crawl.archives import common_crawl
-from webtext_prep.crawl.archives.answers import Block, nearest, timestamp
-from webtext_prep.crawl.archives.captures import Request
+from webtext_prep.crawl.archives.answers import Block
+from webtext_prep.crawl.archives.captures import Capture, Request
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept
+from webtext_prep.crawl.archives.surt import surt
+from webtext_prep.crawl.archives.times import nearest, timestamp
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.crawl.settings import ArchiveSettings
-from webtext_prep.urls.urls import surt
 
 
 @pytest.mark.parametrize(
@@ -69,14 +71,15 @@ def answer(data: bytes, request: Request) -> Reply:
 
 def looked_up(index: ClusterIndex, data: bytes, key: bytes) -> tuple[list[Block] | str, int]:
     """What an index says of a key, and how many requests that took."""
-    search, reply, requests = index.find(key), None, 0
-    while True:
-        try:
-            request = search.send(reply)
-        except StopIteration as end:
-            return end.value, requests
+    requests = 0
+
+    async def ask(request: Request) -> Reply:
+        nonlocal requests
+        requests += 1
         assert request.most == request.span[1] <= common_crawl.PIECE_BYTES + common_crawl.OVERLAP_BYTES + 1
-        reply, requests = answer(data, request), requests + 1
+        return answer(data, request)
+
+    return asyncio.run(index.find(key, ask)), requests
 
 
 @pytest.mark.parametrize("piece", [150, 151, 160, 1 << 20])
@@ -119,22 +122,26 @@ def test_an_index_that_is_empty_or_nonsense_says_nothing(data, expected):
 
 def test_a_server_that_sends_another_part_or_no_size_is_not_believed():
     for headers, body in [((), b"a"), (((b"Content-Range", b"bytes 0-0/900"),), b"a")]:
-        search = ClusterIndex("http://x/cluster.idx", Kept(3)).find(b"org,a)/ ")
-        next(search)
-        with pytest.raises(StopIteration) as end:
-            search.send(Reply("ok", "", 206, body=body, headers=headers))
-        assert end.value.value == "malformed_response"
+        sent = Reply("ok", "", 206, body=body, headers=headers)
+
+        async def ask(request: Request, sent: Reply = sent) -> Reply:
+            return sent
+
+        index = ClusterIndex("http://x/cluster.idx", Kept(3))
+        assert asyncio.run(index.find(b"org,a)/ ", ask)) == "malformed_response"
 
 
 def searched(replies: list[Reply], date: str = "") -> str:
     """How a search of Common Crawl ends that gets these replies; it must not find a page."""
-    search, reply = CommonCrawl("http://f", "http://i", 1000).search("http://a.org/", date), None
-    for reply in [None, *replies]:
-        try:
-            assert isinstance(search.send(reply), Request)
-        except StopIteration as end:
-            return end.value
-    raise AssertionError("it goes on")
+    left = iter(replies)
+
+    async def ask(request: Request) -> Reply:
+        return next(left)
+
+    async def accept(capture: Capture) -> str:
+        raise AssertionError("it finds a page")
+
+    return asyncio.run(CommonCrawl("http://f", "http://i", 1000).find("http://a.org/", date, ask, accept))
 
 
 @pytest.mark.parametrize("body", [b"", b"7", b"[]", b"[7]", b"{}", b'[{"id": "CC-MAIN-0000-99"}]', b"[" * 100_000])

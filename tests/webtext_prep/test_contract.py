@@ -73,7 +73,8 @@ class Road:
         for step in steps:
             if step.stage not in MAPPED or storage.is_local(place):
                 its_state = ["--state", state / step.target] if step.target else []
-                run(*step.command(place, self.here), *its_state, *flags)
+                own = () if step.stage == "download" and "--engine" in flags else flags  # one process of this machine
+                run(*step.command(place, self.here), *its_state, *own)
         return [step.target for step in steps]
 
 

@@ -20,9 +20,9 @@ from pages_on_loopback import PATIENCE, SENTENCE, html, write_list
 
 from command_kit import UsageError
 from webtext_prep import cli
-from webtext_prep.crawl.frontier import fetch_loop, politeness
+from webtext_prep.crawl.database import CrawlDatabase
+from webtext_prep.crawl.frontier import crawler
 from webtext_prep.crawl.http import addresses
-from webtext_prep.crawl.state.database import Journal
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents
@@ -34,7 +34,7 @@ from webtext_prep.stages.download import Download
 
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
-    monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(crawler, "BACKOFF_SECONDS", 0.01)
 
 
 def download(inputs, output, *, restart=False, keep_dropped=False, workers=1, **settings):
@@ -347,7 +347,7 @@ def test_credentials_in_urls_reach_no_server_and_no_file(site, tmp_path, webtext
                 assert SECRET.encode() not in data, path
 
 
-def test_what_is_fetched_is_in_no_journal_with_its_credentials(site, tmp_path):
+def test_what_is_fetched_is_in_no_row_with_its_credentials(site, tmp_path):
     site.routes["/a"] = lambda r: r.answer(404)
     with pytest.raises(WebtextError):
         download(
@@ -445,7 +445,7 @@ def test_a_server_that_asks_for_an_hour_is_left_for_a_later_run(site, tmp_path):
 
 
 def test_a_dead_host_costs_a_few_attempts_not_one_for_each_of_its_urls(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(politeness, "GIVE_UP_HOST_AFTER", 3)
+    monkeypatch.setattr(crawler, "GIVE_UP_HOST_AFTER", 3)
     site.routes |= {f"/{n}": hangs_up for n in range(20)}
     found = fetch(tmp_path, site.urls(*(f"/{n}" for n in range(20))), robots=False, retries=0, per_host=1)
     assert collections.Counter(found) == {"connection": 3, "host_down": 17}
@@ -486,36 +486,22 @@ def test_a_second_run_asks_only_for_what_is_retryable(site, tmp_path):
 
 
 def test_trying_again_comes_to_an_end_and_can_be_prolonged(site, tmp_path):
-    """`--rounds 6` after `--rounds 2` said "already done": it had been counted under the old number."""
+    """More passes after fewer said "already done": it had been counted under the old number."""
     site.routes["/trouble"] = lambda r: r.answer(503)
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/good", "/trouble"))
 
-    def run(rounds):
-        return download(source, tmp_path / "out", rounds=rounds, retries=1)
+    def run(retry_passes):
+        return download(source, tmp_path / "out", retry_passes=retry_passes, retries=1)
 
-    assert [run(2).resumed for _ in range(3)] == [False, False, True]
+    assert [run(1).resumed for _ in range(3)] == [False, False, True]
     row = outcome_rows(tmp_path / "out")[1]
-    assert (row["attempts"], row["rounds"]) == (4, 2)
-    more = run(4)
+    assert (row["attempts"], row["passes"]) == (4, 2)
+    more = run(3)
     assert (more.resumed, more.facts["retryable"]) == (False, 1)
-    assert outcome_rows(tmp_path / "out")[1]["rounds"] == 3
-    assert run(3).resumed  # fewer again: tried often enough
-    assert [run(4).resumed for _ in range(2)] == [False, True]
+    assert outcome_rows(tmp_path / "out")[1]["passes"] == 3
+    assert run(2).resumed  # fewer again: tried often enough
+    assert [run(3).resumed for _ in range(2)] == [False, True]
     assert site.counts() == {"/robots.txt": 4, "/good": 1, "/trouble": 8}
-
-
-def test_what_is_left_to_do_gets_all_the_connections(site, tmp_path, monkeypatch):
-    """Connections and parsers were divided by the number of all shards: the one of 64 that was left ran with three."""
-    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(2)]
-    download(lists, tmp_path / "out", workers=2, concurrency=40)
-    write_list(lists[1], site.urls("/new"))
-    asked_for = []
-    real = fetch_loop.Client
-    monkeypatch.setattr(
-        fetch_loop, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
-    )
-    download(lists, tmp_path / "out", workers=2, concurrency=40)
-    assert asked_for == [40]
 
 
 def test_a_list_that_was_reordered_and_has_grown_fetches_only_what_is_new(site, tmp_path):
@@ -609,30 +595,38 @@ def test_lists_that_shrink_grow_and_change_their_order_never_lose_a_page(site, t
     assert run(paths[:9], paths[20:], paths[9:20]) == set(paths) - {*paths[:2], *paths[4:6], paths[8]}
 
 
-def test_shards_whose_history_is_not_known_are_looked_through_all_the_same(site, tmp_path):
-    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(3)]
-    download(lists, tmp_path / "out")
-    (tmp_path / "out" / ".state" / "download.json").unlink()
-    site.asked.clear()
-    download(lists[::-1], tmp_path / "out")
-    assert site.asked == []
-    assert [document.url for document in documents(tmp_path / "out")] == site.urls("/2", "/1", "/0")
+def test_what_the_lists_name_no_more_leaves_no_trace(site, tmp_path):
+    """A page that was taken out of the lists stays nowhere, also where nothing was fetched after that."""
+    site.routes["/secret"] = lambda r: r.answer(body=html("Secret", f"{SECRET} " * 200))
+    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(path)) for n, path in enumerate(("/a", "/b"))]
+    for settings in ({}, {"save_pages": True}):
+        output = tmp_path / f"out{len(settings)}"
+        write_list(lists[1], site.urls("/b", "/secret"))
+        download(lists, output, **settings)
+        with CrawlDatabase(database_of(output)) as database:
+            assert len(database) == 3
+        write_list(lists[1], site.urls("/b"))
+        site.asked.clear()
+        download(lists, output, **settings)
+        assert not site.asked
+        with CrawlDatabase(database_of(output)) as database:
+            assert {row["url"] for row in database.rows()} == set(site.urls("/a", "/b"))
+        assert site.url("/secret").encode() not in database_of(output).read_bytes()
 
 
-def journals_in(output):
-    return sorted((output / ".state" / "scratch" / "journals").glob("*.sqlite"))
+def database_of(output):
+    return output / ".state" / "kept" / "crawl.sqlite"
 
 
-def fetched_in_pass(output, retry_pass):
-    """How many URLs the journals of a run at work hold that it has fetched itself."""
-    count = 0
-    for path in journals_in(output):
-        with (
-            contextlib.suppress(sqlite3.OperationalError),
-            contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection,
-        ):
-            count += connection.execute("SELECT count(*) FROM pages WHERE pass = ?", (retry_pass,)).fetchone()[0]
-    return count
+def fetched_in(output, retry_pass):
+    """How many URLs the database of a run at work holds that it has fetched itself."""
+    path = database_of(output)
+    with (
+        contextlib.suppress(sqlite3.OperationalError),
+        contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        return connection.execute("SELECT count(*) FROM pages WHERE pass = ?", (retry_pass,)).fetchone()[0]
+    return 0
 
 
 def run_and_kill(site, command, output, *, answers, retry_pass=1):
@@ -641,7 +635,7 @@ def run_and_kill(site, command, output, *, answers, retry_pass=1):
     site.answers = answers
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + PATIENCE
-        while fetched_in_pass(output, retry_pass) < 5:
+        while fetched_in(output, retry_pass) < 5:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 pytest.fail(f"the command finished nothing: {process.communicate()[1]}")
@@ -666,10 +660,8 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tm
         write_list(tmp_path / "lists" / f"part-{n:05}.jsonl.zst", site.urls(*paths[n::shards]))
     command = command_for(tmp_path / "lists", tmp_path / "out", "--workers", str(shards), "--per-host", "1")
     run_and_kill(site, command, tmp_path / "out", answers=25)
-    finished = set()
-    for path in journals_in(tmp_path / "out"):
-        with Journal(path) as journal:
-            finished |= {row["url"] for row in journal.rows()}
+    with CrawlDatabase(database_of(tmp_path / "out")) as database:
+        finished = {row["url"] for row in database.rows()}
     assert 5 <= len(finished) < 60
     assert not list((tmp_path / "out").glob("part-*"))
     with pytest.raises(InputError, match="not finished"):  # half a download is nobody's input
@@ -749,8 +741,8 @@ def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since
     write_list(source / "part-00000.jsonl.zst", site.urls(*paths[:50]))
     command = command_for(source, tmp_path / "out", "--per-host", "1")
     run_and_kill(site, command, tmp_path / "out", answers=25)
-    with Journal(tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite") as journal:
-        finished = {row["url"] for row in journal.rows()}
+    with CrawlDatabase(database_of(tmp_path / "out")) as database:
+        finished = {row["url"] for row in database.rows()}
     assert finished
     for n in range(2):
         write_list(source / f"part-{n:05}.jsonl.zst", site.urls(*paths[n::2]))
@@ -761,7 +753,7 @@ def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since
 
 
 @pytest.mark.exhaustive
-def test_a_second_round_that_is_killed_keeps_what_it_got(site, tmp_path):
+def test_a_retry_pass_that_is_killed_keeps_what_it_got(site, tmp_path):
     paths = [f"/{n}" for n in range(40)]
     site.routes |= {path: lambda r: r.answer(503) for path in paths}
     source = write_list(tmp_path / "lists" / "part-00000.jsonl.zst", site.urls("/good", *paths))
@@ -771,8 +763,8 @@ def test_a_second_round_that_is_killed_keeps_what_it_got(site, tmp_path):
         del site.routes[path]
     site.asked.clear()
     run_and_kill(site, command, tmp_path / "out", answers=15, retry_pass=2)
-    with Journal(tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite") as journal:
-        fetched = [entry.row["url"] for entry in journal.entries() if entry.retry_pass == 2]
+    with CrawlDatabase(database_of(tmp_path / "out")) as database:
+        fetched = [row["url"] for row in database.rows() if database.outcome(row["url"]).retry_pass == 2]
         assert len(fetched) >= 3
     subprocess.run(command, check=True, capture_output=True)
     counts = site.counts()
@@ -781,14 +773,15 @@ def test_a_second_round_that_is_killed_keeps_what_it_got(site, tmp_path):
     assert outcomes(tmp_path / "out") == ["ok"] * 41
 
 
-def test_a_damaged_output_is_fetched_again_not_believed(site, tmp_path):
+def test_a_damaged_output_is_written_again_not_believed(site, tmp_path):
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
     download(source, tmp_path / "out")
     shard = tmp_path / "out" / "part-00000.jsonl.zst"
     good = shard.read_bytes()
     shard.write_bytes(good[: len(good) // 2])
+    site.asked.clear()
     download(source, tmp_path / "out")
-    assert shard.read_bytes() == good
+    assert shard.read_bytes() == good and not site.asked
 
 
 # Lists and settings
@@ -796,9 +789,11 @@ def test_a_damaged_output_is_fetched_again_not_believed(site, tmp_path):
 
 def test_only_the_first_urls_of_all_lists_are_fetched_with_max_urls(site, tmp_path):
     lists = []
-    for name in "abc":
+    for name in "abcd":
         lists.append(tmp_path / f"{name}.txt")
         lists[-1].write_text("".join(site.url(f"/{name}{n}") + "\n" for n in range(3)))
+    lists.insert(1, tmp_path / "aa.txt")
+    lists[1].write_text("")  # an empty list is no end
     summary = download(lists, tmp_path / "out", max_urls=4)
     assert summary.tally.read == summary.tally.kept == 4
     assert sorted(path for path in site.counts() if path != "/robots.txt") == ["/a0", "/a1", "/a2", "/b0"]
@@ -825,7 +820,7 @@ def test_metadata_of_the_list_stays_with_its_page_and_the_page_names_its_own_tit
 
 
 def test_a_list_longer_than_the_window_is_fetched_whole(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(politeness, "WINDOW", 3)
+    monkeypatch.setattr(crawler, "WINDOW", 3)
     paths = [f"/{n}" for n in range(20)]
     urls = [site.url(path, host) for path in paths for host in ("127.0.0.1", "localhost")]
     assert fetch(tmp_path, urls) == ["ok"] * 40
@@ -845,7 +840,7 @@ def test_a_list_longer_than_the_window_is_fetched_whole(site, tmp_path, monkeypa
         ({"extract_timeout": 0.0}, "--extract-timeout"),
         ({"max_urls": -1}, "--max-urls"),
         ({"retries": -1}, "--retries"),
-        ({"rounds": 0}, "--rounds"),
+        ({"retry_passes": -1}, "--retry-passes"),
         ({"user_agent": "a\r\nCookie: b"}, "--user-agent"),
         ({"user_agent": " "}, "--user-agent"),
     ],
@@ -864,6 +859,41 @@ def test_the_pace_may_change_between_runs_and_what_decides_the_result_may_not(si
     download(source, tmp_path / "out", extractor="newspaper", restart=True)
     assert json.loads((tmp_path / "out" / "stage.json").read_text())["settings"]["extractor"] == "newspaper"
     assert site.counts()["/a"] == 2
+
+
+def test_an_output_of_an_earlier_version_asks_for_a_restart_and_stays_as_it_is(site, tmp_path, webtext):
+    """Its pages were in journals and shards, which are not read any more."""
+    (tmp_path / "urls.txt").write_text(site.url("/a"))
+    flags = ["--input", tmp_path / "urls.txt", "--output", tmp_path / "out", "--allow-private-addresses", "loopback"]
+    assert webtext("download", *flags).code == 0
+    claim, record = tmp_path / "out" / ".state" / "job.json", tmp_path / "out" / "stage.json"
+    for path in (claim, record):
+        values = json.loads(path.read_text())
+        values.pop("version")
+        path.write_text(json.dumps(values | ({"version": 2} if path == record else {})))
+    for _ in range(2):
+        refused = webtext("download", *flags)
+        assert refused.code == 2 and "was made by an earlier version of `webtext download`" in refused.sentence
+        assert "--restart" in refused.sentence
+        record.unlink(missing_ok=True)  # as an interrupted one has none
+    assert webtext("download", *flags, "--restart").code == 0
+    assert webtext("download", *flags).code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--rounds", "3"], "--rounds is gone: give --retry-passes"),
+        (["--rounds=3"], "--rounds is gone: give --retry-passes"),
+        (["--no-try-again"], "--no-try-again is gone: give --retry-passes 0"),
+        (["--config"], "rounds is gone: give --retry-passes"),
+    ],
+)
+def test_a_flag_that_went_is_answered_with_the_one_to_use(tmp_path, webtext, flags, says):
+    (tmp_path / "settings.toml").write_text("[download]\nrounds = 3\n")
+    flags = [*flags, tmp_path / "settings.toml"] if flags == ["--config"] else flags
+    refused = webtext("download", "--input", "urls.txt", "--output", tmp_path / "out", *flags)
+    assert refused.code == 2 and says in refused.err
 
 
 def test_shards_and_pages_go_to_object_storage(site, bucket, tmp_path, webtext, contents):

@@ -23,8 +23,9 @@ from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
 from webtext_prep.crawl.archives.html_files import url_in_page
+from webtext_prep.crawl.archives.stored_bodies import decoded, without_chunks
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, decoded, without_chunks
+from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES

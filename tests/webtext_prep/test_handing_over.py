@@ -18,32 +18,22 @@ from webtext_prep.running.staging import SEEN, OnSharedFiles, SharedScratch
 from webtext_prep.running.tasks import Context, Task
 
 
-def test_a_download_takes_what_it_has_to_nodes_also_when_its_lists_change(webtext, strict, read_shards, tmp_path):
-    def on_nodes(*arguments):
-        return webtext(*arguments, *strict)
-
-    asked: list[str] = []
-
+def test_a_download_fetches_here_and_its_pages_are_extracted_on_nodes(webtext, strict, read_shards, tmp_path):
     def page(path: str) -> str:
-        asked.append(path)
         return f"<html><body><article><p>{road.text_of(len(path))}</p></article></body></html>"
 
+    extracting = ("--extractor", "resiliparse", "--json")
     with serve_pages(page) as address:
         urls = [f"{address}/{'a' * number}" for number in range(1, 7)]
-        (tmp_path / "one.txt").write_text("\n".join(urls[:4]))
-        (tmp_path / "two.txt").write_text("\n".join(reversed(urls)))
-        flags = ("--output", tmp_path / "pages", "--allow-private-addresses", "loopback", "--no-robots", "--json")
-        flags = (*flags, "--save-pages", "--delay", 0, "--extractor", "resiliparse")
-        assert on_nodes("download", "--input", tmp_path / "one.txt", *flags).json["out"] == 4
-        assert on_nodes("download", "--input", tmp_path / "two.txt", *flags).json["out"] == 6
-    assert len(asked) == len(set(asked)) == 6
-    assert [found.url for found in read_shards(tmp_path / "pages")] == urls[::-1]
-    assert (
-        on_nodes("extract", "--input", tmp_path / "pages", "--output", tmp_path / "again", *flags[-2:], "--json").json[
-            "out"
-        ]
-        == 6
-    )
+        (tmp_path / "urls.txt").write_text("\n".join(urls))
+        flags = ("--input", tmp_path / "urls.txt", "--output", tmp_path / "pages", *extracting)
+        flags = (*flags, "--allow-private-addresses", "loopback", "--no-robots", "--save-pages", "--delay", 0)
+        refused = webtext("download", *flags, *strict)
+        assert refused.code == 2 and "webtext download works in one process of this machine" in refused.sentence
+        assert webtext("download", *flags).json["out"] == 6
+    again = ("--input", tmp_path / "pages", "--output", tmp_path / "again", *extracting)
+    assert webtext("extract", *again, *strict).json["out"] == 6
+    assert [found.url for found in read_shards(tmp_path / "again")] == urls
 
 
 # A call by itself

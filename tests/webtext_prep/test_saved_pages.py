@@ -20,10 +20,10 @@ from jobs import job_of
 from pages_on_loopback import PATIENCE
 
 from webtext_prep import cli
+from webtext_prep.crawl import database_writer
+from webtext_prep.crawl.database import CrawlDatabase, Entry
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.crawl.state import database_writer, pages_of
-from webtext_prep.crawl.state.database import Entry, Journal
-from webtext_prep.crawl.state.page_cache import PageSpool
+from webtext_prep.crawl.saved_pages import pages_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
@@ -217,23 +217,21 @@ def test_a_list_that_changes_keeps_the_pages_of_its_urls(site, tmp_path):
     ]  # fmt: skip
 
 
-def test_a_page_whose_saved_file_is_lost_is_fetched_again(site, tmp_path):
+def test_a_saved_file_that_is_damaged_is_written_again(site, tmp_path):
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
     download(source, tmp_path / "out")
     file = tmp_path / "out" / "pages" / "part-00000.warc.gz"
-    place = rows_of(tmp_path / "out")[0]["page"]
-    before = saved(tmp_path / "out")
-    file.write_bytes(file.read_bytes()[: place["offset"] + place["length"]])  # /b is cut off
+    before = file.read_bytes()
+    file.write_bytes(before[:-100])
     site.asked.clear()
     download(source, tmp_path / "out")
-    assert site.paths == ["/b"]
-    assert saved(tmp_path / "out") == before
+    assert not site.asked and file.read_bytes() == before
 
 
-def rows_in(journal):
+def rows_in(path):
     with (
         contextlib.suppress(sqlite3.OperationalError),
-        contextlib.closing(sqlite3.connect(f"{journal.as_uri()}?mode=ro", uri=True)) as connection,
+        contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection,
     ):
         return connection.execute("SELECT count(*) FROM pages").fetchone()[0]
     return 0
@@ -247,17 +245,17 @@ def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
         "--allow-private-addresses", "--extractor", "resiliparse", "--delay", "0", "--no-robots", "--save-pages",
     ]  # fmt: skip
     site.answers = 20
-    journal = tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite"
+    path = tmp_path / "out" / ".state" / "kept" / "crawl.sqlite"
     with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, start_new_session=True) as process:
         deadline = time.monotonic() + PATIENCE
-        while rows_in(journal) < 5:
+        while rows_in(path) < 5:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
     assert not list((tmp_path / "out").glob("pages/*"))
     site.answers = None
-    with Journal(journal) as opened:
-        finished = {row["url"].rpartition("/")[2] for row in opened.rows()}
+    with CrawlDatabase(path) as database:
+        finished = {row["url"].rpartition("/")[2] for row in database.rows()}
     assert finished
     asked = len(site.asked)
     download(source, tmp_path / "out", allow_private_addresses="all")
@@ -277,34 +275,24 @@ def answer_of(url, body=b"<p>x"):
     return Reply("ok", url, 200, body=body, reason="OK", headers=((b"Content-Type", b"text/html"),))
 
 
-def test_a_spool_that_lost_its_end_with_the_power_is_noticed(tmp_path):
-    with PageSpool(tmp_path / "a.pages", is_new=True) as spool:
-        entries = [
-            Entry({"url": f"http://a/{n}", "fetched_at": DATE}, answer=answer_of(f"http://a/{n}")) for n in range(3)
-        ]
-        rows = [entry.row for entry in spool.saved(entries)]
-    (tmp_path / "a.pages").write_bytes((tmp_path / "a.pages").read_bytes()[:-1])
-    with PageSpool(tmp_path / "a.pages", is_new=False) as spool:
-        assert [spool.holds(row) for row in [*rows, {"url": "http://a/none"}]] == [True, True, False, True]
-
-
-def test_a_record_that_changed_on_the_disk_is_not_copied(site, tmp_path, monkeypatch):
-    """Between fetching and writing: the sentence says what to do, and doing it fetches the pages again."""
+def test_a_record_that_changed_on_the_disk_costs_its_page_alone(site, tmp_path, monkeypatch):
+    """Between fetching and writing: the sentence says what to do, and doing it fetches that page again."""
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
-    real = PageSpool.__init__
+    fetch = Download.fetch
 
-    def damaging(self, path, *, is_new):
-        real(self, path, is_new=is_new)
-        add = self.add
-        self.add = lambda record: {**add(record), "xxh3_64": "0" * 16}
+    def damaging(self, task, context):
+        found = fetch(self, task, context)
+        with sqlite3.connect(task.outputs[0]) as connection:
+            connection.execute("UPDATE pages SET page = substr(page, 2) WHERE number = 1")
+        return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(PageSpool, "__init__", damaging)
-        with pytest.raises(WebtextError, match=r"part-00000\.pages is damaged: remove it, and run the command again"):
+        patch.setattr(Download, "fetch", damaging)
+        with pytest.raises(WebtextError, match=r"crawl\.sqlite is damaged: run the command again"):
             download(source, tmp_path / "out")
-    spool = tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.pages"
-    spool.unlink()
+    site.asked.clear()
     download(source, tmp_path / "out")
+    assert len(site.asked) == 1
     assert [url for url, _ in saved(tmp_path / "out")] == site.urls("/a", "/b")
 
 
@@ -315,17 +303,17 @@ def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(database_writer, "WAITING_TEXT", 10_000)
     most = 0
 
-    async def run(journal, spool):
+    async def run(database):
         nonlocal most
-        async with database_writer.JournalWriter(journal, lambda count: None, spool.saved) as writer:
+        async with database_writer.DatabaseWriter(database, lambda count: None) as writer:
             for n in range(200):
                 url = f"http://a/{n}"
                 await writer.add(Entry({"url": url, "fetched_at": DATE}, answer=answer_of(url, b"x" * 1000)))
                 most = max(most, writer._characters)
 
-    with Journal(tmp_path / "a.sqlite") as journal, PageSpool(tmp_path / "a.pages", is_new=True) as spool:
-        asyncio.run(run(journal, spool))
-        assert len(journal) == 200
+    with CrawlDatabase(tmp_path / "a.sqlite") as database:
+        asyncio.run(run(database))
+        assert len(database) == 200
     assert most <= 12_000
 
 

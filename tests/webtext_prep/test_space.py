@@ -186,7 +186,7 @@ def test_a_download_needs_more_for_more_urls_and_no_more_than_are_asked_for():
 
     assert needed(2_000_000).output == pytest.approx(2 * needed(1_000_000).output)
     assert needed(2_000_000, max_urls=1_000_000) == needed(1_000_000)
-    # A list as one shard: all of it may lie in the journal before any is in the output.
+    # All of it lies in the database, too.
     assert needed(1_000_000).scratch == needed(1_000_000).output
 
 

@@ -211,7 +211,8 @@ def plan(
         first_input: what the first stage reads, unless its table says so.
         flags: what else to tell the command of each table.
         site: whether the first input is made when the run starts.
-        of_all_stages: where the tasks of each stage run, unless its table says so (engine, workers, ray_address).
+        of_all_stages: where the tasks of each stage run, unless its table says so (engine, workers, ray_address), or it
+            works in one process of this machine.
 
     Where the trainer is not installed these are the steps before the first one of it. Raises UsageError naming the
     table and the key.
@@ -271,6 +272,8 @@ def _is_here(engine: str) -> bool:
 
 def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, chain = kind.name, so_far.chain
+    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
+        of_all_stages = {}  # it works here, whatever the others do
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
     passed = {

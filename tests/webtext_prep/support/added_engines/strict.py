@@ -2,7 +2,7 @@
 
 Calls and tasks are pickled, options and hints are JSON, the temporary folder is a new one for each task, and while a
 task runs, the job's folders of this machine and in storage have another name: a task that reads what it has not
-declared finds nothing, and what it writes without declaring it is gone afterwards; but for `Context.kept`.
+declared finds nothing, and what it writes without declaring it is gone afterwards.
 """
 
 import contextlib
@@ -56,6 +56,4 @@ class Hidden:
                 other = folder.with_name(f"{folder.name}.hidden")
                 folder.rename(other)
                 stack.callback(other.rename, folder)
-                if context.kept == folder:  # what is kept for other nodes goes through the context alone
-                    context = dataclasses.replace(context, kept=other)
             return self.call(task, context)

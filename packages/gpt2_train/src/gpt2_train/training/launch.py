@@ -113,7 +113,11 @@ def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> 
     is_on_gpus = settings.device in ("auto", "cuda") and torch.cuda.is_available()
     if has_batch or data_parallel == 1 or not is_on_gpus or (Path(settings.output) / CHECKPOINTS_FOLDER).exists():
         return
-    layout: dict[str, Any] = {"tensor_parallel": settings.tensor_parallel, "data_parallel": data_parallel, "compiled": True}
+    layout: dict[str, Any] = {
+        "tensor_parallel": settings.tensor_parallel,
+        "data_parallel": data_parallel,
+        "compiled": True,
+    }
     layout |= {"precision": "bf16" if settings.precision in (None, "auto") else settings.precision}
     room = torch.cuda.get_device_properties(0).total_memory - RESERVE
     fitting = fitting_micro_batch(settings.model_config(), None, room, **layout, **layout_of(settings))

@@ -1,1 +1,1 @@
-"""Fetching pages: `http`, `archives` in and out, the `state` of a crawl, its `frontier` (what comes next)."""
+"""Fetching pages: one crawl, its database and its shards; `frontier` (what comes next), `http`, `archives`."""

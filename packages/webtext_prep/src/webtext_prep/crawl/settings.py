@@ -1,19 +1,27 @@
-"""How pages are fetched; which web archives are asked for pages that are gone, how often, and where they are."""
+"""How pages are fetched; which web archives are asked for pages that are gone; and what that leaves to do for a URL."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import setting
 from command_kit.progress import spoken_duration
-from webtext_prep.crawl.archives.answers import timestamp
-from webtext_prep.crawl.archives.captures import Archive
+from command_kit.settings import Removed
+from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
-from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
+from webtext_prep.extraction.outcomes import is_gone, is_retryable
+from webtext_prep.extraction.page_stage import PageStage
 from webtext_prep.urls.urls import host_of
 
+if TYPE_CHECKING:
+    from webtext_prep.crawl.archives.captures import Archive
+
+ANSWERS = "archives"
+"""Under it, the row of a URL that is gone says what the archives answered that did not have it."""
+PASSES = "passes"
+"""Under it, a row says how many passes over the lists have tried its URL."""
 NAMES = ("wayback", "common-crawl")
 NEWEST = "newest"
 DATES = ("reddit_first_submitted", "created_utc", "date")
@@ -61,11 +69,12 @@ class ArchiveSettings:
         return {name: known[name] for name in self.archive}
 
     @property
-    def archive_hosts(self) -> frozenset[str]:
-        """The hosts of the archives that are asked."""
+    def archive_hosts(self) -> dict[str, str]:
+        """The hosts of the archives that are asked, each with the archive's name."""
         from webtext_prep.crawl.http.client import host_name
 
-        return frozenset(host_name(url) for each in self.make_archives(1).values() for url in each.addresses)
+        found = self.make_archives(1)
+        return {host_name(url): name for name, archive in found.items() for url in archive.addresses}
 
     @property
     def archive_pause(self) -> float:
@@ -105,6 +114,10 @@ def _pace(default: Any, help: str, **more: Any) -> Any:
 class FetchSettings(ArchiveSettings, PageStage):
     """A stage that fetches pages."""
 
+    REMOVED: ClassVar[Mapping[str, Removed]] = {
+        "rounds": Removed("give --retry-passes, the runs after the first one (--rounds 3 is --retry-passes 2)"),
+        "try_again": Removed("give --retry-passes 0 for --no-try-again"),
+    }
     save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
     max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
     robots: bool = setting(True, "fetch robots.txt and obey it")
@@ -112,13 +125,12 @@ class FetchSettings(ArchiveSettings, PageStage):
     allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
         False, "also connect to addresses outside the public internet: this machine's (loopback), or all"
     )
-    concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
+    concurrency: int = _pace(200, "requests at once", ge=1, le=10_000)
     per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
     delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
     timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
     retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
-    rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
-    try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
+    retry_passes: int = _pace(2, "later runs of this command that try a retryable URL again", ge=0, le=1000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,39 +157,36 @@ class FetchSettings(ArchiveSettings, PageStage):
         """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
         return (self.retries + 1) * self.timeout
 
-
-@dataclass(frozen=True)
-class Fetching:
-    """How one of several processes fetches and extracts pages.
-
-    Attributes:
-        settings: of `webtext download`.
-        slots: how many processes of this machine share connections, cores and memory.
-        retry_pass: the number of this pass over the lists, 1 for the first.
-        total_bytes: bytes of pages that may be in memory of all of them, but for `unhindered` pages more in each.
-    """
-
-    settings: FetchSettings
-    slots: int
-    retry_pass: int
-    total_bytes: int = PAGE_BYTES
-
     @property
-    def connections(self) -> int:
-        """Requests at once."""
-        return max(1, self.settings.concurrency // self.slots)
+    def passes(self) -> int:
+        """How many runs in all try a retryable URL."""
+        return 1 + self.retry_passes
 
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of pages that may be in memory, but for `unhindered` pages more."""
-        return self.total_bytes // self.slots
+    # What is left to do for a URL, as its row says
 
-    @property
-    def unhindered(self) -> int:
-        """How many pages never wait for memory: as many as fill half of it at their largest."""
-        return max(1, self.page_bytes // 2 // self.settings.max_bytes)
+    def is_tried_again(self, row: Mapping[str, Any]) -> bool:
+        """Whether the page itself is asked for once more in a later pass."""
+        return is_retryable(row["outcome"]) and row.get(PASSES, 0) < self.passes
 
-    @property
-    def rounds(self) -> int:
-        """In how many passes over the list a retryable URL is tried; 0 tries none again."""
-        return self.settings.rounds if self.settings.try_again else 0
+    def next_archive(self, row: Mapping[str, Any], after: str = "") -> str | None:
+        """The archive to ask for a URL with such a row, after the one that was asked; None if there is none."""
+        if not self._is_gone(row):
+            return None
+        answers = row.get(ANSWERS, {})
+        for name in self.archive[self.archive.index(after) + 1 if after else 0 :]:
+            answer = answers.get(name)
+            if answer is None or (is_retryable(answer) and row.get(PASSES, 0) < self.passes):
+                return name
+        return None
+
+    def archives_asked(self, row: Mapping[str, Any]) -> str | None:
+        """The archives that were asked for a page that is gone, joined by commas; None for any other row."""
+        return ",".join(sorted(row.get(ANSWERS, {}))) if self._is_gone(row) else None
+
+    def may_end_otherwise(self, row: Mapping[str, Any]) -> bool:
+        """Whether a URL may end in another way in a later pass, the live page or what an archive has of it."""
+        answers = row.get(ANSWERS, {}) if self._is_gone(row) else {}
+        return is_retryable(row["outcome"]) or any(is_retryable(answers.get(name, "")) for name in self.archive)
+
+    def _is_gone(self, row: Mapping[str, Any]) -> bool:
+        return is_gone(row["outcome"], is_last=row.get(PASSES, 0) >= self.passes)

@@ -80,6 +80,11 @@ class Job(Run):
                 f"--shared-scratch is for tasks on other machines, and --engine {self.engine.name} runs them here: "
                 "leave it out."
             )
+        if stage.is_one_process and not self.engine.is_here:
+            raise InputError(
+                f"webtext {stage.name} works in one process of this machine: leave out --engine {self.engine.name} "
+                "(for a cluster give --save-pages, and run webtext extract there)."
+            )
         self.format = check_format(settings.format or stage.default_format)
         if not settings.state and not is_local(output):
             raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")

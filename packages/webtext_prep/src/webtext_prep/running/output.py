@@ -25,6 +25,7 @@ from webtext_prep.documents.folders.stage_record import (
     STATE,
     files_by_record,
     lineage_of,
+    read_record,
     record_place,
     stage_folder,
     state_place,
@@ -33,7 +34,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running import lease
 from webtext_prep.running.markers import digest
 from webtext_prep.running.processes import changed
-from webtext_prep.running.run import DROPPED
+from webtext_prep.running.run import DROPPED, KEPT
 from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage.stores.base import Location
@@ -162,7 +163,10 @@ class Output:
         # Those of earlier runs stay named until they are removed.
         named = sorted({*claim.get("companions", []), *companions})
         beside = {"companions": named} if named else {}
-        write_json(self.state / CLAIM, {"stage": self.stage.name, "settings": settings, **used, **place, **beside})
+        write_json(
+            self.state / CLAIM,
+            {"stage": self.stage.name, "version": self.stage.version, "settings": settings, **used, **place, **beside},
+        )
         self.remove_leftovers()
         return was_refused or not self._has_begun()
 
@@ -210,13 +214,18 @@ class Output:
                 self.place.rmdir()
 
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
-        """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing.
+        """Raise InputError naming the other version, settings or libraries that it was made with. Writes nothing.
 
         Whether dropped documents are written may differ: the output is made again, the same but for these.
         """
         claim = self._read_claim()
         if claim is None or claim.get("refused") or not self._has_begun():
             return
+        if self.stage.oldest and self._version(claim) < self.stage.oldest:
+            raise InputError(
+                f"{self.place} was made by an earlier version of `webtext {self.stage.name}`, whose state this one "
+                "can't read: give another --output, or --restart to make it again from scratch."
+            )
         theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
         if theirs != ours:
             raise InputError(
@@ -229,11 +238,16 @@ class Output:
                 "that version again, give another --output, or --restart to make it again from scratch."
             )
 
+    def _version(self, claim: dict[str, Any]) -> int:
+        """The version of the stage that made it; 0 where that did not say so."""
+        record = None if "version" in claim else read_record(self.record_path.parent, self.record_path.name)
+        return int((claim if record is None else record).get("version", 0))
+
     def _has_begun(self) -> bool:
         """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
         return (
             storage.is_file(self.record_path)
-            or any(path.is_file() for path in self.scratch.rglob("*"))
+            or any(self._own_files())
             or (self.state / SHARED).is_file()
             or any((self.state / "markers").rglob("*.json"))
             or bool(self.stage.outputs_in(self.place))
@@ -242,7 +256,11 @@ class Output:
     def written(self) -> tuple[int, int]:
         """Bytes of the output, and of files between phases, that are there already."""
         output = sum(storage.sizes(self.stage.outputs_in(self.place)))
-        return output, sum(path.stat().st_size for path in self.scratch.rglob("*") if path.is_file())
+        return output, sum(path.stat().st_size for path in self._own_files())
+
+    def _own_files(self) -> Iterator[Path]:
+        """The files that tasks have made for each other, and for the next run."""
+        return (path for folder in (self.scratch, self.state / KEPT) for path in folder.rglob("*") if path.is_file())
 
     def remove_all(self) -> None:
         """Remove everything that the stage has made, but neither the lock nor what was read from standard input."""

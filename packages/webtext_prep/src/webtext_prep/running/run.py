@@ -26,6 +26,8 @@ from webtext_prep.storage.stores.base import Location
 
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""
+KEPT = "kept"
+"""In the state folder: what a stage leaves for its next run, over whatever input."""
 
 
 class Run:
@@ -61,6 +63,11 @@ class Run:
     def scratch(self) -> Location:
         """A folder for files between phases; it is removed when the stage is done. Tasks may see it elsewhere."""
         return self.local_scratch if self.shared is None else self.shared.place
+
+    @property
+    def kept(self) -> Path:
+        """A folder of this machine for what the stage leaves for its next run over the same output."""
+        return self.state / KEPT
 
     @property
     def is_here(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from command_kit import CommandError, UsageError, add_flags, setting
 from command_kit.plugins import find_plugins
-from command_kit.settings import flag_name, make_settings
+from command_kit.settings import flag_name, make_settings, removed_settings
 from webtext_prep.documents.folders.shards import known_formats
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.errors import InputError
@@ -184,7 +184,8 @@ def read_table(
 
     `make` is given a class of settings, their values, and what messages call the table. Raises UsageError.
     """
-    own, of_engines = {field.name for field in dataclasses.fields(kind)}, engine_settings()
+    own = {*(field.name for field in dataclasses.fields(kind)), *removed_settings(kind)}
+    of_engines = engine_settings()
     others = sorted({*own, *of_engines})
     run = make(RunSettings, {key: table[key] for key in table if key not in others}, where, neighbours=others)
     stage = make(kind, {key: table[key] for key in table if key in own}, where)

@@ -184,6 +184,8 @@ class Takes:
     """Memory of a process that runs its tasks."""
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
+    is_one_process: ClassVar[bool] = False
+    """Whether one process of this machine leads its work, so that no engine can take it elsewhere."""
     compiled: ClassVar[tuple[str, ...]] = ()
     """The same, of tasks whose hints say `compiled`."""
     grows_with_corpus: ClassVar[tuple[str, ...]] = ()
@@ -245,6 +247,8 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
     """One line for `--help`."""
     version: ClassVar[int] = 1
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
+    oldest: ClassVar[int] = 0
+    """The oldest version with whose output a run goes on; the output of one before asks for --restart."""
     unit: ClassVar[str] = "documents"
     """What it counts."""
 

@@ -15,9 +15,6 @@ it. It costs each node the disk for the inputs of one phase, and the storage one
 Relative paths hold on a node, too: the call goes to the folder in which the command was given, if the node has it.
 Files that settings name (a list of rules, a tokenizer) are not brought anywhere; a node that lacks one says so.
 
-What a task wants to outlive its node before it is done (the journal of a download) it keeps in whole files in
-`Context.kept`, which is the shared folder in both cases, and makes its working copies in `Context.local`.
-
 Files that outlive a node are safe before their task counts as done: storage keeps what was published, and on a shared
 file system they are flushed first. So no boot id, which tells of this machine alone, limits how long they count.
 """
@@ -91,8 +88,7 @@ class OnSharedFiles:
         Raises InputError on a machine that does not see the state folder.
         """
         self._check()
-        local = _node_root() / digest(str(self.state))[:16]
-        result = self.call(task, dataclasses.replace(context, kept=self.state / "scratch", local=local))
+        result = self.call(task, context)
         made = [*task.outputs, *(file for folder in task.folders for file in storage.files_in(folder))]
         for file in made:
             if isinstance(file, Path) and file.absolute().is_relative_to(self.state):
@@ -229,8 +225,7 @@ class HandedOver:
         for file in [*own.outputs, *own.folders]:
             if isinstance(file, Path) and file.is_relative_to(made):
                 file.parent.mkdir(parents=True, exist_ok=True)
-        around = dataclasses.replace(context, scratch=node / _OWN, kept=self.place, local=node / _OWN)
-        result = self.call(own, around)
+        result = self.call(own, dataclasses.replace(context, scratch=node / _OWN))
         self._publish(task, own)
         shutil.rmtree(made, ignore_errors=True)
         return result

@@ -62,16 +62,11 @@ class Context:
             a task that is run again on the same node finds what it left; on another node it finds none.
         slots: how many tasks run on this node at once, to share out its cores and connections.
         report: called with the units of work (documents, URLs) that this task has done in all.
-        kept: a folder that all machines of the job see, for what a task wants another node to find if it dies with its
-            own: whole files that never change. None for tasks on the machine of the job, which find their scratch.
-        local: a folder on a disk of this node's own where `kept` is one, for what a shared file system is not fit for.
     """
 
     scratch: Path
     slots: int
     report: Callable[[int], None]
-    kept: Location | None = None
-    local: Path | None = None
 
     def counted(self, items: Iterable[Item]) -> Iterator[Item]:
         """Pass `items` on, and report how many there were so far, now and then and at the end."""

@@ -5,17 +5,9 @@ cost, and what follows from their origins is remembered.
 
 tldextract uses the public suffix list that it carries: nothing is fetched.
 
-Two more keys: `surt`, by which indexes of web archives are sorted, and the hash that says which pages are held out of
-training. That is of the URL alone, so that a page stays on its side whatever becomes of the corpus: more pages, a
-stricter filter, another deduplication, other extraction of its text. With a larger share the pages of a smaller one are
-held out, too.
-
-Which task may ask which host, where several fetch at once: each host belongs to one of them.
-
-So what holds for a host (requests at once, pauses, its robots.txt) is kept by one process that knows all of its
-requests, and no task waits for another. In the first round there is a task for each list, and hosts are divided as
-`webtext blacklist` divides them, so that its lists hold no URL of another task's host. In the rounds after it, sites
-(registered domains) are divided, so that `example.org` leads to `www.example.org` in one task.
+The hash that says which pages are held out of training is of the URL alone, so that a page stays on its side whatever
+becomes of the corpus: more pages, a stricter filter, another deduplication, other extraction of its text. With a larger
+share the pages of a smaller one are held out, too.
 """
 
 from __future__ import annotations
@@ -23,11 +15,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import xxhash
 
@@ -38,7 +29,7 @@ if TYPE_CHECKING:
 REPLACEMENT = "\ufffd"
 """What stands in a URL in place of bytes that are not UTF-8: it is not known which page is meant."""
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
 _PLAIN_HOST = re.compile(r"[a-z0-9._-]*")
 _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
@@ -120,7 +111,7 @@ def parts_by_rules(url: str) -> tuple[str, str, str]:
     host = in_key = canonical_host(found)
     if (
         _FORBIDDEN.search(url)
-        or parts.scheme not in _DEFAULT_PORTS
+        or parts.scheme not in DEFAULT_PORTS
         or not _HOST.fullmatch(f"[{found}]" if ":" in found else found)
         or ".." in found
         or found.startswith(".")
@@ -129,7 +120,7 @@ def parts_by_rules(url: str) -> tuple[str, str, str]:
         host = ""
     if ":" in in_key:
         in_key = f"[{in_key}]"
-    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
+    if port is not None and port != DEFAULT_PORTS.get(parts.scheme):
         in_key = f"{in_key}:{port}"
     path = parts.path or ("/" if in_key else "")
     return host, parts.path, urlunsplit((parts.scheme, in_key, path, parts.query, ""))
@@ -262,94 +253,6 @@ def bucket_of(name: str, buckets: int) -> int:
     """A stable bucket, 0 to `buckets` - 1, for `name`. With twice the buckets, each one's names stay in it or move to
     the one `buckets` further on."""
     return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) % buckets
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """The hosts of one task.
-
-    Attributes:
-        part: the number of the task.
-        parts: how many tasks there are.
-        by_site: whether whole sites are divided, not hosts.
-        archives: hosts that belong to one task where sites are divided, and before that to none.
-    """
-
-    part: int
-    parts: int
-    by_site: bool = False
-    archives: frozenset[str] = frozenset()
-
-    def part_of(self, host: str) -> int:
-        """The number of the task to which a host belongs, -1 where it belongs to none."""
-        if host not in self.archives:
-            return bucket_of((registered_name(host)[1] if self.by_site else "") or host, self.parts)
-        return bucket_of("archives", self.parts) if self.by_site else -1
-
-    def owns(self, host: str) -> bool:
-        """Whether a host is one of them."""
-        return self.part_of(host) == self.part
-
-
-# Indexes of web archives
-
-MAX_KEYED = 8_192
-"""Characters of a URL that has a key: what was escaped many times costs the square of its length."""
-_WWW = re.compile(r"www\d*\.")
-_SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b"#%")
-_PATH_SESSION = re.compile(r";jsessionid=[0-9a-z]{32}(?=[/?]|$)|/\((?:[a-z]\([0-9a-z]{24}\)|[0-9a-z]{24})+\)(?=/)")
-_QUERY_SESSION = re.compile(
-    r"(?:(?<=&)|^)(?:(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}|aspsessionid[a-z]{8}=[a-z]{24}"
-    r"|cfid=[^&]+&cftoken=[^&]+)(?:&|$)"
-)
-
-
-def surt(url: str) -> str:
-    """The key by which indexes of web archives are sorted: the host backwards, then path and query; "" without a host.
-
-    It follows the rules of the Internet Archive's URL canonicalization, which Common Crawl's index uses, too: no
-    scheme, user name, fragment or default port, no `www.`, everything in small letters, parameters of the query in
-    order, and no identifiers of sessions. What the rules say of malformed addresses is not repeated here: their pages
-    are not found, nor those of addresses with more than `MAX_KEYED` characters.
-
-    >>> surt("https://www.Example.org:443/A//b/?z=1&a=%7E#top")
-    'org,example)/a/b?a=~&z=1'
-    """
-    if len(url) > MAX_KEYED:
-        return ""
-    try:
-        parts = urlsplit(url.strip())
-        host, port = canonical_host((parts.hostname or "").lower()), parts.port
-    except ValueError:
-        return ""
-    if not host or parts.scheme not in _DEFAULT_PORTS:
-        return ""
-    host = _WWW.sub("", host, count=1) if _WWW.match(host) else host
-    names = ",".join(reversed(host.split("."))) if ":" not in host else host
-    place = f":{port}" if port is not None and port != _DEFAULT_PORTS[parts.scheme] else ""
-    path = _PATH_SESSION.sub("", _without_dots(_without_escapes(parts.path).lower()))
-    query = "&".join(sorted(_QUERY_SESSION.sub("", _without_escapes(parts.query).lower()).split("&")))
-    path = path.rstrip("/") or "/"
-    return f"{names}{place}){path}{'?' if query else ''}{query}"
-
-
-def _without_escapes(text: str) -> str:
-    """Without any percent-escapes that can be spared, as many times as it was escaped."""
-    data = text.encode("utf-8", "surrogatepass")
-    while (bare := unquote_to_bytes(data)) != data:
-        data = bare
-    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02x}" for byte in data)
-
-
-def _without_dots(path: str) -> str:
-    """Without empty steps, `.` and `..`."""
-    found: list[str] = []
-    for step in path.split("/"):
-        if step == "..":
-            found[-1:] = []
-        elif step not in ("", "."):
-            found.append(step)
-    return "/" + "/".join(found)
 
 
 # Pages that are held out of training

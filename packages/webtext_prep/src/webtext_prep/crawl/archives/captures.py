@@ -1,14 +1,13 @@
-"""Captures of a URL in web archives: how one is looked for, request by request, whoever sends them.
+"""Captures of a URL in web archives: how one is looked for, whoever sends the requests.
 
-A search is a generator, so that a crawler can send its requests in their turn: it yields a `Request` and is sent the
-`Reply`; it yields a `Capture` and goes on only where that turned out to be no page; and it ends with what the archive
-says of the URL: `not_archived`, why its captures are no pages, or why it could not be asked.
+A search is a coroutine that is given what to await for a reply (`Ask`), so that a crawler can send its requests in
+their turn, and for each capture that it finds, the nearest first, what to await for a verdict (`Accept`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -50,38 +49,43 @@ class Capture:
     reply: Reply
 
 
-Search = Generator[Request | Capture, "Reply", str]
-"""Is sent, for a capture that is no page, a reply with the outcome that says why."""
+Ask = Callable[[Request], Awaitable["Reply"]]
+"""Sends a request, as soon as politeness lets it."""
+Accept = Callable[[Capture], Awaitable[str]]
+"""Says what becomes of a capture: `ok` for a page."""
+Search = Coroutine[Any, Any, "Capture | str"]
+"""Ends with the capture that was accepted, or with what the archive says of the URL: `not_archived`, why its captures
+are no pages, or why it could not be asked."""
 
 
-def tried(attempts: Iterable[Generator[Request | Capture, Reply, Capture | str]], answer: str) -> Search:
-    """Try captures one after the other. Ends with why the last of them was no page, `answer` if there is none.
+async def first_accepted(attempts: Iterable[Search], accept: Accept, answer: str) -> Capture | str:
+    """Try captures one after the other; the one that is accepted, or why the last of them was not.
 
     Args:
-        attempts: each asks for a capture, and ends with it, or with why there is none; a retryable outcome is the last.
-        answer: the outcome without them.
+        attempts: each ends with a capture, or with why there is none; a retryable outcome is the last.
+        accept: judges a capture.
+        answer: the outcome without any.
     """
     for attempt in attempts:
-        try:
-            found = yield from attempt
-        except MalformedAnswerError:
-            found = PageOutcome.MALFORMED_RESPONSE
+        found = await attempt
         if isinstance(found, Capture):
-            answer = (yield found).outcome
-        elif is_retryable(found):
-            return found
+            answer = await accept(found)
+            if answer == PageOutcome.OK:
+                return found
         else:
             answer = found
+            if is_retryable(found):
+                break
     return answer
 
 
-def ending(search: Callable[..., Search]) -> Callable[..., Search]:
+def sensible(search: Callable[..., Search]) -> Callable[..., Search]:
     """A search that ends as `malformed_response` where an answer makes no sense."""
 
     @functools.wraps(search)
-    def made(*args: Any) -> Search:
+    async def made(*args: Any) -> Capture | str:
         try:
-            return (yield from search(*args))
+            return await search(*args)
         except MalformedAnswerError:
             return PageOutcome.MALFORMED_RESPONSE
 
@@ -94,12 +98,11 @@ class Archive(Protocol):
     name: ClassVar[str]
     usual_requests: ClassVar[int]
     """For a page, about."""
-    most_requests: ClassVar[int]
-    """For a page, without further attempts."""
 
     addresses: tuple[str, ...]
     """Where it is asked; the first of them is where a search begins."""
 
-    def search(self, url: str, date: str) -> Search:
-        """Look for the captures of `url` that are the nearest to a date, a `timestamp`; the newest if it is empty."""
+    async def find(self, url: str, date: str, ask: Ask, accept: Accept) -> Capture | str:
+        """Look for the page of `url` among the captures that are the nearest to a date, a `timestamp`, or the newest
+        if it is empty. Returns the one that is accepted, or what the archive says of the URL."""
         ...

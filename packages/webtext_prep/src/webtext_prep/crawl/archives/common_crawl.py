@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -25,16 +24,15 @@ from webtext_prep.crawl.archives.answers import (
     captures_in,
     crawls_listed,
     file_size,
-    nearest,
-    readable_time,
-    timestamp,
 )
-from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, ending, tried
+from webtext_prep.crawl.archives.captures import CAPTURES, Accept, Ask, Capture, Request, first_accepted, sensible
+from webtext_prep.crawl.archives.stored_bodies import decoded
+from webtext_prep.crawl.archives.surt import surt
+from webtext_prep.crawl.archives.times import nearest, readable_time, timestamp
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.urls.urls import surt
 
 CRAWLS = 3
 """Crawls that are asked for a page, by the nearest time: each has a part of the web only, and each costs."""
@@ -93,20 +91,20 @@ class ClusterIndex:
         self._size = -1  # not known yet
         self._first: dict[int, bytes] = {}  # the first line of each piece that was read
 
-    def find(self, key: bytes) -> Generator[Request | Capture, Reply, list[Block] | str]:
+    async def find(self, key: bytes, ask: Ask) -> list[Block] | str:
         """The blocks in which lines that begin with `key` may be, or the outcome of a request that failed."""
-        if self._size < 0 and (failure := (yield from self._read(0))):
+        if self._size < 0 and (failure := (await self._read(0, ask))):
             return [] if failure == "http_416" else failure  # there is not one byte
         low, high = 0, max(0, (self._size - 1) // PIECE_BYTES)
         while low < high:
             middle = (low + high + 1) // 2
-            if middle not in self._first and (failure := (yield from self._read(middle))):
+            if middle not in self._first and (failure := (await self._read(middle, ask))):
                 return failure
             if self._first[middle] < key:
                 low = middle
             else:
                 high = middle - 1
-        if self._pieces.get(self._url, low) is None and (failure := (yield from self._read(low))):
+        if self._pieces.get(self._url, low) is None and (failure := (await self._read(low, ask))):
             return failure
         # The block that may begin before the key, and the blocks that begin with it.
         found: list[bytes] = []
@@ -119,12 +117,12 @@ class ClusterIndex:
                 break
         return [block for block in map(block_named, found) if block is not None][:MOST_BLOCKS]
 
-    def _read(self, number: int) -> Generator[Request | Capture, Reply, str]:
+    async def _read(self, number: int, ask: Ask) -> str:
         """Ask for a piece; returns the outcome of a request that failed, or ""."""
         # One byte more, to see whether a line begins with the piece.
         start = max(0, number * PIECE_BYTES - 1)
         end = (number + 1) * PIECE_BYTES + OVERLAP_BYTES
-        reply = yield Request(self._url, end - start, (start, end - start))
+        reply = await ask(Request(self._url, end - start, (start, end - start)))
         if reply.outcome != PageOutcome.OK:
             return reply.outcome
         try:
@@ -157,7 +155,6 @@ class CommonCrawl:
 
     name: ClassVar[str] = "common-crawl"
     usual_requests: ClassVar[int] = 6
-    most_requests: ClassVar[int] = 1 + CRAWLS * (12 + MOST_BLOCKS + CAPTURES)
 
     def __init__(self, address: str, index_address: str, max_bytes: int) -> None:
         self._address, self._index_address = address.rstrip("/"), index_address.rstrip("/")
@@ -167,45 +164,46 @@ class CommonCrawl:
         self._indexes: dict[str, ClusterIndex] = {}
         self._pieces, self._blocks = Kept(KEPT_PIECES), Kept(KEPT_BLOCKS)
 
-    @ending
-    def search(self, url: str, date: str) -> Search:
+    @sensible
+    async def find(self, url: str, date: str, ask: Ask, accept: Accept) -> Capture | str:
         """See `Archive`."""
         key = surt(url)
         if not key:
             return PageOutcome.NOT_ARCHIVED
         if not self._crawls:
-            reply = yield Request(f"{self._index_address}/collinfo.json", LIST_BYTES)
+            reply = await ask(Request(f"{self._index_address}/collinfo.json", LIST_BYTES))
             if reply.outcome != PageOutcome.OK:
                 return reply.outcome
             self._crawls = crawls_listed(reply.body)
         answer: str = PageOutcome.NOT_ARCHIVED
         for _, crawl in nearest(self._crawls, date)[:CRAWLS]:
-            answer = yield from self._captures(crawl, key, date, answer)
-            if is_retryable(answer):
-                return answer
+            found = await self._find_in(crawl, key, date, ask, accept, answer)
+            if isinstance(found, Capture) or is_retryable(found):
+                return found
+            answer = found
         return answer
 
-    @ending
-    def _captures(self, crawl: str, key: str, date: str, answer: str) -> Search:
-        """Look for captures in one crawl; `answer` is what those before it have said."""
-        lines = yield from self._lines(crawl, f"{key} ".encode())
+    @sensible
+    async def _find_in(self, crawl: str, key: str, date: str, ask: Ask, accept: Accept, answer: str) -> Capture | str:
+        """Look into one crawl; `answer` is what those before it have said."""
+        lines = await self._lines(crawl, f"{key} ".encode(), ask)
         if isinstance(lines, str):
             return lines if lines != "http_404" else answer  # some early crawls have no such index
         captures = nearest(captures_in(lines), date)[:CAPTURES]
-        return (yield from tried((self._record(record, key, time) for time, record in captures), answer))
+        return await first_accepted((self._record(record, key, time, ask) for time, record in captures), accept, answer)
 
-    def _lines(self, crawl: str, key: bytes) -> Generator[Request | Capture, Reply, list[bytes] | str]:
+    async def _lines(self, crawl: str, key: bytes, ask: Ask) -> list[bytes] | str:
         """The lines of a crawl's index that begin with `key`, or why they can't be read."""
         folder = f"{self._address}/cc-index/collections/{crawl}/indexes"
         index = self._indexes.setdefault(crawl, ClusterIndex(f"{folder}/cluster.idx", self._pieces))
-        blocks = yield from index.find(key)
+        blocks = await index.find(key, ask)
         if isinstance(blocks, str):
             return blocks
         found: list[bytes] = []
         for block in blocks:
             text = self._blocks.get(crawl, block)
             if text is None:
-                reply = yield Request(f"{folder}/{block.file}", block.length, (block.offset, block.length))
+                reply = await ask(Request(f"{folder}/{block.file}", block.length, (block.offset, block.length)))
                 if reply.outcome != PageOutcome.OK:
                     return reply.outcome
                 try:
@@ -216,12 +214,12 @@ class CommonCrawl:
             found += _lines_with(text, key, MOST_CAPTURES - len(found))
         return found
 
-    def _record(self, record: Record, key: str, time: str) -> Generator[Request | Capture, Reply, Capture | str]:
+    async def _record(self, record: Record, key: str, time: str, ask: Ask) -> Capture | str:
         """The page in one record of a WARC file, or why there is none."""
         file, offset, length = record
         if length > self._max_bytes:
             return PageOutcome.TOO_LARGE
-        reply = yield Request(f"{self._address}/{file}", length, (offset, length))
+        reply = await ask(Request(f"{self._address}/{file}", length, (offset, length)))
         if reply.outcome != PageOutcome.OK:
             return reply.outcome
         if len(reply.body) != length:

@@ -7,7 +7,7 @@ import re
 from urllib.parse import urljoin
 
 from webtext_prep.crawl.archives.warc import Found, is_address
-from webtext_prep.crawl.http.bodies import is_html_page
+from webtext_prep.crawl.http.media_types import is_html_page
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import read_sidecar, url_from_name

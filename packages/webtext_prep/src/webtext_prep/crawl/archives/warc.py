@@ -29,8 +29,10 @@ from webtext_prep.crawl.archives.damage import (
     record_at,
     records_from,
 )
+from webtext_prep.crawl.archives.stored_bodies import decoded
 from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, Source
-from webtext_prep.crawl.http.bodies import BodyError, TooLargeError, content_type_of, decoded, is_html_page, may_be_page
+from webtext_prep.crawl.http.bodies import BodyError, TooLargeError
+from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page

@@ -6,16 +6,18 @@ A capture is recognised by `Memento-Datetime`, which every replay has (RFC 7089)
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
 from typing import ClassVar
 from urllib.parse import urlencode
 
-from webtext_prep.crawl.archives.answers import index_rows, memento_time, nearest
-from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, ending, tried
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, content_type_of, decoded, is_html_page, may_be_page
+from webtext_prep.crawl.archives.answers import index_rows, memento_time
+from webtext_prep.crawl.archives.captures import CAPTURES, Accept, Ask, Capture, Request, first_accepted, sensible
+from webtext_prep.crawl.archives.stored_bodies import decoded
+from webtext_prep.crawl.archives.surt import surt
+from webtext_prep.crawl.archives.times import nearest
+from webtext_prep.crawl.http.bodies import GZIP, BodyError
 from webtext_prep.crawl.http.client import Reply, next_url
+from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.urls.urls import surt
 
 LISTED = 10
 """Captures that the index is asked for: some of them may be of one page with and without `www.`."""
@@ -35,15 +37,14 @@ class Wayback:
 
     name: ClassVar[str] = "wayback"
     usual_requests: ClassVar[int] = 2
-    most_requests: ClassVar[int] = 1 + CAPTURES * HOPS
 
     def __init__(self, address: str, max_bytes: int) -> None:
         self._address, self._max_bytes = address.rstrip("/"), max_bytes
         self.addresses: tuple[str, ...] = (self._address,)
         self._replay = re.compile(rf"{re.escape(self._address)}/web/(\d{{14}})(?:[a-z]{{2}}_)?/(.+)", re.DOTALL)
 
-    @ending
-    def search(self, url: str, date: str) -> Search:
+    @sensible
+    async def find(self, url: str, date: str, ask: Ask, accept: Accept) -> Capture | str:
         """See `Archive`."""
         key = surt(url)
         if not key:
@@ -53,17 +54,18 @@ class Wayback:
         # Without it, an address that ends in `*` asks for all that begin so.
         exact = [("url", url), ("matchType", "exact")]
         query = urlencode([*exact, ("output", "json"), ("fl", "timestamp,original"), *wanted.items(), *filters])
-        reply = yield Request(f"{self._address}/cdx/search/cdx?{query}", ROWS_BYTES)
+        reply = await ask(Request(f"{self._address}/cdx/search/cdx?{query}", ROWS_BYTES))
         if reply.outcome != PageOutcome.OK:
             return PageOutcome.NOT_ARCHIVED if reply.status == 404 else reply.outcome
         rows = [row for row in index_rows(reply.body, LISTED) if surt(row[1]) == key]
-        attempts = (self._capture(time, original, key) for time, original in nearest(rows, date)[:CAPTURES])
-        return (yield from tried(attempts, PageOutcome.NOT_ARCHIVED))
+        attempts = (self._capture(time, original, key, ask) for time, original in nearest(rows, date)[:CAPTURES])
+        return await first_accepted(attempts, accept, PageOutcome.NOT_ARCHIVED)
 
-    def _capture(self, time: str, original: str, key: str) -> Generator[Request | Capture, Reply, Capture | str]:
+    @sensible
+    async def _capture(self, time: str, original: str, key: str, ask: Ask) -> Capture | str:
         """A capture of the page with a key, or why there is none."""
         for _ in range(HOPS):
-            reply = yield Request(f"{self._address}/web/{time}id_/{original}", self._max_bytes + 1)
+            reply = await ask(Request(f"{self._address}/web/{time}id_/{original}", self._max_bytes + 1))
             if reply.outcome != PageOutcome.REDIRECT:
                 return self._page(reply, original)
             # To another time; a redirect of the page itself leads to another page.

@@ -1,1 +1,1 @@
-"""What a crawl fetches next: queues of hosts, robots.txt, politeness, redirects, rounds, and the loop over a list."""
+"""What a crawl fetches next: the crawler, its queues of hosts, robots.txt, politeness, redirects."""

@@ -56,13 +56,11 @@ class Rules:
         parsed: its rules, as rules for any agent, or None where it has none.
         failure: the outcome for all of its URLs where the rules could not be had, or None.
         count: how many rules there are.
-        is_elsewhere: whether the file is at a host that another task asks.
     """
 
     parsed: Protego | None = None
     failure: str | None = None
     count: int = 0
-    is_elsewhere: bool = False
 
     def refusal(self, url: str) -> str | None:
         """The outcome for `url` if it must not be fetched, or None."""

@@ -1,31 +1,17 @@
-"""Bodies of answers: decompressed in small steps against a cap, and told apart by header and first bytes.
+"""Bodies of answers, decompressed in small steps against a cap.
 
 A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
 own decoder also goes in steps, but takes a gzip stream that breaks off for a whole one, and begins before a cap on
 bytes can stop it; hence this one. Between two awaits at most `STEP_BYTES` come out of it, for any input.
-
-What a `Content-Type` header and the first bytes of a body say: a page of HTML, of plain text, or neither.
-
-Servers and archives are judged alike, so that a saved page gives the same document as the one that was fetched.
-
-The body of an HTTP answer as it lies in an archive: its chunks put together and decompressed, against a cap.
-
-Archives keep what was sent, or what was decoded of it, under headers that may still tell of the former: a body that is
-not as its headers say, but begins like a page, is taken as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import io
-import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from email.message import Message
 
 import aiohttp
-from fastwarc.stream_io import BrotliReader, ZstdReader
 
 from webtext_prep.extraction.outcomes import PageOutcome
 
@@ -38,12 +24,6 @@ _PIECE = 1 << 16
 _WINDOW = 1 << 12
 """Compressed bytes handed over at once. zlib copies what follows a member's end, so that a stream of tiny members
 handed over whole costs the square of its length."""
-
-_HTML_PREFIXES = (b"<!doctype html", b"<html", b"<head", b"<body", b"<!--", b"<title", b"<?xml", b"<script", b"<meta")
-_BINARY = frozenset(bytes([*range(9), 0x0B, *range(0x0E, 0x1B), *range(0x1C, 0x20)]))
-_OTHER_FORMATS = (b"%PDF-", b"PK\x03\x04", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"\x1f\x8b", b"ID3", b"OggS", b"Rar!")
-"""What some servers send as text/html all the same."""
-
 
 Reserve = Callable[[int], Awaitable[None]]
 """Takes memory for so many bytes, as soon as there is some."""
@@ -186,127 +166,3 @@ async def read_body(
         if max(size, received) >= limit and may_be_cut:
             break
     return b"".join(pieces)[:limit]
-
-
-def looks_like(body: bytes) -> str:
-    """What a body is by its first bytes: `html`, `text`, `binary` or, where that is certain, `other`."""
-    if body.startswith(_OTHER_FORMATS):
-        return "other"
-    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "html" if b"<\0" in body[:64] or b"\0<" in body[:64] else "text"
-    head = body[:_PIECE].removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n\f")[:512].lower()
-    if head.startswith(_HTML_PREFIXES):
-        return "html"
-    return "binary" if any(byte in _BINARY for byte in body[:512]) else "text"
-
-
-HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-TEXT_TYPES = frozenset({"text/plain", "text/markdown", "text/x-markdown"})
-UNSAID_TYPES = frozenset({"", "application/octet-stream", "binary/octet-stream", "unknown/unknown"})
-"""What servers send that don't know: the content decides."""
-MAX_HEADER = 1_000
-"""Characters of a header that are looked at."""
-_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
-
-
-@functools.lru_cache(maxsize=1024)
-def content_type_of(header: str | None) -> tuple[str, str | None]:
-    """The media type that a `Content-Type` header names ("" if none, or no valid one), and its charset.
-
-    >>> content_type_of('Text/HTML; Charset="utf-8"')
-    ('text/html', 'utf-8')
-    """
-    message = Message()
-    try:
-        message["Content-Type"] = " ".join((header or "")[:MAX_HEADER].split())
-        kind, charset = message.get_params([("", "")])[0][0].strip().lower(), message.get_param("charset")
-    except (ValueError, LookupError, TypeError):  # some malformed parameters are too much for the parser
-        return "", None
-    # A parameter in three parts (RFC 2231) says its own encoding first.
-    value = charset[-1] if isinstance(charset, tuple) else charset
-    return kind if _MEDIA_TYPE.fullmatch(kind) else "", (value or "").strip("'\" ") or None
-
-
-def may_be_page(kind: str) -> bool:
-    """Whether a body of this media type is worth reading."""
-    return kind in HTML_TYPES or kind in TEXT_TYPES or kind in UNSAID_TYPES
-
-
-def is_html_page(kind: str, body: bytes) -> bool | None:
-    """Whether a body of a media type that `may_be_page` is HTML, or else plain text; None if it is neither."""
-    looks = looks_like(body)
-    if looks == "other" or (looks == "binary" and kind not in HTML_TYPES):
-        return None
-    return kind in HTML_TYPES or (kind in UNSAID_TYPES and looks == "html")
-
-
-_CHUNK = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(?:;[^\r\n]{0,4096})?\r?\n")
-_BY_LIBRARY = {"br": BrotliReader, "zstd": ZstdReader}
-
-
-def decoded(body: bytes, transfer: str, encodings: str, *, limit: int, may_be_cut: bool) -> bytes:
-    """A body without its chunks and decompressed.
-
-    Args:
-        body: as it lies in the archive.
-        transfer: the header `Transfer-Encoding`.
-        encodings: the header `Content-Encoding`.
-        limit: bytes beyond which it raises TooLargeError.
-        may_be_cut: take what there is of a body that breaks off.
-
-    Raises DamagedBodyError if it is not encoded as the headers say, and CutShortError if it breaks off.
-    """
-    if "chunked" in transfer.lower():
-        body = without_chunks(body, may_be_cut=may_be_cut)
-    for encoding in reversed(encodings.lower().split(",")):
-        name = encoding.strip()
-        if name in ("", "identity") or not body:
-            continue
-        try:
-            body = _decompressed(body, name, limit, may_be_cut=may_be_cut)
-        except DamagedBodyError:
-            if looks_like(body) not in ("html", "text"):
-                raise
-    return body
-
-
-def without_chunks(body: bytes, *, may_be_cut: bool = False) -> bytes:
-    """A body without the sizes between its chunks; as it is if it does not begin with one."""
-    pieces: list[bytes] = []
-    at = 0
-    while (found := _CHUNK.match(body, at)) is not None:
-        size = int(found[1], 16)
-        if size == 0:
-            return b"".join(pieces)
-        pieces.append(body[found.end() : found.end() + size])
-        at = found.end() + size
-        if at > len(body):
-            break
-        at += 2 if body.startswith(b"\r\n", at) else 1 if body.startswith(b"\n", at) else 0
-    if not pieces:
-        return body
-    if at < len(body):
-        raise DamagedBodyError("chunked")
-    if not may_be_cut:
-        raise CutShortError("chunked")
-    return b"".join(pieces)
-
-
-def _decompressed(body: bytes, name: str, limit: int, *, may_be_cut: bool) -> bytes:
-    if name in _BY_LIBRARY:
-        try:
-            found = _BY_LIBRARY[name](io.BytesIO(body)).read(limit + 1)
-        except OSError as error:
-            raise DamagedBodyError(name) from error
-        if len(found) > limit:
-            raise TooLargeError
-        return found
-    decompressor, pieces, size = Decompressor(name), [], 0
-    for piece in decompressor.steps(body):
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise TooLargeError
-    if not may_be_cut:
-        decompressor.finish()
-    return b"".join(pieces)

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from webtext_prep.crawl.state import database_writer
-from webtext_prep.crawl.state.database import Entry, Journal
-from webtext_prep.crawl.state.database_writer import JournalWriter
+from webtext_prep.crawl import database_writer
+from webtext_prep.crawl.database import CrawlDatabase, Entry
+from webtext_prep.crawl.database_writer import DatabaseWriter
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
 
@@ -19,54 +19,54 @@ def entry(url: str) -> Entry:
 
 
 @pytest.fixture
-def journal(tmp_path):
-    with Journal(tmp_path / "part-00000.sqlite") as journal:
-        yield journal
+def database(tmp_path):
+    with CrawlDatabase(tmp_path / "crawl.sqlite") as database:
+        yield database
 
 
-def test_records_share_transactions_and_are_reported_when_they_are_written(journal):
+def test_records_share_transactions_and_are_reported_when_they_are_written(database):
     """A transaction for each page cost more than fetching it."""
     statements, reported = [], []
-    journal._writer.set_trace_callback(statements.append)
+    database._writer.set_trace_callback(statements.append)
 
     async def run():
-        async with JournalWriter(journal, reported.append) as writer:
+        async with DatabaseWriter(database, reported.append) as writer:
             for url in URLS:
                 await writer.add(entry(url))
 
     asyncio.run(run())
-    assert [found.row["url"] for found in journal.entries()] == URLS
+    assert [row["url"] for row in database.rows()] == URLS
     assert statements.count("BEGIN") == len(reported) <= 4 + len(URLS) // database_writer.BATCH
     assert sum(reported) == len(URLS)
 
 
-def test_a_single_record_is_written_without_any_other_coming(journal):
+def test_a_single_record_is_written_without_any_other_coming(database):
     async def run():
         written = asyncio.Event()
-        async with JournalWriter(journal, lambda count: written.set()) as writer:
+        async with DatabaseWriter(database, lambda count: written.set()) as writer:
             for url in URLS[:2]:
                 written.clear()
                 await writer.add(entry(url))
                 await asyncio.wait_for(written.wait(), 60)
-                assert url in journal
+                assert url in database
 
     asyncio.run(run())
 
 
-def test_text_that_waits_is_bounded(journal, monkeypatch):
+def test_text_that_waits_is_bounded(database, monkeypatch):
     monkeypatch.setattr(database_writer, "WAITING_TEXT", 10_000)
     gate, most = threading.Event(), 0
-    add_many = journal.add_many
+    add_many = database.add_many
 
     def slow(entries):
         assert gate.wait(60)
         add_many(entries)
 
-    monkeypatch.setattr(journal, "add_many", slow)
+    monkeypatch.setattr(database, "add_many", slow)
 
     async def run():
         nonlocal most
-        async with JournalWriter(journal, lambda count: None) as writer:
+        async with DatabaseWriter(database, lambda count: None) as writer:
             added = 0
 
             async def add_all():
@@ -85,27 +85,27 @@ def test_text_that_waits_is_bounded(journal, monkeypatch):
     asyncio.run(run())
     size = len(entry(URLS[0]).document.text)
     assert 10_000 // size <= most <= 3 * 10_000 // size
-    assert len(journal) == len(URLS)
+    assert len(database) == len(URLS)
 
 
-def test_an_interruption_loses_nothing_that_was_added(journal):
+def test_an_interruption_loses_nothing_that_was_added(database):
     async def run():
-        async with JournalWriter(journal, lambda count: None) as writer:
+        async with DatabaseWriter(database, lambda count: None) as writer:
             for url in URLS[:10]:
                 await writer.add(entry(url))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(run())
-    assert [row["url"] for row in journal.rows()] == URLS[:10]
+    assert [row["url"] for row in database.rows()] == URLS[:10]
 
 
 @pytest.mark.parametrize("many", [True, False])
-def test_a_full_disk_is_the_error_of_whoever_adds_next_or_of_the_end(journal, many):
-    journal._writer.execute("PRAGMA max_page_count = 10")
+def test_a_full_disk_is_the_error_of_whoever_adds_next_or_of_the_end(database, many):
+    database._writer.execute("PRAGMA max_page_count = 10")
 
     async def run():
-        async with JournalWriter(journal, lambda count: None) as writer:
+        async with DatabaseWriter(database, lambda count: None) as writer:
             for url in URLS if many else URLS[:200]:
                 await writer.add(entry(url))
                 await asyncio.sleep(0)

@@ -1,21 +1,24 @@
-"""What a download has finished, on disk the moment it is finished: one SQLite file for each shard of URLs.
+"""What a download has fetched, on disk the moment it is finished: one SQLite file for each output.
 
-A row is a URL's outcome and, if it has one, its document, found by a digest of the URL: the list may grow, shrink or
-change its order, and nothing is kept in memory. Records are added in transactions of a write-ahead log: a `kill -9`
-loses nothing that was added, a power cut at most the last seconds. A transaction costs some 0.1 ms, a record in it 0.01
-ms, but for now and then a wait for the disk: an event loop adds through `JournalWriter`. Reads don't wait for it.
+A row is a URL's outcome and, if it has them, its document and the page itself, found by a digest of the URL: lists may
+grow, shrink or change their order, and nothing is kept in memory. The file stays when the output is finished, so that
+no page is fetched twice; what the lists name no more is removed from it. Records are added in transactions of a
+write-ahead log: a `kill -9` loses nothing that was added, a power cut at most the last seconds. A transaction costs
+some 0.1 ms, a record in it 0.01 ms, but for now and then a wait for the disk: an event loop adds through
+`DatabaseWriter`. Reads don't wait for it.
 
-Rows carry checksums that are verified when a journal is opened again: a damaged row costs itself alone. A file that
-is not a journal, or whose structure is damaged, is set aside under another name, never removed; the sound rows that can
+Rows carry checksums that are verified when a crawl opens the file: a damaged row costs itself alone. A file that is no
+such database, or whose structure is damaged, is set aside under another name, never removed; the sound rows that can
 still be found in it are used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +26,26 @@ import msgspec
 import xxhash
 import zstandard
 
+from webtext_prep.crawl.archives.warc_writing import response_record
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.crawl.state import SUFFIX
-from webtext_prep.documents.document import Document, decode_document, encode_document
+from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.errors import WebtextError
 
-SCHEMA = 1
-"""Raised when what a journal holds changes; a journal of another schema is set aside."""
+NAME = "crawl.sqlite"
+SCHEMA = 2
+"""Raised when what a database holds changes; one of another schema is set aside."""
 _APPLICATION = 0x77746A31  # "wtj1": tells our files from other programs'
 _COMPANIONS = ("", "-wal", "-shm")
 _GAP = 10_000
 """Rows in a row that may be unreadable before the rest of a damaged file is given up."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-_OTHER_SCHEMA = "is a journal of another version"
-_CREATE = "CREATE TABLE pages (digest BLOB PRIMARY KEY, pass INTEGER, row BLOB, document BLOB, checksum BLOB)"
+_OTHER_SCHEMA = "is a database of another version"
+_CREATE = (
+    "CREATE TABLE pages (number INTEGER PRIMARY KEY AUTOINCREMENT, digest BLOB UNIQUE, pass INTEGER, row BLOB, "
+    "checksum BLOB, document BLOB, page BLOB)",
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT)",
+)
+_ADD = "INSERT OR REPLACE INTO pages (digest, pass, row, checksum, document, page) VALUES (?, ?, ?, ?, ?, ?)"
 
 
 def url_digest(url: str) -> bytes:
@@ -44,21 +53,12 @@ def url_digest(url: str) -> bytes:
     return xxhash.xxh3_128_digest(url.encode("utf-8", "surrogatepass"))
 
 
-def journal_path(folder: Path, task: str) -> Path:
-    """Where the journal of a task lies, in the folder of all journals."""
-    return folder / f"{task}{SUFFIX}"
-
-
-def unpacked(document: bytes) -> bytes:
-    """A document as a journal holds it, decompressed."""
-    return zstandard.ZstdDecompressor().decompress(document)
-
-
-def _checksum(digest: bytes, row: bytes, document: bytes | None) -> bytes:
+def _checksum(digest: bytes, row: bytes, document: bytes | None, page: bytes | None) -> bytes:
     checksum = xxhash.xxh3_64(digest)
-    checksum.update(len(row).to_bytes(8, "little"))
-    checksum.update(row)
-    checksum.update(document or b"")
+    for part in (row, document or b""):
+        checksum.update(len(part).to_bytes(8, "little"))
+        checksum.update(part)
+    checksum.update(page or b"")
     return checksum.digest()
 
 
@@ -69,38 +69,62 @@ class Entry:
     Attributes:
         row: its outcome, with `url`.
         document: its document, if the outcome is `ok`.
-        retry_pass: the pass over the list in which it was fetched; 0 for what was carried over from finished shards.
-        answer: the page itself, if it is to be saved (elsewhere: the row then says where).
-        record: the page as it was saved elsewhere, to be saved here.
+        retry_pass: the pass over the lists in which it was fetched, 1 for the first.
+        answer: the page itself, if it is to be saved, as a WARC record.
     """
 
     row: dict[str, Any]
     document: Document | None = None
     retry_pass: int = 0
     answer: Reply | None = None
-    record: bytes | None = None
 
 
-class Journal:
-    """The records of one shard. Use as a context manager; a later record of a URL replaces the earlier one.
+@dataclass
+class Facts:
+    """What a finished run leaves for the next.
+
+    Attributes:
+        passes: how many passes over the lists have been finished.
+        retryable: how many retryable URLs were tried in how many passes.
+        gone: for how many pages that are gone which archives were asked, joined by commas.
+    """
+
+    passes: int = 0
+    retryable: dict[str, int] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=dict)
+
+    def retryable_below(self, passes: int) -> int:
+        """How many retryable URLs have been tried in fewer passes."""
+        return sum(count for tried, count in self.retryable.items() if int(tried) < passes)
+
+    def unasked(self, archives: Iterable[str]) -> int:
+        """How many pages are gone for which not all of these archives were asked."""
+        wanted = set(archives)
+        return sum(count for asked, count in self.gone.items() if not wanted <= set(asked.split(",")))
+
+
+class CrawlDatabase:
+    """The records of one output. Use as a context manager; a later record of a URL replaces the earlier one.
 
     Additions may come from another thread than readings, one at a time.
 
+    Args:
+        path: the file; it is made if need be.
+        is_checked: verify all records, and set aside or remove what is damaged.
+
     Attributes:
         notes: a sentence for each thing that was found wrong with the file.
-        added_bytes: of documents that were added since it was opened, compressed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_checked: bool = True) -> None:
         self.path, self.notes = path, list[str]()
-        self.added_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._compress = zstandard.ZstdCompressor(level=1).compress
         self._decompress = zstandard.ZstdDecompressor().decompress
         reason = _why_not_ours(path)
         aside = None if reason is None else self._set_aside(reason)
         self._open()
-        if aside is None:
+        if aside is None and is_checked:
             try:
                 self._remove_damaged_rows()
             except sqlite3.DatabaseError as error:
@@ -112,7 +136,7 @@ class Journal:
         if aside is not None and reason != _OTHER_SCHEMA:
             self._salvage(aside)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> CrawlDatabase:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -139,18 +163,38 @@ class Journal:
         written (a full disk).
         """
 
-        def values() -> Iterator[tuple[bytes, int, bytes, bytes | None, bytes]]:
+        def values() -> Iterator[tuple[bytes, int, bytes, bytes, bytes | None, bytes | None]]:
             for entry in entries:
                 digest, row = url_digest(entry.row["url"]), msgspec.json.encode(entry.row)
                 document = None if entry.document is None else self._compress(encode_document(entry.document))
-                self.added_bytes += len(document or b"")
-                yield digest, entry.retry_pass, row, document, _checksum(digest, row, document)
+                page = None
+                if entry.answer is not None:
+                    page = response_record(entry.answer, entry.row["url"], entry.row["fetched_at"])
+                yield digest, entry.retry_pass, row, _checksum(digest, row, document, page), document, page
 
+        self._transact(_ADD, values())
+
+    def remove_others(self, urls: UrlSet) -> int:
+        """Remove the records of all URLs that are not in a set, leaving no trace of them; how many they were.
+
+        All in the set are there.
+        """
+        if len(self) == len(urls):
+            return 0
+        found = (digest for (digest,) in self._reader.execute("SELECT digest FROM pages"))
+        others = [(digest,) for digest in found if not urls.holds(digest)]
+        if others:
+            self._writer.execute("PRAGMA secure_delete = ON")
+            self._transact("DELETE FROM pages WHERE digest = ?", others)
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return len(others)
+
+    def _transact(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
         try:
             # Commits at the end of the block, or rolls back what an exception has left half done.
             with self._writer:
                 self._writer.execute("BEGIN")
-                self._writer.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", values())
+                self._writer.executemany(statement, values)
         except sqlite3.OperationalError as error:
             raise _unusable(self.path, error) from error
 
@@ -159,36 +203,43 @@ class Journal:
         found = self._reader.execute("SELECT pass, row FROM pages WHERE digest = ?", (url_digest(url),)).fetchone()
         return None if found is None else Entry(msgspec.json.decode(found[1]), None, found[0])
 
-    def line(self, url: str) -> tuple[dict[str, Any], bytes | None] | None:
-        """The row of `url`, and its document as `encode_document` wrote it; None if there is no record."""
-        found = self._reader.execute("SELECT row, document FROM pages WHERE digest = ?", (url_digest(url),)).fetchone()
-        if found is None:
-            return None
-        return msgspec.json.decode(found[0]), None if found[1] is None else self._decompress(found[1])
+    def lines(self, url: str) -> tuple[dict[str, Any], bytes | None, bytes | None] | None:
+        """The row of `url`, its document as `encode_document` wrote it, and its page; None if there is no record.
 
-    def entries(self) -> Iterator[Entry]:
-        """All records, in the order in which they were added."""
-        for retry_pass, row, document in self._reader.execute("SELECT pass, row, document FROM pages ORDER BY rowid"):
-            text = None if document is None else decode_document(self._decompress(document))
-            yield Entry(msgspec.json.decode(row), text, retry_pass)
+        A damaged record counts as none.
+        """
+        digest = url_digest(url)
+        query = "SELECT row, checksum, document, page FROM pages WHERE digest = ?"
+        found = self._reader.execute(query, (digest,)).fetchone()
+        if found is None or not _is_sound(digest, *found):
+            return None
+        row, _, document, page = found
+        return msgspec.json.decode(row), None if document is None else self._decompress(document), page
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of all records, in the order in which they were added."""
-        for (row,) in self._reader.execute("SELECT row FROM pages ORDER BY rowid"):
+        for (row,) in self._reader.execute("SELECT row FROM pages ORDER BY number"):
             yield msgspec.json.decode(row)
 
     @property
-    def last(self) -> int:
-        """The number of the last record, 0 if there is none. To be asked where records are added."""
-        return int(self._writer.execute("SELECT coalesce(max(rowid), 0) FROM pages").fetchone()[0])
+    def newest(self) -> int:
+        """The number of the record that was added last, also if it is gone; 0 if there was none."""
+        found = self._reader.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pages'").fetchone()
+        return int(found[0]) if found is not None else 0
 
-    def added_after(self, number: int) -> list[tuple[int, int, bytes, bytes | None]]:
-        """What was added after record `number`: each record's own number, its pass, row and document as they lie here.
+    @property
+    def facts(self) -> Facts:
+        """What the last run has left."""
+        found = dict(self._reader.execute("SELECT name, value FROM facts"))
+        try:
+            return Facts(**{name: msgspec.json.decode(value) for name, value in found.items()})
+        except (msgspec.DecodeError, TypeError):  # damaged
+            return Facts()
 
-        A later record has a higher number. To be called where records are added.
-        """
-        query = "SELECT rowid, pass, row, document FROM pages WHERE rowid > ? ORDER BY rowid"
-        return self._writer.execute(query, (number,)).fetchall()
+    @facts.setter
+    def facts(self, facts: Facts) -> None:
+        values = [(name, msgspec.json.encode(value).decode()) for name, value in dataclasses.asdict(facts).items()]
+        self._transact("INSERT OR REPLACE INTO facts VALUES (?, ?)", values)
 
     # The file
 
@@ -198,7 +249,7 @@ class Journal:
             self._writer.execute("PRAGMA journal_mode = WAL")
             self._writer.execute("PRAGMA synchronous = NORMAL")
             if self._writer.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in ("BEGIN", _CREATE, f"PRAGMA application_id = {_APPLICATION}"):
+                for statement in ("BEGIN", *_CREATE, f"PRAGMA application_id = {_APPLICATION}"):
                     self._writer.execute(statement)
                 self._writer.execute(f"PRAGMA user_version = {SCHEMA}")
                 self._writer.execute("COMMIT")
@@ -226,32 +277,32 @@ class Journal:
         (verdict,) = self._writer.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict.replace("\n", " "))
-        rows = self._reader.execute("SELECT rowid, digest, row, document, checksum FROM pages")
-        damaged = [rowid for rowid, *columns in rows if not _is_sound(*columns)]
-        for rowid in damaged:
-            self._writer.execute("DELETE FROM pages WHERE rowid = ?", (rowid,))
+        rows = self._reader.execute("SELECT number, digest, row, checksum, document, page FROM pages")
+        damaged = [number for number, *columns in rows if not _is_sound(*columns)]
+        for number in damaged:
+            self._writer.execute("DELETE FROM pages WHERE number = ?", (number,))
         if damaged:
             self.notes.append(f"{self.path.name}: {len(damaged):,} damaged records are fetched again.")
 
     def _salvage(self, damaged: Path) -> None:
-        """Copy what can be read of a damaged journal, row by row."""
+        """Copy what can be read of a damaged database, row by row."""
         connection = sqlite3.connect(f"{damaged.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        saved, rowid, misses = 0, 1, 0
+        saved, number, misses = 0, 1, 0
         try:
             while misses < _GAP:
                 try:
                     found = connection.execute(
-                        "SELECT digest, pass, row, document, checksum FROM pages WHERE rowid = ?", (rowid,)
+                        "SELECT digest, pass, row, checksum, document, page FROM pages WHERE number = ?", (number,)
                     ).fetchone()
                 except sqlite3.DatabaseError:
                     found = None
-                rowid += 1
+                number += 1
                 if found is None or not _is_sound(found[0], *found[2:]):
                     misses += 1
                     continue
                 misses = 0
                 saved += 1
-                self._writer.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", found)
+                self._writer.execute(_ADD, found)
         finally:
             connection.close()
         if saved:
@@ -268,7 +319,7 @@ def _unusable(path: Path, error: sqlite3.Error) -> WebtextError:
 
 
 def _why_not_ours(path: Path) -> str | None:
-    """What is wrong with a file that is not a journal of this schema, or None where it is one, or none yet."""
+    """What is wrong with a file that is not a database of this schema, or None where it is one, or none yet."""
     if not path.exists():
         return None
     try:
@@ -280,18 +331,29 @@ def _why_not_ours(path: Path) -> str | None:
     except sqlite3.DatabaseError as error:
         if not _says_damage(error):
             raise _unusable(path, error) from error
-        return f"is not a journal, or is damaged ({error})"
+        return f"is not a database, or is damaged ({error})"
     if application == _APPLICATION:
         return None if schema == SCHEMA else _OTHER_SCHEMA
     # A kill may have come before the first transaction.
-    return None if not (application or schema or tables) else "is not a journal"
+    return None if not (application or schema or tables) else "is not a database of downloads"
 
 
-def _is_sound(digest: Any, row: Any, document: Any, checksum: Any) -> bool:
+def _is_sound(digest: Any, row: Any, checksum: Any, document: Any, page: Any) -> bool:
     """Whether the columns of a record are what was written; any of them may be of any type in a damaged file."""
-    if not (isinstance(digest, bytes) and isinstance(row, bytes) and isinstance(document, bytes | None)):
+    if not (isinstance(digest, bytes) and isinstance(row, bytes)):
         return False
-    return bool(_checksum(digest, row, document) == checksum)
+    if not (isinstance(document, bytes | None) and isinstance(page, bytes | None)):
+        return False
+    return bool(_checksum(digest, row, document, page) == checksum)
+
+
+def facts_in(path: Path) -> Facts:
+    """What the last run has left in the database of an output, which need not be there."""
+    with contextlib.suppress(sqlite3.DatabaseError):
+        if path.is_file():
+            with CrawlDatabase(path, is_checked=False) as database:
+                return database.facts
+    return Facts()
 
 
 class UrlSet:
@@ -312,3 +374,10 @@ class UrlSet:
         """Add a URL; True if it was not there before."""
         found = self._connection.execute("INSERT OR IGNORE INTO urls VALUES (?)", (url_digest(url),))
         return found.rowcount == 1
+
+    def holds(self, digest: bytes) -> bool:
+        """Whether the URL with a `url_digest` is in it."""
+        return self._connection.execute("SELECT 1 FROM urls WHERE digest = ?", (digest,)).fetchone() is not None
+
+    def __len__(self) -> int:
+        return int(self._connection.execute("SELECT count(*) FROM urls").fetchone()[0])

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-import types
 from collections.abc import Callable
 
 import pytest
 from crawls import crawl_with
 
-from webtext_prep.crawl.frontier import politeness
+from webtext_prep.crawl.frontier import crawler
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.http.client import Reply
 
@@ -121,8 +120,8 @@ def test_a_crawl_delay_that_our_own_pause_keeps_leaves_a_host_its_connections(as
 
 
 def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
-    """A hundred thousand URLs were looked up in the journal before the first request was sent."""
-    monkeypatch.setattr(politeness, "URLS_AT_ONCE", 10)
+    """A hundred thousand URLs were looked up in the database before the first request was sent."""
+    monkeypatch.setattr(crawler, "URLS_AT_ONCE", 10)
     read = 0
     read_at_request = []
 
@@ -172,34 +171,3 @@ def test_a_robots_txt_that_is_elsewhere_waits_for_its_turn_there():
     found = crawl(Hosts(), urls, concurrency=9, robots=True)
     assert found == {url: "robots" if "private" in url else "ok" for url in urls}
     assert most == {"busy.org": 1, "one.org": 1}
-
-
-def test_hosts_of_others_are_asked_for_nothing_and_its_own_rest_before_the_end():
-    left = []
-
-    async def leave(visit, needs_all):
-        left.append((visit.asked, visit.url, visit.attempts, needs_all))
-
-    client = ScriptedClient(
-        {
-            "http://mine.org/robots.txt": [lambda url: Reply("http_404", url, 404)],
-            "http://also-mine.org/robots.txt": [lambda url: Reply("redirect", url, 301, location="http://x.org/r")],
-            "http://mine.org/a": [lambda url: Reply("redirect", url, 301, location="http://x.org/a")],
-        }
-    )
-    urls = ["http://x.org/", "http://mine.org/a", "http://also-mine.org/b", "http://also-mine.org/c"]
-    options = {
-        "hosts": types.SimpleNamespace(owns=lambda host: "mine" in host),
-        "leave": leave,
-        "robots": True,
-        "delay": 0.2,
-    }
-    begin = time.monotonic()
-    assert crawl(client, urls, **options) == {}
-    assert time.monotonic() - begin >= 2 * 0.2  # after mine.org's robots.txt, and after its page
-    assert sorted(left) == [
-        ("http://also-mine.org/b", "http://also-mine.org/b", 0, True),
-        ("http://also-mine.org/c", "http://also-mine.org/c", 0, True),
-        ("http://mine.org/a", "http://x.org/a", 1, False),
-        ("http://x.org/", "http://x.org/", 0, False),
-    ]

@@ -6,10 +6,7 @@ A redirect becomes a request in the queue of the host that it leads to, with tha
 robots.txt: URLs stand aside until the rules of their origin are known. Memory holds at most `WINDOW` URLs and
 `page_bytes` of pages, however long the list and whatever servers send.
 
-Where several tasks fetch at once, each has hosts of its own, and sends no request to any other: a visit that leads
-there is left (`Leave`) for the task whose host it is.
-
-A page that is gone goes on at an archive, one request after the other, which is asked for one thing at a time.
+What looks for pages in archives (`Crawler.ask`) sends its requests through the same queues, one at a time.
 """
 
 from __future__ import annotations
@@ -18,15 +15,16 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
-from webtext_prep.crawl.frontier.queues import Archives, Host, Queues, Visit
+from webtext_prep.crawl.archives.captures import Request
+from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, MAX_ROBOTS_REDIRECTS, Robots, Rules, rules_of
-from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
-from webtext_prep.crawl.settings import Fetching
+from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, next_url
+from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
-from webtext_prep.urls.urls import Hosts
+from webtext_prep.extraction.page_stage import PAGE_BYTES
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
@@ -51,46 +49,49 @@ a row by which an archive says that it is asked too much."""
 _TOO_MUCH = frozenset({429, 503})
 
 
-Finish = Callable[[Visit, Reply], Awaitable[bool | None]]
-"""Is given a visit with its end; returns True if it goes on all the same, at the URL that it has now."""
-Leave = Callable[[Visit, bool], Awaitable[None]]
-"""Is given a visit that another task has to go on with, and whether that has to be one for all hosts: the robots.txt of
-its origin lies at a host which is not its own."""
+Finish = Callable[[Visit, Reply], Awaitable[None]]
+"""Is given a visit with its end."""
 
 
 class Crawler:
     """Visits URLs.
 
     Args:
-        fetching: how pages are fetched.
-        fetcher: makes the requests.
+        settings: how pages are fetched.
+        client: makes the requests.
         finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
-        leave: awaited for each visit that comes to a host of another task.
-        archives: where visits to pages that are gone may go on.
-        hosts: to which this crawler may send requests; to all if None.
+        archives: the hosts of archives, each with the archive's name.
+        page_bytes: bytes of pages that may be in memory, but for some of the largest more.
     """
 
     def __init__(
-        self, fetching: Fetching, fetcher: Client, finish: Finish, leave: Leave, archives: Archives, hosts: Hosts | None
+        self,
+        settings: FetchSettings,
+        client: Client,
+        finish: Finish,
+        archives: Mapping[str, str],
+        page_bytes: int = PAGE_BYTES,
     ) -> None:
-        self._settings, self._connections = fetching.settings, fetching.connections
-        self._fetcher, self._finish, self._leave = fetcher, finish, leave
-        self._archives, self._hosts, settings = archives, hosts, fetching.settings
+        self._settings, self._client, self._finish = settings, client, finish
         self._robots = Robots() if settings.robots else None
-        self._memory = ByteBudget(fetching.page_bytes, unhindered=fetching.unhindered)
+        # As many pages never wait for memory as fill half of it at their largest.
+        self._memory = ByteBudget(page_bytes, unhindered=max(1, page_bytes // 2 // settings.max_bytes))
         # Until its rules are known a host is asked one thing at a time: they may say so.
-        self._queues = Queues(1 if settings.robots else settings.per_host, settings.delay, archives)
+        at_once = 1 if settings.robots else settings.per_host
+        self._queues = Queues(at_once, settings.delay, archives, settings.archive_pause)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
         self._running: set[asyncio.Task[None]] = set()
+        self._searches: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
 
-    async def run(self, visits: Iterator[Visit]) -> None:
-        """Bring all `visits` to their ends; returns when each one is finished or left.
+    async def run(self, visits: Iterator[Visit], searches: Iterable[Coroutine[Any, Any, None]] = ()) -> None:
+        """Bring all `visits` to their ends, and run `searches`, which may `ask`; returns when all of them are over.
 
-        A crawler that owns some hosts only returns when these have rested after their last requests: so another one may
-        ask them next. Raises what `finish` and `leave` raise.
+        Raises what `finish` and the searches raise.
         """
+        for search in searches:
+            self._begin(search, self._searches)
         is_exhausted = False
         try:
             while True:
@@ -99,25 +100,41 @@ class Crawler:
                 if not is_exhausted:
                     is_exhausted = await self._take(visits)
                 self._queues.fire_timers()
-                while self._queues.ready and len(self._running) < self._connections:
+                while self._queues.ready and self._has_room():
                     self._start(self._queues.ready.popleft())
-                if is_exhausted and not self._queues.queued and not self._running:
+                if is_exhausted and not (self._queues.queued or self._running or self._searches):
                     break
                 if not is_exhausted and self._queues.queued < WINDOW:
                     await asyncio.sleep(0)
-                elif not self._queues.ready or len(self._running) >= self._connections:
+                elif not self._queues.ready or not self._has_room():
                     await self._sleep()
         finally:
-            for task in self._running:
+            tasks = [*self._running, *self._searches]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
-        if self._hosts is not None:
-            await asyncio.sleep(self._queues.rest())
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ask(self, request: Request) -> tuple[Reply, int]:
+        """The reply to a request to an archive, when its turn has come, and how often it was sent."""
+        visit = Visit(request.url, request.url, request=request, answer=asyncio.get_running_loop().create_future())
+        self._queues.add(visit)
+        self._wake.set()
+        assert visit.answer is not None
+        return await visit.answer, visit.attempts
+
+    def _has_room(self) -> bool:
+        return len(self._running) < self._settings.concurrency
+
+    def _begin(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._note_end)
+        among.add(task)
 
     def _collect_ended(self) -> None:
         while self._ended:
             task = self._ended.pop()
             self._running.discard(task)
+            self._searches.discard(task)
             task.result()
 
     async def _take(self, visits: Iterator[Visit]) -> bool:
@@ -126,7 +143,7 @@ class Crawler:
             visit = next(visits, None)
             if visit is None:
                 return True
-            await self._send_on(visit)
+            self._queues.add(visit)
         return False
 
     async def _sleep(self) -> None:
@@ -137,9 +154,6 @@ class Crawler:
 
     # Hosts and their queues
 
-    def _is_ours(self, url: str) -> bool:
-        return self._hosts is None or not (name := host_name(url)) or self._hosts.owns(name)
-
     def _start(self, host: Host) -> None:
         host.is_offered = False
         if host.not_before > time.monotonic():  # it has asked for a pause since it stood in line
@@ -147,20 +161,14 @@ class Crawler:
             return
         visit = host.queue.popleft()
         rules = None if visit.robots_of else self._rules_for(visit)
-        if rules is not None and visit.retrieval is not None and visit.retrieval.search is None:
-            self._archives.go_on(visit)  # in its turn, since what others have read there is known by now
-            rules = self._rules_for(visit)
         if rules is None and not visit.robots_of:
             self._queues.offer(host)
             return
         self._queues.queued -= 1
         host.running += 1
         host.not_before = time.monotonic() + host.delay
-        task = asyncio.create_task(
-            self._visit(host, visit, rules) if rules is not None else self._ask_for_rules(host, visit)
-        )
-        task.add_done_callback(self._note_end)
-        self._running.add(task)
+        work = self._visit(host, visit, rules) if rules is not None else self._ask_for_rules(host, visit)
+        self._begin(work, self._running)
         self._queues.offer(host)
 
     def _rules_for(self, visit: Visit) -> Rules | None:
@@ -197,51 +205,37 @@ class Crawler:
                     host.not_before = 0.0  # nothing was sent, there is nothing to rest from
                 self._queues.offer(host)
                 self._wake.set()
-            if rules.is_elsewhere:
-                await self._leave(visit, True)
-                return
             if host.archive:
                 self._heed(host, reply)
-            if reply.outcome == PageOutcome.REDIRECT and visit.retrieval is None:
+            if reply.outcome == PageOutcome.REDIRECT and visit.answer is None:
                 refusal = self._redirect(visit, reply)
                 if refusal is None:
-                    await self._send_on(visit)
+                    self._queues.add(visit)
                     return
                 reply = refusal
-            elif reply.retry_now and visit.retries < self._settings.retries and self._retry(host, visit, reply):
+            elif reply.retry_now and self._retry(host, visit, reply):
                 return
-            retrieval = visit.retrieval
-            if retrieval is not None and retrieval.request is not None:
-                self._archives.go_on(visit, reply)
-            is_asking = retrieval is not None and retrieval.request is not None
-            if is_asking or await self._finish(visit, reply):
-                await self._send_on(visit)
-
-    async def _send_on(self, visit: Visit) -> None:
-        """Have a visit wait at the host that it has come to, or leave it to the task whose host that is."""
-        if self._is_ours(visit.url):
-            self._queues.add(visit)
-        else:
-            await self._leave(visit, False)
+            if visit.answer is None:
+                await self._finish(visit, reply)
+            elif not visit.answer.done():
+                visit.answer.set_result(reply)
 
     async def _ask(self, host: Host, visit: Visit, rules: Rules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
         refusal = rules.refusal(visit.url)
-        if refusal is not None or rules.is_elsewhere:
-            return Reply(refusal or PageOutcome.REDIRECT, visit.url)
+        if refusal is not None:
+            return Reply(refusal, visit.url)
         if self._robots is not None:
             self._follow_rules(host, rules)
         options: dict[str, Any] = {"seconds": self._settings.url_seconds - visit.seconds}
-        if visit.retrieval is None:
+        if visit.request is None:
             options["reservation"] = reservation
-        elif (request := visit.retrieval.request) is not None:
-            options |= {"any_type": True, "max_bytes": request.most, "span": request.span}
         else:
-            return Reply(visit.retrieval.answer, visit.url)
+            options |= {"any_type": True, "max_bytes": visit.request.most, "span": visit.request.span}
         visit.attempts += 1
         start = time.monotonic()
-        reply = await self._fetcher.get(visit.url, **options)
+        reply = await self._client.get(visit.url, **options)
         visit.seconds += time.monotonic() - start - reservation.waited
         if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
             host.silent = 0
@@ -254,7 +248,7 @@ class Crawler:
         assert self._robots is not None
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
         try:
-            reply = await self._fetcher.get(visit.url, any_type=True, max_bytes=MAX_BYTES, seconds=left)
+            reply = await self._client.get(visit.url, any_type=True, max_bytes=MAX_BYTES, seconds=left)
         finally:
             host.running -= 1
             self._queues.offer(host)
@@ -262,15 +256,12 @@ class Crawler:
         visit.seconds += time.monotonic() - start
         if host.archive:
             self._heed(host, reply)
-        rules = None
         if reply.outcome == PageOutcome.REDIRECT:
             target = next_url(reply.url, reply.location)
             if target is not None and visit.redirects < MAX_ROBOTS_REDIRECTS:
                 visit.url, visit.redirects = target, visit.redirects + 1
-                if self._is_ours(target):
-                    self._queues.add(visit)
-                    return
-                rules = Rules(is_elsewhere=True)
+                self._queues.add(visit)
+                return
             reply = Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
         elif reply.retry_now and visit.failures + 1 < ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
@@ -278,8 +269,7 @@ class Crawler:
                 time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
             )
             return
-        if rules is None:
-            rules = await rules_of(reply, self._fetcher.user_agent)
+        rules = await rules_of(reply, self._client.user_agent)
         self._robots.learn(visit.robots_of, rules)
         self._queues.give_back(self._queues.host(visit.asked), self._aside.pop(visit.robots_of))
         self._wake.set()
@@ -309,7 +299,9 @@ class Crawler:
 
     def _retry(self, host: Host, visit: Visit, reply: Reply) -> bool:
         """Have the visit made once more, later; False if its time is up or the server asks for too long a wait."""
-        if visit.seconds >= self._settings.url_seconds:
+        # What an archive refuses it refuses to all: it is waited out, or given up for all.
+        is_refused = host.archive and reply.status in _TOO_MUCH and host.silent < GIVE_UP_HOST_AFTER
+        if visit.seconds >= self._settings.url_seconds or not (is_refused or visit.retries < self._settings.retries):
             return False
         wait = self._backoff(visit.failures)
         if reply.retry_after is not None:

@@ -1,0 +1,66 @@
+"""Keys of URLs by which indexes of web archives are sorted."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from webtext_prep.urls.urls import DEFAULT_PORTS, canonical_host
+
+MAX_KEYED = 8_192
+"""Characters of a URL that has a key: what was escaped many times costs the square of its length."""
+_WWW = re.compile(r"www\d*\.")
+_SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b"#%")
+_PATH_SESSION = re.compile(r";jsessionid=[0-9a-z]{32}(?=[/?]|$)|/\((?:[a-z]\([0-9a-z]{24}\)|[0-9a-z]{24})+\)(?=/)")
+_QUERY_SESSION = re.compile(
+    r"(?:(?<=&)|^)(?:(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}|aspsessionid[a-z]{8}=[a-z]{24}"
+    r"|cfid=[^&]+&cftoken=[^&]+)(?:&|$)"
+)
+
+
+def surt(url: str) -> str:
+    """The key by which indexes of web archives are sorted: the host backwards, then path and query; "" without a host.
+
+    It follows the rules of the Internet Archive's URL canonicalization, which Common Crawl's index uses, too: no
+    scheme, user name, fragment or default port, no `www.`, everything in small letters, parameters of the query in
+    order, and no identifiers of sessions. What the rules say of malformed addresses is not repeated here: their pages
+    are not found, nor those of addresses with more than `MAX_KEYED` characters.
+
+    >>> surt("https://www.Example.org:443/A//b/?z=1&a=%7E#top")
+    'org,example)/a/b?a=~&z=1'
+    """
+    if len(url) > MAX_KEYED:
+        return ""
+    try:
+        parts = urlsplit(url.strip())
+        host, port = canonical_host((parts.hostname or "").lower()), parts.port
+    except ValueError:
+        return ""
+    if not host or parts.scheme not in DEFAULT_PORTS:
+        return ""
+    host = _WWW.sub("", host, count=1) if _WWW.match(host) else host
+    names = ",".join(reversed(host.split("."))) if ":" not in host else host
+    place = f":{port}" if port is not None and port != DEFAULT_PORTS[parts.scheme] else ""
+    path = _PATH_SESSION.sub("", _without_dots(_without_escapes(parts.path).lower()))
+    query = "&".join(sorted(_QUERY_SESSION.sub("", _without_escapes(parts.query).lower()).split("&")))
+    path = path.rstrip("/") or "/"
+    return f"{names}{place}){path}{'?' if query else ''}{query}"
+
+
+def _without_escapes(text: str) -> str:
+    """Without any percent-escapes that can be spared, as many times as it was escaped."""
+    data = text.encode("utf-8", "surrogatepass")
+    while (bare := unquote_to_bytes(data)) != data:
+        data = bare
+    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02x}" for byte in data)
+
+
+def _without_dots(path: str) -> str:
+    """Without empty steps, `.` and `..`."""
+    found: list[str] = []
+    for step in path.split("/"):
+        if step == "..":
+            found[-1:] = []
+        elif step not in ("", "."):
+            found.append(step)
+    return "/" + "/".join(found)
