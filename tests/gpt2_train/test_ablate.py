@@ -1,5 +1,6 @@
 """`gpt2 ablate`: its statistics against known values, the pairing of its runs, and whole comparisons of tiny models."""
 
+import importlib
 import json
 import math
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.documented import ROOT
 from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
@@ -477,3 +479,16 @@ def test_what_every_arm_holds_out_is_a_set_of_its_own(tmp_path):
     assert (kept.name, len(kept.documents), kept.left_out) == ("what every arm keeps", 20, 0)
     assert sorted(kept.sizes.tolist()) == sorted(len(texts[number]) for number in range(40, 60))
     assert arms[1].shared_with(arms[0]) == 5
+
+
+def test_simulated_verdicts_are_wrong_in_five_of_a_hundred_at_most_as_the_guide_says(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    simulation = importlib.import_module("ablate_coverage")
+    rows = json.loads((ROOT / "benchmarks" / "results" / "ablate_coverage.json").read_text())["rows"]
+    assert len(rows) == 9
+    assert simulation.table(rows) in (ROOT / "docs" / "guide" / "ablate.md").read_text()
+    cells = {(name, ratio): cell for name, of_ratios in rows.items() for ratio, cell in of_ratios.items()}
+    assert max(cell["wrong"] for cell in cells.values()) < 0.055
+    assert min(cell["wrong"] for (name, _), cell in cells.items() if name[0] != "2") > 0.025
+    again = simulation.simulated(5, 40, 1.0, 1000)
+    assert again == pytest.approx(cells["5, 40", "1"], abs=0.03)
