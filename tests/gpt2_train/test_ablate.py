@@ -104,6 +104,18 @@ def test_what_a_comparison_can_see_is_found_four_times_in_five(seeds, level):
     assert estimate(np.ones((2, 3)), np.ones(3, np.int64)).can_see(0.05) == 0
 
 
+@pytest.mark.parametrize("level", [0.05, 0.05 / 2000])
+@pytest.mark.parametrize("documents", [0, 1e-6, 1, 100])
+@pytest.mark.parametrize("seeds", [2, 50])
+def test_extremes_have_an_interval_and_something_to_see(seeds, documents, level):
+    """Also where one document is nearly all of the set."""
+    sizes = np.array([10_000, *[1] * 9])
+    found = estimate(drawn(1, 1, documents, 0.1, (seeds, 10)) * sizes, sizes)
+    assert found.documents.degrees == 1
+    assert 0 < found.reach(level) < found.can_see(level) < 3 * found.reach(level)
+    assert 0 < interval_of(found).p <= 1
+
+
 def test_a_ratio_knows_what_difference_and_slope_have_in_common():
     """Of pure noise of the baseline's runs, which are in both with opposite signs: Fieller's own formula for seeds."""
     sizes = np.full(20, 100)
