@@ -159,12 +159,12 @@ def test_a_verdict_needs_a_small_probability_and_both_learning_rates(difference,
 
 
 def results(tmp_path: Path, sets: int, shift: float, seeds: int = 5, documents: float = 0.0) -> dict[str, Any]:
-    """What is found of two arms without a run: `b` is better by `shift` bits per byte, give or take over seeds and, by
-    `documents`, over documents."""
-    for name, text in (("a", b"one"), ("b", b"two")):
+    """What is found of two arms without a run: `b`, which has a copy of a document, is better by `shift` bits per byte,
+    give or take over seeds and, by `documents`, over documents."""
+    for name, numbers in (("a", (0, 1, 2)), ("b", (0, 1, 2, 2))):
         with IndexedTokensWriter(tmp_path / name) as writer:
-            for number in range(3):
-                writer.add([*text, number, END])
+            for number in numbers:
+                writer.add([*b"text", number, END])
         save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
     arms, _ = open_arms({name: str(tmp_path / name) for name in "ab"})
     plan = Plan({}, {}, 10, 0, list(range(seeds)))
@@ -190,6 +190,8 @@ def test_every_set_that_can_decide_counts_in_the_correction(tmp_path):
     assert [entry["p"] for entry in four["comparisons"]] == pytest.approx([4 * p] * 4)
     assert {entry["verdict"] for entry in four["comparisons"]} == {"no difference"}
     assert "not sure enough for one of several comparisons" in four["sentences"][0]
+    assert one["sentences"][0].startswith("b against a: better by 0.0")
+    assert "b has 100% of the documents and 1 other: 1 epochs instead of 1; this run can see 0.0" in one["sentences"][1]
     assert four["comparisons"][0]["can_see"] > one["comparisons"][0]["can_see"]
 
 
