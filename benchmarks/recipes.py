@@ -211,11 +211,11 @@ class Bench:
         at_equal_time = [gain - slopes[seed] * math.log2(ratio) for seed, gain in zip(seeds, gains, strict=True)]
         share = RECIPES[name.removesuffix("-average")].share / RECIPES[base].share
         steps = [share * 2.0 ** (-gain / slopes[seed]) for seed, gain in zip(seeds, gains, strict=True)]
-        documents = self.losses.compared(base, name, seeds)["documents_interval"]
+        both = self.losses.compared(base, name, seeds)["interval"]
         return {
             "name": name, "title": title, "base": base, "seeds": len(seeds),
             "bits_per_byte": statistics.fmean(found[seed] for seed in seeds), "cpu_ratio": ratio,
-            "gain": over_seeds(gains)._asdict(), "over_documents": [documents["low"], documents["high"]],
+            "gain": over_seeds(gains)._asdict(), "over_both": [both["low"], both["high"]],
             "gain_at_equal_cpu_time": over_seeds(at_equal_time)._asdict(),
             "steps_to_the_same_loss": over_seeds(steps)._asdict(),
         }  # fmt: skip
