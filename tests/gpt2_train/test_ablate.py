@@ -113,7 +113,9 @@ def test_extremes_have_an_interval_and_something_to_see(seeds, documents, level)
     found = estimate(drawn(1, 1, documents, 0.1, (seeds, 10)) * sizes, sizes)
     assert found.documents.degrees == 1
     assert 0 < found.reach(level) < found.can_see(level) < 3 * found.reach(level)
-    assert 0 < interval_of(found).p <= 1
+    for value in (0.99, 1.01):
+        moved = interval_of(found._replace(value=value * found.reach(0.05)))
+        assert (moved.p < 0.05) == moved.excludes_zero == (value > 1)
 
 
 def test_a_ratio_knows_what_difference_and_slope_have_in_common():
