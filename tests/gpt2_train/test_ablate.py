@@ -1,5 +1,6 @@
 """`gpt2 ablate`: its statistics against known values, the pairing of its runs, and whole comparisons of tiny models."""
 
+import importlib
 import json
 import math
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.documented import ROOT
 from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
@@ -102,6 +104,20 @@ def test_what_a_comparison_can_see_is_found_four_times_in_five(seeds, level):
     assert estimate(np.ones((2, 3)), np.ones(3, np.int64)).can_see(0.05) == 0
 
 
+@pytest.mark.parametrize("level", [0.05, 0.05 / 2000])
+@pytest.mark.parametrize("documents", [0, 1e-6, 1, 100])
+@pytest.mark.parametrize("seeds", [2, 50])
+def test_extremes_have_an_interval_and_something_to_see(seeds, documents, level):
+    """Also where one document is nearly all of the set."""
+    sizes = np.array([10_000, *[1] * 9])
+    found = estimate(drawn(1, 1, documents, 0.1, (seeds, 10)) * sizes, sizes)
+    assert found.documents.degrees == 1
+    assert 0 < found.reach(level) < found.can_see(level) < 3 * found.reach(level)
+    for value in (0.99, 1.01):
+        moved = interval_of(found._replace(value=value * found.reach(0.05)))
+        assert (moved.p < 0.05) == moved.excludes_zero == (value > 1)
+
+
 def test_a_ratio_knows_what_difference_and_slope_have_in_common():
     """Of pure noise of the baseline's runs, which are in both with opposite signs: Fieller's own formula for seeds."""
     sizes = np.full(20, 100)
@@ -145,12 +161,12 @@ def test_a_verdict_needs_a_small_probability_and_both_learning_rates(difference,
 
 
 def results(tmp_path: Path, sets: int, shift: float, seeds: int = 5, documents: float = 0.0) -> dict[str, Any]:
-    """What is found of two arms without a run: `b` is better by `shift` bits per byte, give or take over seeds and, by
-    `documents`, over documents."""
-    for name, text in (("a", b"one"), ("b", b"two")):
+    """What is found of two arms without a run: `b`, which has a copy of a document, is better by `shift` bits per byte,
+    give or take over seeds and, by `documents`, over documents."""
+    for name, numbers in (("a", (0, 1, 2)), ("b", (0, 1, 2, 2))):
         with IndexedTokensWriter(tmp_path / name) as writer:
-            for number in range(3):
-                writer.add([*text, number, END])
+            for number in numbers:
+                writer.add([*b"text", number, END])
         save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
     arms, _ = open_arms({name: str(tmp_path / name) for name in "ab"})
     plan = Plan({}, {}, 10, 0, list(range(seeds)))
@@ -176,6 +192,8 @@ def test_every_set_that_can_decide_counts_in_the_correction(tmp_path):
     assert [entry["p"] for entry in four["comparisons"]] == pytest.approx([4 * p] * 4)
     assert {entry["verdict"] for entry in four["comparisons"]} == {"no difference"}
     assert "not sure enough for one of several comparisons" in four["sentences"][0]
+    assert one["sentences"][0].startswith("b against a: better by 0.0")
+    assert "b has 100% of the documents and 1 other: 1 epochs instead of 1; this run can see 0.0" in one["sentences"][1]
     assert four["comparisons"][0]["can_see"] > one["comparisons"][0]["can_see"]
 
 
@@ -487,3 +505,16 @@ def test_what_every_arm_holds_out_is_a_set_of_its_own(tmp_path):
     assert (kept.name, len(kept.documents), kept.left_out) == ("what every arm keeps", 20, 0)
     assert sorted(kept.sizes.tolist()) == sorted(len(texts[number]) for number in range(40, 60))
     assert arms[1].shared_with(arms[0]) == 5
+
+
+def test_simulated_verdicts_are_wrong_in_five_of_a_hundred_at_most_as_the_guide_says(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    simulation = importlib.import_module("ablate_coverage")
+    rows = json.loads((ROOT / "benchmarks" / "results" / "ablate_coverage.json").read_text())["rows"]
+    assert len(rows) == 9
+    assert simulation.table(rows) in (ROOT / "docs" / "guide" / "ablate.md").read_text()
+    cells = {(name, ratio): cell for name, of_ratios in rows.items() for ratio, cell in of_ratios.items()}
+    assert max(cell["wrong"] for cell in cells.values()) < 0.055
+    assert min(cell["wrong"] for (name, _), cell in cells.items() if name[0] != "2") > 0.025
+    again = simulation.simulated(5, 40, 1.0, 1000)
+    assert again == pytest.approx(cells["5, 40", "1"], abs=0.03)

@@ -69,7 +69,7 @@ def _difference(entry: Mapping[str, Any], *, first: bool) -> str:
     if entry["verdict"] == NO_VERDICT:
         return f"no verdict on {name}, as the sign differs at a tenth of the learning rate: {value}"
     if found["low"] > 0 or found["high"] < 0:
-        return f"no difference on {name}: {value}, not sure enough for one of several comparisons"
+        return f"no difference on {name}: {value} (not sure enough for one of several comparisons)"
     return f"no difference on {name}: {value}"
 
 
