@@ -55,7 +55,7 @@ LAUNCH = 3e-6
 
 
 MODELS = ("124M", "345M", "1.5B")
-WITHOUT = {"half_copies": {}, "compiled_loss": {}, "cudnn": {"attention": "flash"}}
+WITHOUT = {"compiled_loss": {}, "cudnn": {"attention": "flash"}}
 """Parts of the program that are left out to see what they bring, with other settings where that is how."""
 
 # Bytes a second in one direction that NCCL reaches, and seconds of a message: NVLink 4 has 450 GB/s, and each GPU an
@@ -97,8 +97,6 @@ def kernels_of(card: Card, config: ModelConfig, micro: int, folder: Path, withou
     found = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(inductor_kernels(kernels))
-        if without == "half_copies":
-            stack.enter_context(mock.patch.object(training, "half_copies", lambda *_, **__: None))
         if without == "compiled_loss":
             plain = training.token_losses
             in_pieces = lambda *args, **options: plain(*args, **options | {"compiled": False})  # noqa: E731
@@ -291,8 +289,7 @@ def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
         yield "steps", f"H100, {model}, blocks", ("kernels", "H100", model, "blocks")
     yield "steps", "H100, 124M, not compiled", ("kernels", "H100", "124M", "not compiled")
     for without in WITHOUT:
-        for model in MODELS if without == "half_copies" else ("124M",):
-            yield "steps", f"H100, {model}, blocks, without {without}", ("kernels", "H100", model, "blocks", without)
+        yield "steps", f"H100, 124M, blocks, without {without}", ("kernels", "H100", "124M", "blocks", without)
     for model, how in (("124M", "blocks"), ("345M", "blocks"), ("1.5B", "blocks"), ("124M", "not compiled")):
         yield "host", f"{model}, {how}", ("host", model, how)
     for gpus in (8, 64):

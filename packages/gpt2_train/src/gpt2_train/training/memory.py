@@ -267,20 +267,17 @@ def memory_per_rank(
     sending = 8 * in_block if is_shared else 0
     sending_last = 12 * around if is_shared else 0
 
-    # Half-precision copies of the matrices, which stay (`HalfCopies`), are among the activations at other times.
-    keeps_copies = activation_checkpointing == "none" and t == 1 and not reshard
     # Autocast's copies are kept to the end of the forward pass, where parameters are.
     keeps_casts = activation_checkpointing != "none" and not reshard
     forward = activations + logits + (config.layers * block.casts if keeps_casts else 0)
     loss = activations + logits + max(loss_work, output_work)
-    last_block = activations + max(block_work + sending // 2, sending) - (0 if keeps_copies else output_copy)
+    last_block = activations + max(block_work + sending // 2, sending) - output_copy
     last_block += 0 if accumulates and not reshard else 4 * vocabulary * h
     at_start = 4 * share + state + (4 * share if accumulates and (reshard or not is_shared) else 0)
     at_start += max(max(forward, loss) + at_output, last_block + gathered)
-    copies = config.layers * block.casts + output_copy if keeps_copies else 0
     # The gradient of the token embedding as input has come, and is not yet added to that as output.
     last_work = max(block_work, sending // 2, 0 if is_shared else 4 * vocabulary * h)
-    at_end = 8 * share + state + copies + max(last_work + sending_last, step_work)
+    at_end = 8 * share + state + max(last_work + sending_last, step_work)
     process = process_memory(logits) if on_cpu else 0
     beside = process or GPU_WORKSPACES
     staging = 4 * share + state if stages_checkpoints else 0

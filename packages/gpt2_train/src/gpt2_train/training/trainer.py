@@ -26,7 +26,7 @@ from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
-from gpt2_train.distributed.parallelize import half_copies, synchronize_gradients
+from gpt2_train.distributed.parallelize import synchronize_gradients
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import token_losses
@@ -52,8 +52,6 @@ class Trainer:
         self.until_the_end = contextlib.ExitStack()
         self.until_the_end.enter_context(attention_by(run.plan.attention))
         self.model = build_model(run)
-        mode, reshard = settings.activation_checkpointing, settings.reshard
-        self.copies = half_copies(self.model, world, run.plan.precision, mode, reshard=reshard)
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.optimizer = make_optimizer(self.model, settings, world.device)
         tensors = model_tensors(self.model) | self.optimizer.tensors()
@@ -148,8 +146,6 @@ class Trainer:
             factor = factor * (run.settings.clip / (norm + CLIP_EPSILON)).clamp(max=1.0)
         state.rate = self.learning_rate(step)
         self.optimizer.step(state.rate, factor, torch.isfinite(norm))
-        if self.copies is not None:
-            self.copies.expire()
         self.model.zero_grad()
         state.scale.after_step()
         state.step = step
