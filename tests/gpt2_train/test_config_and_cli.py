@@ -18,7 +18,7 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.evaluation.command import EvaluateSettings
 from gpt2_train.inference.command import GenerateSettings
 from gpt2_train.metrics.log import Heartbeat, StepClock
-from gpt2_train.training.calibrate import SIZES, size_advice
+from gpt2_train.training.estimate import SIZES, size_advice
 from gpt2_train.training.launch import processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder

@@ -1,4 +1,4 @@
-"""`gpt2 train --minutes` and `--threads auto`: what a run settles by measuring, on a clock that tests move."""
+"""`gpt2 train --minutes`, on a clock that tests move."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from gpt2_train.cli import main
 from gpt2_train.config.files import SCHEDULE_FILE
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training import calibrate, plan, recorder
+from gpt2_train.training import plan, recorder
 from gpt2_train.training import trainer as trainer_module
-from gpt2_train.training.calibrate import fastest, seconds_per_step, thread_counts
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.recorder import Recorder
 from gpt2_train.training.run_folder import discard_run
@@ -35,13 +34,6 @@ from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
 FLAGS = ("--save-every", 9, "--dropout", 0.1, "--keep-checkpoints", 0, "--micro-batch-size", 8)
-
-
-@pytest.fixture
-def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look at the clock of `--threads auto` finds it a second later."""
-    seconds = itertools.count()
-    monkeypatch.setattr(calibrate, "clock", lambda: float(next(seconds)))
 
 
 class Machine:
@@ -306,53 +298,6 @@ def test_rates_by_time_are_those_of_steps_at_one_speed() -> None:
         assert found == pytest.approx(expected, abs=0.11 if warmup else 0.01)
         assert found[-1] == expected[-1]
     assert learning_rate_by_time(1, 0.0, TrainSettings(warmup=0)) == TrainSettings().lr
-
-
-def test_several_processes_take_the_steps_that_the_first_one_counts(
-    monkeypatch: pytest.MonkeyPatch, slow_clock: None
-) -> None:
-    """Each by its own clock would take other steps, and wait for the others forever."""
-    of_the_first = iter([5.0, 10.0, 15.0])
-    monkeypatch.setattr(calibrate, "from_first_rank", lambda work: next(of_the_first))
-    assert seconds_per_step(lambda: None, 11) == (5.0, 3)
-
-
-def test_threads_are_measured_once_and_kept(
-    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Measuring leaves no trace in the weights, and a run that resumes has the threads that it began with."""
-    monkeypatch.setattr("gpt2_train.distributed.device.available_cores", lambda: 2)
-
-    def take_longer(function: Callable[[], object], limit: float) -> tuple[float, int]:
-        function()
-        return {2: 2.0, 1: 1.0}[torch.get_num_threads()], 1
-
-    monkeypatch.setattr(calibrate, "seconds_per_step", take_longer)
-    auto = tmp_path / "auto"
-    assert gpt2(auto, "--threads", "auto", "--steps", 2, *FLAGS) == 0
-    assert "threads: 1 (a step takes, by threads, 1: 1.000 s, 2: 2.000 s)" in capsys.readouterr().err
-    assert tomllib.loads((auto / "config.toml").read_text())["train"]["threads"] == 1
-    monkeypatch.setattr(calibrate, "seconds_per_step", lambda *_: pytest.fail("measured again"))
-    assert gpt2(auto, "--threads", "auto", "--steps", 4, *FLAGS) == 0
-    parts = tmp_path / "parts"
-    assert gpt2(parts, "--steps", 2, *FLAGS) == 0
-    assert gpt2(parts, "--steps", 4, *FLAGS) == 0
-    assert_same_bits(auto, parts)
-
-
-def test_the_fastest_number_of_threads_wins_over_a_load_that_comes_and_goes() -> None:
-    """By the mean of turns; one that is far slower gets no second turn."""
-    assert thread_counts(12) == [12, 6, 3, 1]
-    times = {4: iter([1.0, 9.0]), 2: iter([1.5, 1.5, 1.5]), 1: iter([5.0])}
-    best, seconds = fastest([4, 2, 1], lambda threads: next(times[threads]))
-    assert (best, seconds) == (2, {4: 5.0, 2: 1.5, 1: 5.0})
-
-
-def test_steps_are_timed_for_as_long_as_was_asked(slow_clock: None) -> None:
-    taken: list[int] = []
-    assert seconds_per_step(lambda: taken.append(1), 3.5) == (1.0, 4)
-    assert len(taken) == 4
-    assert seconds_per_step(lambda: taken.append(1), 0)[1] == 1
 
 
 @pytest.mark.parametrize("other", ["steps", "epochs", "tokens"])

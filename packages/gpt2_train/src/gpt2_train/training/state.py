@@ -22,7 +22,6 @@ from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.metrics.log import StepClock
 from gpt2_train.optim.gradients import LossScale
-from gpt2_train.training.calibrate import THREADS_STATE
 from gpt2_train.training.plan import EVALUATION_SHARE, TimeSchedule
 from gpt2_train.training.setup import Run
 
@@ -88,7 +87,6 @@ class TrainState:
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": self.loss, "valid_loss": self.valid_loss}
             | (run.plan.attention.state() if run.plan.attention is not None else {})
-            | ({THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {})
             | (used.state() if used is not None else {})
         )
 

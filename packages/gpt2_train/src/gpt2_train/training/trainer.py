@@ -33,7 +33,6 @@ from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
@@ -99,9 +98,6 @@ class Trainer:
         gc.freeze()
         try:
             with explained_compile_failure():
-                if self.run.settings.threads == "auto" and self.run.world.device.type == "cpu":
-                    recorded = self.run.resumed.state.get(THREADS_STATE) if self.run.resumed is not None else None
-                    choose_threads(recorded, self.dry_run_step, self.run.world.say)
                 from_first_rank(lambda: write_config(self.run.folder, self.run.resolved_settings()))
                 self.recorder.observe()
                 while state.goes_past(state.step) and not state.stop_signal:
@@ -193,12 +189,6 @@ class Trainer:
             del losses, share
             self.recorder.show_micro_batch(micro + 1)
         return total
-
-    def dry_run_step(self) -> None:
-        """Compute the gradient of the next step, wait for it, and drop it."""
-        _, norm = self.gradient(self.reader.take(self.state.step + 1).rows)
-        self.model.zero_grad()
-        float(norm)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`."""
