@@ -254,7 +254,7 @@ def test_an_unknown_flag_shows_the_usage_of_its_command(flag: str, capsys: pytes
     ("words", "sentence"),
     [
         (["trian"], "there is no command trian (did you mean train?)"),
-        (["train", "--log-to", "tensorbord"], "did you mean tensorboard? choose from tensorboard, trackio, wandb)"),
+        (["train", "--log-to", "tensorbord"], "did you mean tensorboard? choose from tensorboard, wandb)"),
         (["evaluate", "--task", "lambda"], "did you mean lambada? choose from "),
     ],
 )

@@ -297,6 +297,7 @@ def sequences_in(tokens: int, length: int) -> int:
 GONE = {
     "average_tail": Removed("the last weights of --schedule wsd are better than a mean of them", unused=0.0),
     "cautious_decay": Removed("--weight-decay decays all weights, with the same loss", unused=False),
+    "log_to trackio": Removed("send to wandb or tensorboard"),
     "threads auto": Removed("leave it out, and each core of the machine has a thread"),
     "init_residual": Removed("matrices begin as GPT-2's do, with the same loss", unused="scaled"),
 }
