@@ -116,7 +116,7 @@ class Recorder:
                 epochs = f"epochs {ended[0]} to {ended[-1]}" if len(ended) > 1 else f"epoch {ended[0]}"
                 step = step_of(self.state.step, self.state.steps)
                 self.run.world.say(f"{step}  {epochs} of {stream.corpus.prefix} ended; the next one is shuffled again")
-        self.results.finish_pending()
+        self.results.settle()
         self.show(self.row())
         self.heartbeat.reset()
         self.state.clock.reset()
@@ -125,7 +125,7 @@ class Recorder:
         """Measure and log the validation loss."""
         run, schedule = self.run, self.state.schedule
         assert run.validation is not None
-        self.results.finish_pending()
+        self.results.settle()
         with schedule.evaluating() if schedule is not None else contextlib.nullcontext():
             loss, tokens = validation_loss(run, self.model, run.validation)
         self.state.valid_loss = loss
@@ -135,7 +135,7 @@ class Recorder:
         """Save a checkpoint, unless the settings say otherwise. Raises Gpt2Error as `Saver.save` does."""
         if not self.run.settings.save:
             return
-        self.results.finish_pending()
+        self.results.settle()
         state = self.state
         state.saved_step = state.step
         self.saver.save(
@@ -162,7 +162,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Save everything not saved yet, and wait for it. Raises Gpt2Error."""
-        self.results.finish_pending()
+        self.results.settle()
         if self.state.step not in (0, self.state.saved_step):
             self.save()
         self.saver.finish()

@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,16 +91,48 @@ class TrainState:
         )
 
 
+class StepSums(NamedTuple):
+    """What each process tells the others in a step, and the sums of it over all of them, on the device.
+
+    Attributes:
+        loss: its part of the mean over the batch.
+        waited: seconds for the batch to be read.
+        predictions: that count in the loss.
+        signal: that asks it to stop, 0 for none.
+        failed_save: 1 if a save in the background has failed.
+        progress: of a run by time, as the first process says; 0 from all others, and in a run by steps.
+    """
+
+    loss: Any
+    waited: Any
+    predictions: Any
+    signal: Any
+    failed_save: Any
+    progress: Any
+
+
+class StepFigures(NamedTuple):
+    """What came of a step, all processes together: loss and norm of the gradient, the rest as in `StepSums`."""
+
+    loss: Any
+    norm: Any
+    waited: Any
+    signal: Any
+    failed_save: Any
+    progress: Any
+
+
 class StepResult:
-    """What came of a step: a few numbers on its device, whose copy to the host starts at once.
+    """The figures of a step, on its device, whose copy to the host starts at once.
 
     Args:
         step: its number.
-        values: float (n,).
+        figures: scalars of one type.
     """
 
-    def __init__(self, step: int, values: Tensor) -> None:
+    def __init__(self, step: int, figures: StepFigures) -> None:
         self.step = step
+        values = torch.stack(figures)
         self._values, self._copied = values, None
         if values.is_cuda:
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -108,19 +140,19 @@ class StepResult:
             self._copied = torch.cuda.Event()
             self._copied.record()
 
-    def read(self) -> list[float]:
-        """The numbers; the first call waits until the device has computed them."""
+    def read(self) -> StepFigures:
+        """The figures as numbers; the first call waits until the device has computed them."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None
-        return [float(value) for value in self._values.tolist()]
+        return StepFigures(*self._values.tolist())
 
 
 class StepResults:
     """Checks and records the results of steps; all processes do so together.
 
-    With `is_late` (CUDA, except in fp16, where an overflow repeats a step) a result is read after the next step was
-    given to the device, so that neither waits for the other. Until then it is `pending`.
+    With `is_late` (CUDA, except in fp16, where an overflow repeats a step) a result is read when the gradient of the
+    next step was given to the device, so that neither waits for the other. Until it is settled, it is `pending`.
 
     Args:
         run, state: of the training.
@@ -136,6 +168,8 @@ class StepResults:
 
     def begin_step(self) -> None:
         """Start timing a step, unless the one before it is still timed."""
+        if not self.is_late:
+            self.settle()
         if self.pending is None:
             self._begin = time.monotonic()
 
@@ -143,48 +177,53 @@ class StepResults:
         """Do not count `seconds` that have just passed as part of a step."""
         self._begin += seconds
 
-    def to_share(self, step: int) -> list[float]:
-        """What this process tells the others in `step`: a signal, a failed save, how far a run by time is."""
+    def sum_up(self, step: int, loss: Tensor, waited: float, predictions: int) -> StepSums:
+        """The sums over all processes of what this one has computed in `step`, and of what it has to say."""
         schedule = self.state.schedule
-        progress = [schedule.decide(step)] if schedule is not None else []
-        return [float(self.stop.signal), float(self.saver.has_failed), *progress]
+        progress = schedule.decide(step) if schedule is not None else 0.0
+        said = [waited, float(predictions), float(self.stop.signal), float(self.saver.has_failed), progress]
+        return StepSums(*self.run.world.sum_on_device(loss, said))
 
-    def is_good(self, result: StepResult) -> bool:
-        """Whether the weights may move: False for an overflow of fp16. Raises as `check` does."""
-        return self.is_late or self.check(result)
+    def take(self, result: StepResult) -> bool:
+        """Keep the result of a step until `settle`; whether the weights may move: not after an overflow of fp16.
 
-    def add(self, result: StepResult) -> None:
-        """Record the step just taken; with `is_late` check and record the one before it. Raises as `check` does."""
-        if not self.is_late:
-            self.record(result)
-            return
-        self.finish_pending()
+        Raises as `settle` does: on late results for the step before.
+        """
+        if self.is_late:
+            self.settle()
+        elif not self._is_finite(result):
+            return False
         self.pending = result
+        return True
 
-    def finish_pending(self) -> None:
-        """Check and record the result that was not read yet, if there is one. Raises as `check` does."""
-        result, self.pending = self.pending, None
-        if result is not None and self.check(result):
-            self.record(result)
-
-    def check(self, result: StepResult) -> bool:
-        """Whether the gradient was finite; also learn which signals, failed saves and decisions were shared.
+    def settle(self) -> None:
+        """Check and record the result that is pending, if there is one.
 
         Raises Gpt2Error if a save has failed, or if the gradient is not finite and a lower fp16 loss scale can't help.
         """
-        loss, norm, _, signals, failed_saves, *progress = result.read()
-        if failed_saves:
+        result, self.pending = self.pending, None
+        if result is None:
+            return
+        if self.is_late:
+            self._is_finite(result)
+        figures, now = result.read(), time.monotonic()
+        self.state.clock.add(figures.loss, figures.norm, now - self._begin, figures.waited / self.run.world.size)
+        self._begin, self.state.loss = now, figures.loss
+
+    def _is_finite(self, result: StepResult) -> bool:
+        """Whether the gradient was finite; also learn which signals, failed saves and decisions were shared."""
+        figures = result.read()
+        if figures.failed_save:
             # Processes notice it at different moments; here all of them raise it.
             self.saver.finish()
         # Signals need not reach all processes alike: any one of them stops all, at the same step.
-        self.state.stop_signal = self._signal_of_any() if signals else 0
-        if math.isfinite(norm):
-            if progress:
-                self._follow(result.step, progress[0])
+        self.state.stop_signal = self._signal_of_any() if figures.signal else 0
+        if math.isfinite(figures.norm):
+            self._follow(result.step, figures.progress)
             return True
         if not self.state.scale.is_active:
             raise Gpt2Error(
-                f"the gradient of step {result.step:,} is not finite (loss {loss:g}): the run diverged; "
+                f"the gradient of step {result.step:,} is not finite (loss {figures.loss:g}): the run diverged; "
                 "resume from the last checkpoint with a lower --lr in another --output."
             )
         self.state.scale.after_overflow()
@@ -199,17 +238,9 @@ class StepResults:
         if progress == 1:
             self.state.steps = step + schedule.ahead
 
-    def record(self, result: StepResult) -> None:
-        """Add a step to the logged figures."""
-        loss, norm, waited, *_ = result.read()
-        now = time.monotonic()
-        self.state.clock.add(loss, norm, now - self._begin, waited / self.run.world.size)
-        self._begin = now
-        self.state.loss = loss
-
     def is_stopped(self) -> bool:
         """Whether any process was asked to stop; all of them ask together."""
-        self.finish_pending()
+        self.settle()
         if not self.state.stop_signal and self.run.world.sum_over_processes([float(self.stop.signal)])[0]:
             self.state.stop_signal = self._signal_of_any()
         return bool(self.state.stop_signal)

@@ -36,7 +36,7 @@ from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
-from gpt2_train.training.state import StepResult, StepResults, TrainState, open_schedule
+from gpt2_train.training.state import StepFigures, StepResult, StepResults, TrainState, open_schedule
 
 CLIP_EPSILON = 1e-6
 
@@ -127,13 +127,12 @@ class Trainer:
         batches, waited = self.reader.take(step, read_ahead=state.goes_past(step))
 
         loss_here, norm = self.gradient(batches)
-        counted = sum(batch.counted for batch in batches)
-        sums = run.world.sum_on_device(loss_here, [waited, float(counted), *self.results.to_share(step)])
+        sums = self.results.sum_up(step, loss_here, waited, sum(batch.counted for batch in batches))
         # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
-        token_normaliser = run.plan.tokens_per_step * run.world.tp_size / sums[2].clamp(min=1)
-        norm, loss = norm / scale * token_normaliser, sums[0] / run.world.tp_size * token_normaliser
-        result = StepResult(step, torch.stack([loss, norm, sums[1], *sums[3:]]))
-        if not self.results.is_good(result):
+        token_normaliser = run.plan.tokens_per_step * run.world.tp_size / sums.predictions.clamp(min=1)
+        norm, loss = norm / scale * token_normaliser, sums.loss / run.world.tp_size * token_normaliser
+        figures = StepFigures(loss, norm, sums.waited, sums.signal, sums.failed_save, sums.progress)
+        if not self.results.take(StepResult(step, figures)):
             self.model.zero_grad()
             return False
 
@@ -145,7 +144,6 @@ class Trainer:
         self.model.zero_grad()
         state.scale.after_step()
         state.step = step
-        self.results.add(result)
         return True
 
     def gradient(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
@@ -172,8 +170,8 @@ class Trainer:
             with autocast(world.device, plan.precision, keeps_copies=keeps_copies):
                 logits = self.model(batch.inputs, batch.context)
             # Data parallelism averages gradients where the loss of the global batch is a sum.
-            factor = world.dp_size * self.state.scale.scale
-            of_each = torch.full(batch.targets.shape, factor / plan.tokens_per_step, device=world.device)
+            loss_factor = world.dp_size * self.state.scale.scale
+            of_each = torch.full(batch.targets.shape, loss_factor / plan.tokens_per_step, device=world.device)
             losses = token_losses(
                 logits,
                 batch.targets,
@@ -184,7 +182,7 @@ class Trainer:
             )
             del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
             share = self.run.batches.counted(losses, batch).sum() / plan.tokens_per_step
-            (share * factor).backward()
+            (share * loss_factor).backward()
             total += share.detach()
             del losses, share
             self.recorder.show_micro_batch(micro + 1)
