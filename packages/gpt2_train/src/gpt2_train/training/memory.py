@@ -31,7 +31,7 @@ from typing import Any
 
 from command_kit import UsageError
 from command_kit.settings import as_table, read_toml
-from gpt2_train.config.layout import check_replicas, check_tensor_parallel, piece_elements
+from gpt2_train.config.layout import piece_elements
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 
 GIB = 2**30
@@ -220,10 +220,8 @@ def memory_per_rank(
         on_cpu: whether the run is on CPU, where kernels save more under dropout and the process itself counts.
         stages_checkpoints: whether checkpoints are written in the background.
 
-    Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
+    The model can be shared so (`check_tensor_parallel`, `check_replicas`).
     """
-    check_tensor_parallel(config, tensor_parallel, sequence_parallel=sequence_parallel)
-    check_replicas(data_parallel, data_parallel_replicate)
     h, t = config.hidden, tensor_parallel
     s = t if sequence_parallel else 1
     half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
