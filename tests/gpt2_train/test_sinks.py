@@ -199,6 +199,7 @@ def test_unknown_sinks_and_missing_packages_are_one_sentence(
 
 def test_names_of_measurements() -> None:
     assert tagged(task_row(3, 0.5)) == {"tasks/lambada_test/last_word_accuracy": 0.5, "progress/tokens": 1.0}
+    assert tagged({"step": 1, "steps": 9, "used_seconds": 1.5, "loss": 2.0}) == {"train/loss": 2.0}  # a plan
     assert tagged(sample_row(1)) == {} and text_of(step_row(1, 1.0)) is None
     assert text_of(sample_row(1)) == ("samples/To_be", "To be or <b>")
     assert text_of({"kind": "sample", "prompt": "", "sample": 2, "text": "x"}) == ("samples/no_prompt_2", "x")

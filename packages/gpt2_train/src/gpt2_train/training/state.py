@@ -22,7 +22,7 @@ from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.metrics.log import StepClock
 from gpt2_train.optim.gradients import LossScale
-from gpt2_train.training.plan import EVALUATION_SHARE, TimeSchedule
+from gpt2_train.training.plan import EVALUATION_SHARE, TimePlan
 from gpt2_train.training.setup import Run
 
 
@@ -34,14 +34,16 @@ class TrainState:
         scale: the loss scale of fp16.
         clock: losses and times since the last logged step.
         step: optimizer steps taken.
-        steps: the last step of the run; None until the clock of a run by time says which it is.
+        steps: the last step of the run, as planned by now; None in the first steps of a run by time.
         rate: the learning rate of the last step.
         loss: of the last step, in nats per token.
         valid_loss: of the last validation.
         checkpoint: the newest one, None before the first.
         saved_step: its step, -1 before the first.
         stop_signal: the signal that ends the run, 0 for none.
-        schedule: decides rates and end of a run by time; None for a run by steps.
+        time: plans the steps of a run by time; None for a run by steps.
+        scheduled: steps of the run by which the rate of the last step was computed.
+        logged: steps of the run in the last row.
     """
 
     scale: LossScale
@@ -54,20 +56,25 @@ class TrainState:
     checkpoint: Path | None = None
     saved_step: int = -1
     stop_signal: int = 0
-    schedule: TimeSchedule | None = None
+    time: TimePlan | None = None
+    scheduled: int | None = None
+    logged: int | None = None
 
     @classmethod
     def of(cls, run: Run) -> TrainState:
-        """The state in which `run` begins or resumes, its schedule aside."""
+        """The state in which `run` begins or resumes, its `time` aside."""
         scale, info = LossScale.for_precision(run.plan.precision), run.resumed
         saved = info.state if info is not None else {}
+        steps, used, minutes = run.plan.steps, run.plan.used, run.settings.minutes
+        if steps is None and used is not None and minutes is not None:
+            steps = used.planned(run.step, minutes)
         if info is not None:
             scale.restore(saved)
         return cls(
             scale,
             StepClock(saved.get("loss_sum", 0.0), saved.get("loss_steps", 0)),
             step=run.step,
-            steps=run.plan.steps,
+            steps=steps,
             loss=saved.get("loss"),
             valid_loss=saved.get("valid_loss"),
             checkpoint=info.folder if info is not None else None,
@@ -81,7 +88,7 @@ class TrainState:
     def for_checkpoint(self, run: Run) -> dict[str, Any]:
         """The plain values that a checkpoint stores for a run that resumes."""
         # A run that goes on by steps keeps the time that it had used before.
-        used = self.schedule.used(self.step) if self.schedule is not None else run.plan.used
+        used = self.time.used(self.steps or self.step + 1) if self.time is not None else run.plan.used
         return (
             self.scale.state()
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
@@ -100,7 +107,7 @@ class StepSums(NamedTuple):
         predictions: that count in the loss.
         signal: that asks it to stop, 0 for none.
         failed_save: 1 if a save in the background has failed.
-        progress: of a run by time, as the first process says; 0 from all others, and in a run by steps.
+        steps: that the first process plans for a run by time; 0 for no new plan.
     """
 
     loss: Any
@@ -108,7 +115,7 @@ class StepSums(NamedTuple):
     predictions: Any
     signal: Any
     failed_save: Any
-    progress: Any
+    steps: Any
 
 
 class StepFigures(NamedTuple):
@@ -119,7 +126,7 @@ class StepFigures(NamedTuple):
     waited: Any
     signal: Any
     failed_save: Any
-    progress: Any
+    steps: Any
 
 
 class StepResult:
@@ -179,9 +186,8 @@ class StepResults:
 
     def sum_up(self, step: int, loss: Tensor, waited: float, predictions: int) -> StepSums:
         """The sums over all processes of what this one has computed in `step`, and of what it has to say."""
-        schedule = self.state.schedule
-        progress = schedule.decide(step) if schedule is not None else 0.0
-        said = [waited, float(predictions), float(self.stop.signal), float(self.saver.has_failed), progress]
+        steps = float(self.state.time.plan(step)) if self.state.time is not None else 0.0
+        said = [waited, float(predictions), float(self.stop.signal), float(self.saver.has_failed), steps]
         return StepSums(*self.run.world.sum_on_device(loss, said))
 
     def take(self, result: StepResult) -> bool:
@@ -219,7 +225,7 @@ class StepResults:
         # Signals need not reach all processes alike: any one of them stops all, at the same step.
         self.state.stop_signal = self._signal_of_any() if figures.signal else 0
         if math.isfinite(figures.norm):
-            self._follow(result.step, figures.progress)
+            self.state.steps = round(figures.steps) or self.state.steps
             return True
         if not self.state.scale.is_active:
             raise Gpt2Error(
@@ -228,15 +234,6 @@ class StepResults:
             )
         self.state.scale.after_overflow()
         return False
-
-    def _follow(self, step: int, progress: float) -> None:
-        """Keep to what the first process said in `step` of a run by time: how far it is, and which step is the last."""
-        schedule = self.state.schedule
-        if schedule is None or self.state.steps is not None:
-            return
-        schedule.follow(step, progress)
-        if progress == 1:
-            self.state.steps = step + schedule.ahead
 
     def is_stopped(self) -> bool:
         """Whether any process was asked to stop; all of them ask together."""
@@ -249,21 +246,17 @@ class StepResults:
         return max(on_all_ranks(lambda: self.stop.signal))
 
 
-def open_schedule(run: Run, step: int, *, ahead: int) -> TimeSchedule | None:
-    """What decides the learning rates and the end of a run by time, after `step`; None for a run by steps.
-
-    `ahead` as in `TimeSchedule`.
-    """
+def open_time_plan(run: Run, *, late: int) -> TimePlan | None:
+    """What plans the steps of a run by time; None for a run by steps. `late` as in `TimePlan`."""
     settings = run.settings
     if settings.minutes is None:
         return None
     batches = run.validation.epoch_samples / settings.global_batch_size if run.validation is not None else 0.0
-    return TimeSchedule(
+    return TimePlan(
         settings.minutes,
         run.plan.used,
-        step,
-        folder=run.folder if run.world.rank == 0 else None,
-        ahead=ahead,
+        decides=run.world.rank == 0,
+        late=late,
         evaluation=min(batches, settings.eval_batches) * EVALUATION_SHARE,
         evaluate_every=settings.eval_every if batches else 0,
         parameters=run.config.parameters if settings.save else 0,

@@ -2,8 +2,8 @@
 
 What a step does is a function of the settings, the step's number and the last checkpoint: batch, learning rate and
 dropout follow from the step. So a run that is stopped, killed or made longer continues as if nothing had happened, bit
-for bit on CPU with the same number of threads and processes. In a run by time the learning rate follows from the clock,
-whose decisions are recorded. Signals end the loop between two steps, after saving. What happens between the steps is
+for bit on CPU with the same number of threads and processes. In a run by time the steps are planned by the clock, and
+the plans recorded. Signals end the loop between two steps, after saving. What happens between the steps is
 `Recorder.after_step`; how a step's result reaches the host is `StepResults`.
 """
 
@@ -32,11 +32,11 @@ from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
-from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
+from gpt2_train.optim.schedule import learning_rate
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
-from gpt2_train.training.state import StepFigures, StepResult, StepResults, TrainState, open_schedule
+from gpt2_train.training.state import StepFigures, StepResult, StepResults, TrainState, open_time_plan
 
 CLIP_EPSILON = 1e-6
 
@@ -87,8 +87,8 @@ class Trainer:
             vocabulary_size=run.config.vocabulary_size,
             finish=run.batches.on_host,
         )
-        # Where results are read late, what is said in a step is known everywhere before the next but one.
-        self.state.schedule = open_schedule(run, self.state.step, ahead=2 if is_late else 0)
+        # Where results are read late, what is said in a step is known everywhere before the end of the next one.
+        self.state.time = open_time_plan(run, late=1 if is_late else 0)
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, or to the step in which a signal came; save; return the summary."""
@@ -131,7 +131,7 @@ class Trainer:
         # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
         token_normaliser = run.plan.tokens_per_step * run.world.tp_size / sums.predictions.clamp(min=1)
         norm, loss = norm / scale * token_normaliser, sums.loss / run.world.tp_size * token_normaliser
-        figures = StepFigures(loss, norm, sums.waited, sums.signal, sums.failed_save, sums.progress)
+        figures = StepFigures(loss, norm, sums.waited, sums.signal, sums.failed_save, sums.steps)
         if not self.results.take(StepResult(step, figures)):
             self.model.zero_grad()
             return False
@@ -139,7 +139,9 @@ class Trainer:
         factor = token_normaliser / scale
         if run.settings.clip:
             factor = factor * (run.settings.clip / (norm + CLIP_EPSILON)).clamp(max=1.0)
-        state.rate = self.learning_rate(step)
+        if state.time is not None and step in state.time.since:
+            state.steps, _ = state.time.since[step]
+        state.scheduled, state.rate = state.steps, learning_rate(step, state.steps, run.settings)
         self.optimizer.step(state.rate, factor, torch.isfinite(norm))
         self.model.zero_grad()
         state.scale.after_step()
@@ -188,18 +190,8 @@ class Trainer:
             self.recorder.show_micro_batch(micro + 1)
         return total
 
-    def learning_rate(self, step: int) -> float:
-        """The learning rate of `step`."""
-        schedule = self.state.schedule
-        if schedule is not None:
-            return learning_rate_by_time(step, schedule.progress(step), self.run.settings)
-        assert self.state.steps is not None  # known from the start
-        return learning_rate(step, self.state.steps, self.run.settings)
-
     def close(self) -> None:
         """End the thread that reads batches, close open files, and wait for what is sent elsewhere."""
         self.reader.close()
         self.until_the_end.close()
         self.recorder.log.close()
-        if self.state.schedule is not None:
-            self.state.schedule.close()
