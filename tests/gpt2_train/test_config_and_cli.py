@@ -18,10 +18,10 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.evaluation.command import EvaluateSettings
 from gpt2_train.inference.command import GenerateSettings
 from gpt2_train.metrics.log import Heartbeat, StepClock
-from gpt2_train.training.estimate import SIZES, size_advice
 from gpt2_train.training.launch import processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder
+from gpt2_train.training.size_advice import SIZES, size_advice
 
 
 def test_help_does_not_import_torch() -> None:
