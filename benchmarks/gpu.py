@@ -65,7 +65,6 @@ PIECES = (
     Piece("loss", "gpu_pieces.kernels:loss", 3, "What do output matrix and loss cost, in several ways?"),
     Piece("attention", "gpu_pieces.kernels:attention", 1, "Which kernel of attention is fastest?"),
     Piece("profile", "gpu_pieces.kernels:profile", 2, "Which kernels take most of a step?"),
-    Piece("half-copies", "gpu_pieces.training:copies", 2, "What do copies of the weights in half precision bring?"),
     Piece("muon", "gpu_pieces.training:muon", 2, "What does a step of Muon cost beside AdamW's?"),
     Piece("generate", "gpu_pieces.writing:generate", 2, "Tokens a second, with graphs and without?"),
     Piece("serve", "gpu_pieces.writing:serve", 2, "Tokens a second under 32 clients?"),

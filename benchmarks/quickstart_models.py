@@ -65,7 +65,7 @@ def measure(name: str, documents: Path, work: Path, minutes: float, *, cpu_time:
     data = token_files(name.split()[0], documents, work)
     model = work / name.replace(" ", "-")
     flags = ["--data", data, "--output", model, "--minutes", minutes, *SAME.split(), *CANDIDATES[name].split()]
-    flags += ["--threads", 1] if cpu_time else ["--threads", "auto"]
+    flags += ["--threads", 1] if cpu_time else []
     this = [sys.executable, __file__, "--train", *(["--cpu-time"] if cpu_time else []), "--"]
     done = subprocess.run([*this, *map(str, flags)], check=True, stdout=subprocess.PIPE)
     trained = json.loads(done.stdout.decode().splitlines()[-1])

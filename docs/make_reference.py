@@ -56,7 +56,7 @@ def page(program: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _with_their_own(commands: argparse._SubParsersAction) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Each command with its name, and after it those that it has itself (`checkpoint diff`)."""
+    """Each command with its name, and after it those that it has itself (`checkpoint verify`)."""
     for name, command in commands.choices.items():
         yield name, command
         for action in command._actions:

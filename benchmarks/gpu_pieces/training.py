@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,7 +19,6 @@ from gpt2_train.distributed.parallelize import apply_data_parallel
 from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
-from gpt2_train.training import trainer
 from gpt2_train.training.memory import GIB, memory_per_rank
 from gpt2_train.training.trainer import Trainer
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
@@ -93,16 +91,6 @@ def peers(*, smoke: bool) -> Parts:
                 return bench.row(case, bench.seconds(make(case, bench.device, compiled=compiled)))
 
             yield f"{name}{', compiled' if compiled else ''}", attempt(measure)
-
-
-def copies(*, smoke: bool) -> Parts:
-    """124M at 32 with the copies of the weights in half precision, and with autocast's in each micro-batch."""
-    bench = Bench(smoke=smoke)
-    case = bench.case("124M", 32)
-    compiled: Mode = "blocks" if bench.on_gpu and not bench.smoke else None
-    yield "with copies", attempt(lambda: step_of(bench, case, compiled))
-    with mock.patch.object(trainer, "half_copies", return_value=None):
-        yield "without", attempt(lambda: step_of(bench, case, compiled))
 
 
 def muon(*, smoke: bool) -> Parts:

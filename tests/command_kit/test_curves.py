@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command_kit.charts.curves import Axes, Curve, at_width, chart_of_width, classes, scales_of, smoothed
-from command_kit.charts.markup import light_only, style_sheet
+from command_kit.charts.curves import Axes, Curve, at_width, chart_of_any_width, classes, scales_of, smoothed
+from command_kit.charts.markup import style_sheet
 from command_kit.charts.numbers import Scale
 from command_kit.charts.terminal import can_show, text_curves
 
@@ -71,18 +71,12 @@ def test_thirty_five_runs_have_different_looks() -> None:
         assert f".{name}" in style
 
 
-def test_a_picture_without_variables_keeps_its_light_colours() -> None:
-    plain = light_only(style_sheet("colours", "curves"))
-    assert "var(" not in plain and "@media" not in plain
-    assert "stroke: #0072b2" in plain and "#4aa5e0" not in plain
-
-
 def test_a_chart_puts_points_where_its_axes_say() -> None:
     curve = Curve("a", 0, [(0, 0.0), (10, 1.0)])
     axes = Axes(Scale(0, 10), Scale(0, 1))
-    chart = chart_of_width([curve], axes, x=0, y=0, width=154, height=132)
+    chart = chart_of_any_width([curve], axes, title="x", height=132)
     (points,) = re.findall(r'points="([^"]*)"', chart)
-    assert points == "0.0,108.0 100.0,8.0"
+    assert points == "0.0,108.0 1000.0,8.0"
     across, up = scales_of([curve])
     assert (across.low, across.high) == (0, 10) and up.low < 0 < 1 < up.high
 

@@ -347,9 +347,13 @@ def test_the_choices_of_a_setting_are_asked_for_when_its_flag_is_made(capsys):
 class Later:
     """What became of `Bake`."""
 
-    REMOVED: ClassVar[Mapping[str, Removed]] = {"steam": Removed("put a bowl of water into it", unused=0.0)}
+    REMOVED: ClassVar[Mapping[str, Removed]] = {
+        "steam": Removed("put a bowl of water into it", unused=0.0),
+        "toppings figs": Removed("take dates"),
+    }
 
     minutes: int = setting(30, "how long")
+    toppings: tuple[str, ...] = setting((), "what goes on top", choices=lambda: ["dates", "nuts"])
 
 
 @pytest.mark.parametrize(
@@ -358,6 +362,8 @@ class Later:
         (["cake", "--steam", "0.5"], "bake cake: error: --steam is gone: put a bowl of water into it."),
         (["cake", "--minutes", "5", "--steam=1"], "--steam is gone: put a bowl of water into it."),
         (["cake", "--no-steam"], "--no-steam is gone: put a bowl of water into it."),
+        (["cake", "--toppings", "nuts", "figs"], "--toppings figs is gone: take dates."),
+        (["cake", "--toppings", "fogs"], "invalid choice: 'fogs'"),
         (["cake", "--stema", "1"], "unrecognized arguments: --stema 1"),
         (["bread"], "bake: error: bread is gone: buy it."),
         (["breda"], "there is no command breda"),
@@ -378,5 +384,7 @@ def test_a_key_that_went_is_refused_where_it_was_used(value, is_refused):
     if not is_refused:
         assert make_settings(Later, {"steam": value, "minutes": 3}, "a.toml") == Later(3)
         return
+    with pytest.raises(UsageError, match=r"a\.toml: toppings figs is gone: take dates\."):
+        make_settings(Later, {"toppings": ["nuts", "figs"]}, "a.toml")
     with pytest.raises(UsageError, match=r"a\.toml: steam is gone: put a bowl of water into it\."):
         make_settings(Later, {"steam": value}, "a.toml")

@@ -1,9 +1,8 @@
-"""`gpt2 checkpoint diff` and `verify`: where two models differ, and whether files are what was written."""
+"""`gpt2 checkpoint verify`: whether files are what was written."""
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model
+from tests.gpt2_train.small_models import byte_tokenizer, random_model
 
 from gpt2_train.checkpoint import load
 from gpt2_train.checkpoint.info import list_checkpoints
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.cli import main
-from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.conversion.weights import compare
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import make_optimizer
 
@@ -28,7 +26,7 @@ Report = Callable[..., tuple[int, dict[str, Any], str]]
 
 @pytest.fixture
 def report(capsys: pytest.CaptureFixture[str]) -> Report:
-    """report("diff", a, b): the exit code, what `--json` prints, and what is printed without it."""
+    """report("verify", run): the exit code, what `--json` prints, and what is printed without it."""
 
     def run(*words: object) -> tuple[int, dict[str, Any], str]:
         arguments = ["checkpoint", *map(str, words)]
@@ -62,93 +60,16 @@ def saved(
     return folder
 
 
-def test_equal_models_are_equal(tmp_path: Path, report: Report) -> None:
-    status, result, text = report("diff", saved(tmp_path / "a"), saved(tmp_path / "b", step=5))
-    parameters = len(list(GPT2(BYTES).named_parameters()))
-    assert (status, result["equal"], result["tensors"]) == (0, True, 3 * parameters)
-    assert "are equal: " in text and "optimizer state: compared, too" in text and "steps: 4 and 5" in text
-
-
-def test_the_first_difference_is_named_with_its_size(tmp_path: Path, report: Report) -> None:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["model.blocks.1.attention.out.weight"][3, 5] += 0.5
-        tensors["optimizer.final_norm.bias.exp_avg"][:2] = 3
-
-    other = saved(tmp_path / "b", change=change)
-    status, result, text = report("diff", saved(tmp_path / "a"), other)
-    assert status == 1 and not result["equal"]
-    names = [(entry["name"], entry["differing"]) for entry in result["differences"]]
-    assert names == [("model.blocks.1.attention.out.weight", 1), ("optimizer.final_norm.bias.exp_avg", 2)]
-    assert result["differences"][0]["max_absolute"] == pytest.approx(0.5)
-    assert result["differences"][1]["max_absolute"] == 2 and result["differences"][1]["max_relative"] == pytest.approx(
-        2 / 3
-    )
-    assert (
-        "model.blocks.1.attention.out.weight is the first tensor that differs: 1 of 1,024 values, by at most 0.5"
-        in text
-    )
-    assert "2 of 84 tensors differ, optimizer.final_norm.bias.exp_avg the most: 2 of 32 values, by at most 2" in text
-
-
-def test_states_that_have_other_tensors_are_different(tmp_path: Path, report: Report) -> None:
-    """As those of two optimizers are: only what both have can be compared."""
-
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        del tensors["optimizer.final_norm.bias.exp_avg"]
-
-    status, result, text = report("diff", saved(tmp_path / "a"), saved(tmp_path / "b", change=change))
-    assert (status, result["equal"], result["optimizer_only_in_one"]) == (1, False, 1)
-    assert "optimizer state: compared, but for 1 tensors that only one of them has" in text
-
-
-def test_models_of_different_formats_are_compared(tmp_path: Path, report: Report) -> None:
-    """Rows that pad the vocabulary, and an optimizer that only one of them has, are no difference."""
-    run = saved(tmp_path / "run")
-    assert main(["convert", str(run), str(tmp_path / "hf")]) == 0
-    status, result, text = report("diff", run, tmp_path / "hf")
-    assert (status, result["optimizer"]) == (0, [True, False])
-    assert f"optimizer state: only {run} has one" in text
-    assert main(["convert", str(run), str(tmp_path / "half"), "--to", "hf", "--dtype", "fp16"]) == 0
-    status, result, text = report("diff", tmp_path / "hf", tmp_path / "half")
-    assert status == 1
-    # Rounding to ten bits of the fraction, of values that are not too small for it.
-    assert all(entry["max_absolute"] < 1e-3 for entry in result["differences"])
-
-
-def test_models_of_different_shapes_are_different(tmp_path: Path, report: Report) -> None:
-    other = GPT2(ModelConfig(**{**BYTES.as_table(), "layers": 3, "dropout": 0.5})).initialise()
-    status, result, text = report("diff", saved(tmp_path / "a"), saved(tmp_path / "b", other))
-    assert (status, result["shapes"]) == (1, ["layers 2 against 3"])
-    assert "models of different shapes: layers 2 against 3" in text
-
-
 def test_what_is_no_model_is_refused(tmp_path: Path, report: Report) -> None:
     run = saved(tmp_path / "a")
-    for words in (("diff", run, tmp_path / "nothing"), ("diff", run), ("verify",), ("verify", tmp_path / "nothing")):
+    with pytest.raises(SystemExit, match="2"):
+        main(["checkpoint", "diff", "a", "b"])
+    for words in (("verify",), ("verify", tmp_path / "nothing")):
         status, _, text = report(*words)
         assert status == 2 and text.count("error:") == 1
     assert main(["convert", str(run), str(tmp_path / "hf")]) == 0
     status, _, text = report("verify", tmp_path / "hf")
     assert status == 2 and "holds no checkpoint" in text
-
-
-def test_a_value_that_is_no_number_is_the_largest_difference(tmp_path: Path, report: Report) -> None:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["model.final_norm.weight"][0] = math.inf
-        tensors["model.final_norm.bias"][0] += 7
-
-    status, result, text = report("diff", saved(tmp_path / "a"), saved(tmp_path / "b", change=change))
-    assert (status, [entry["max_absolute"] for entry in result["differences"]]) == (1, [None, pytest.approx(7)])
-    assert "model.final_norm.weight the most: 1 of 32 values, by at most inf or NaN" in text
-
-
-def test_numbers_are_compared_as_numbers() -> None:
-    nan = math.nan
-    found = compare("x", torch.tensor([1.0, nan, 0.0, 2.0]), torch.tensor([1.0, nan, -0.0, 4.0]))
-    assert (found.differing, found.max_absolute, found.max_relative) == (1, 2.0, 0.5)
-    assert compare("x", torch.tensor([0.5]), torch.tensor([0.5], dtype=torch.float16)).differing == 0
-    for left, right in (([nan, 1.0], [1.0, 3.0]), ([1.0, nan], [3.0, 1.0])):
-        assert math.isnan(compare("x", torch.tensor(left), torch.tensor(right)).max_absolute)
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------

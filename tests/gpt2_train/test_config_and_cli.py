@@ -22,10 +22,10 @@ from gpt2_train.evaluation.command import EvaluateSettings
 from gpt2_train.inference.command import GenerateSettings
 from gpt2_train.metrics.log import Heartbeat, StepClock
 from gpt2_train.training import launch
-from gpt2_train.training.calibrate import SIZES, size_advice
 from gpt2_train.training.launch import check_batch, processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder
+from gpt2_train.training.size_advice import SIZES, size_advice
 
 
 def test_help_does_not_import_torch() -> None:
@@ -305,7 +305,7 @@ def test_an_unknown_flag_shows_the_usage_of_its_command(flag: str, capsys: pytes
     ("words", "sentence"),
     [
         (["trian"], "there is no command trian (did you mean train?)"),
-        (["train", "--log-to", "tensorbord"], "did you mean tensorboard? choose from tensorboard, trackio, wandb)"),
+        (["train", "--log-to", "tensorbord"], "did you mean tensorboard? choose from tensorboard, wandb)"),
         (["evaluate", "--task", "lambda"], "did you mean lambada? choose from "),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -13,6 +14,7 @@ from tests.gpt2_train.small_models import SMALL
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
+from command_kit.machine import physical_cores
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import parallelize
@@ -269,3 +271,22 @@ def test_the_norm_of_a_large_gradient_is_exact() -> None:
     parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     exact = float(parameter.grad.double().square().sum().sqrt())
     assert gradient_norm([parameter]) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "expected"),
+    [
+        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, 2),
+        ({0: "0", 1: "1", 2: "2", 3: "3"}, 4),
+        ({}, 4),  # a system that does not say
+    ],
+)
+def test_a_core_that_runs_two_threads_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, siblings: dict[int, str], expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
+    for number, line in siblings.items():
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{number}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{line}\n")
+    assert physical_cores(tmp_path) == expected

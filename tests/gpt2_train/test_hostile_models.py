@@ -227,12 +227,12 @@ def rank(change: Callable[[dict[str, Any]], object], *ranks: int) -> Damage:
 
 
 def encoder(whole: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = whole["model"]["language_model"]["encoder"]
+    found: dict[str, Any] = whole["model"]
     return found
 
 
 def embedding(whole: dict[str, Any], tensor: torch.Tensor) -> None:
-    whole["model"]["language_model"]["embedding"]["word_embeddings"]["weight"] = tensor
+    whole["model"]["embedding.word_embeddings.weight"] = tensor
 
 
 def nested(whole: dict[str, Any]) -> None:
@@ -255,7 +255,7 @@ def renamed(name: str, other: str) -> Damage:
     return lambda model: next(model.glob(f"iter_*/{name}")).rename(next(model.glob("iter_*")) / other)
 
 
-QKV_BIAS = "layers.1.self_attention.query_key_value.bias"
+QKV_BIAS, NORM = "decoder.layers.1.self_attention.linear_qkv.bias", "decoder.layers.{}.input_layernorm.weight"
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,12 @@ QKV_BIAS = "layers.1.self_attention.query_key_value.bias"
         (rank(lambda w: encoder(w).update({QKV_BIAS: torch.zeros(49)})), "attention.qkv.bias of shape (98,)"),
         (rank(lambda w: encoder(w).update({QKV_BIAS: torch.zeros(())})), "attention.qkv.bias of shape ()"),
         (rank(lambda w: encoder(w).update({QKV_BIAS: torch.zeros(48).int()})), "type that is not floating-point"),
-        (rank(lambda w: encoder(w).update({"layers.999999.input_layernorm.weight": torch.zeros(32)})), "no blocks.2."),
         (
-            rank(lambda w: encoder(w).update({f"layers.1{'0' * 5000}.input_layernorm.weight": torch.zeros(32)})),
+            rank(lambda w: encoder(w).update({NORM.format(999999): torch.zeros(32)})),
+            "no blocks.2.",
+        ),
+        (
+            rank(lambda w: encoder(w).update({NORM.format(f"1{'0' * 5000}"): torch.zeros(32)})),
             "no GPT-2",
         ),
         (rank(lambda w: embedding(w, torch.zeros(257))), "has no token embedding"),

@@ -1,8 +1,7 @@
-"""`gpt2 train --minutes` and `--threads auto`: what a run settles by measuring, on a clock that tests move."""
+"""`gpt2 train --minutes`, on a clock that tests move."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -22,26 +21,15 @@ from tests.gpt2_train.test_train import assert_same_bits, weights
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.checkpoint.save import StagingArea
 from gpt2_train.cli import main
-from gpt2_train.config.files import SCHEDULE_FILE
-from gpt2_train.config.settings import TrainSettings
-from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training import calibrate, plan, recorder
+from gpt2_train.config.files import METRICS_FILE
+from gpt2_train.training import plan, recorder
 from gpt2_train.training import trainer as trainer_module
-from gpt2_train.training.calibrate import fastest, seconds_per_step, thread_counts
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.recorder import Recorder
-from gpt2_train.training.run_folder import discard_run
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
 FLAGS = ("--save-every", 9, "--dropout", 0.1, "--keep-checkpoints", 0, "--micro-batch-size", 8)
-
-
-@pytest.fixture
-def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look at the clock of `--threads auto` finds it a second later."""
-    seconds = itertools.count()
-    monkeypatch.setattr(calibrate, "clock", lambda: float(next(seconds)))
 
 
 class Machine:
@@ -82,8 +70,9 @@ def loaded_halfway(seconds: float) -> float:
     return 12.0 if seconds < 300 else 24.0
 
 
-def schedule_of(output: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (output / SCHEDULE_FILE).read_text().splitlines()]
+def plans(output: Path) -> dict[int, int]:
+    """The steps that were planned by each logged step."""
+    return {row["step"]: row["steps"] for row in rows(output) if "lr" in row}
 
 
 def rates(output: Path) -> dict[int, float]:
@@ -108,9 +97,8 @@ def test_a_load_that_comes_halfway_does_not_make_a_run_late(
     assert found[peak] == pytest.approx(1e-2, rel=0.05) and list(found.values())[peak:] == sorted(
         list(found.values())[peak:], reverse=True
     )
-    # Halfway by the clock, though two thirds of the steps are taken.
-    halfway = next(row["step"] for row in schedule_of(tmp_path) if row["seconds"] >= 300)
-    assert found[halfway] == pytest.approx(6e-3, abs=6e-4) and halfway > 0.55 * step
+    planned = plans(tmp_path)
+    assert planned[step] == step < planned[20] and all(later >= at for at, later in planned.items() if at > 1)
 
 
 def test_a_slow_first_step_is_no_measure_of_the_others(
@@ -143,16 +131,16 @@ def test_a_run_by_time_repeats_what_it_lost_to_the_last_bit(
     assert gpt2(again, "--minutes", 10, *FLAGS) == 0
     assert_same_bits(whole, again)
     assert rates(again) == rates(whole)
-    assert (again / SCHEDULE_FILE).read_bytes() == (whole / SCHEDULE_FILE).read_bytes()
+    assert plans(again) == plans(whole)
     # Killed in step 21, whose row was not finished: 20 steps are repeated, and the clock goes on from there.
-    lines = (killed / SCHEDULE_FILE).read_bytes().splitlines(keepends=True)
-    (killed / SCHEDULE_FILE).write_bytes(b"".join(lines[:20]) + lines[20][:30])
-    used = json.loads(lines[19])["seconds"]
+    lines = (killed / METRICS_FILE).read_bytes().splitlines(keepends=True)
+    (killed / METRICS_FILE).write_bytes(b"".join(lines[:20]) + lines[20][:30])
+    used = json.loads(lines[19])["used_seconds"]
     machine = Machine(lambda seconds: 40.0).begin(monkeypatch)
     assert gpt2(killed, "--minutes", 10, *FLAGS) == 0
     first, second = losses(whole), losses(killed)
     assert {step: second[step] for step in range(1, 21)} == {step: first[step] for step in range(1, 21)}
-    assert rates(killed)[20] == rates(whole)[20] and rates(killed)[21] != rates(whole)[21]
+    assert rates(killed)[20] == rates(whole)[20] and rates(killed)[24] != rates(whole)[24]
     last = read_info(killed).step
     assert last < steps and rates(killed)[last] == 1e-3
     # Steps 10 to 20 took their time twice, and it counts once.
@@ -174,12 +162,12 @@ def test_a_run_by_time_that_was_stopped_has_the_rest_of_its_time(
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "after_step", interrupt)
         assert gpt2(tmp_path, "--minutes", 10, *FLAGS) == 128 + 15
-    assert "at step 10, all saved" in capsys.readouterr().err
+    assert "at step 10 of 29, all saved" in capsys.readouterr().err
     machine.now += 5000
     machine.begin(monkeypatch)
     assert gpt2(tmp_path, "--minutes", 10, *FLAGS) == 0
     assert 9.5 <= 200 / 60 + machine.minutes <= 10.5
-    assert read_info(tmp_path).state["time_budget"]["progress"] == 1
+    assert read_info(tmp_path).state["time_budget"]["steps"] == read_info(tmp_path).step
     assert tomllib.loads((tmp_path / "config.toml").read_text())["train"]["minutes"] == 10
     capsys.readouterr()
     step = read_info(tmp_path).step
@@ -191,16 +179,6 @@ def test_a_run_by_time_that_was_stopped_has_the_rest_of_its_time(
     step = read_info(tmp_path).step
     assert gpt2(tmp_path, "--steps", step + 1, *FLAGS) == 0
     assert gpt2(tmp_path, "--minutes", 20, *FLAGS) == 0  # is over, at the next step
-
-
-def test_a_run_by_time_that_is_discarded_leaves_no_schedule(
-    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Machine(lambda seconds: 10.0).begin(monkeypatch)
-    assert gpt2(tmp_path / "run", "--minutes", 1) == 0
-    assert schedule_of(tmp_path / "run")
-    discard_run(tmp_path / "run")
-    assert not list((tmp_path / "run").glob("[!.]*"))
 
 
 def test_minutes_are_refused_where_no_time_is_recorded(
@@ -288,71 +266,11 @@ def test_several_processes_keep_to_the_clock_of_the_first(
     monkeypatch.setattr(trainer_module, "works_by_itself", lambda device: late)
     Machine(lambda seconds: 10.0 if seconds < 60 else 20.0, validation=0.0).begin(monkeypatch)
     assert gpt2(tmp_path / "one", *flags) == 0
-    # The time that saves really take is set aside at the end.
-    progress = [[row["progress"] for row in schedule_of(tmp_path / name)] for name in ("one", "two")]
-    assert progress[0] == pytest.approx(progress[1], abs=0.05) and len(progress[0]) >= 7
+    assert plans(tmp_path / "one").keys() == plans(tmp_path / "two").keys() or late
+    assert list(plans(tmp_path / "two").values())[-1] == read_info(tmp_path / "two").step >= 7
     assert rates(tmp_path / "two") == pytest.approx(rates(tmp_path / "one"), rel=0.1)
     first, second = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert first == pytest.approx(second, abs=1e-2)
-
-
-def test_rates_by_time_are_those_of_steps_at_one_speed() -> None:
-    """200 steps of one second: as far by the clock as by the steps, a tenth of the peak at the beginning aside."""
-    for schedule, warmup in itertools.product(("cosine", "linear", "constant", "wsd"), (0.0, 0.1, 20.0)):
-        settings = TrainSettings(lr=1.0, min_lr=0.1, schedule=schedule, warmup=warmup, cooldown=0.3)
-        found = [learning_rate_by_time(step, (step - 1) / 199, settings) for step in range(1, 201)]
-        expected = [learning_rate(step, 200, settings) for step in range(1, 201)]
-        # Where warm-up is given in steps, the time of the decay begins with the run.
-        assert found == pytest.approx(expected, abs=0.11 if warmup else 0.01)
-        assert found[-1] == expected[-1]
-    assert learning_rate_by_time(1, 0.0, TrainSettings(warmup=0)) == TrainSettings().lr
-
-
-def test_several_processes_take_the_steps_that_the_first_one_counts(
-    monkeypatch: pytest.MonkeyPatch, slow_clock: None
-) -> None:
-    """Each by its own clock would take other steps, and wait for the others forever."""
-    of_the_first = iter([5.0, 10.0, 15.0])
-    monkeypatch.setattr(calibrate, "from_first_rank", lambda work: next(of_the_first))
-    assert seconds_per_step(lambda: None, 11) == (5.0, 3)
-
-
-def test_threads_are_measured_once_and_kept(
-    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Measuring leaves no trace in the weights, and a run that resumes has the threads that it began with."""
-    monkeypatch.setattr("gpt2_train.distributed.device.available_cores", lambda: 2)
-
-    def take_longer(function: Callable[[], object], limit: float) -> tuple[float, int]:
-        function()
-        return {2: 2.0, 1: 1.0}[torch.get_num_threads()], 1
-
-    monkeypatch.setattr(calibrate, "seconds_per_step", take_longer)
-    auto = tmp_path / "auto"
-    assert gpt2(auto, "--threads", "auto", "--steps", 2, *FLAGS) == 0
-    assert "threads: 1 (a step takes, by threads, 1: 1.000 s, 2: 2.000 s)" in capsys.readouterr().err
-    assert tomllib.loads((auto / "config.toml").read_text())["train"]["threads"] == 1
-    monkeypatch.setattr(calibrate, "seconds_per_step", lambda *_: pytest.fail("measured again"))
-    assert gpt2(auto, "--threads", "auto", "--steps", 4, *FLAGS) == 0
-    parts = tmp_path / "parts"
-    assert gpt2(parts, "--steps", 2, *FLAGS) == 0
-    assert gpt2(parts, "--steps", 4, *FLAGS) == 0
-    assert_same_bits(auto, parts)
-
-
-def test_the_fastest_number_of_threads_wins_over_a_load_that_comes_and_goes() -> None:
-    """By the mean of turns; one that is far slower gets no second turn."""
-    assert thread_counts(12) == [12, 6, 3, 1]
-    times = {4: iter([1.0, 9.0]), 2: iter([1.5, 1.5, 1.5]), 1: iter([5.0])}
-    best, seconds = fastest([4, 2, 1], lambda threads: next(times[threads]))
-    assert (best, seconds) == (2, {4: 5.0, 2: 1.5, 1: 5.0})
-
-
-def test_steps_are_timed_for_as_long_as_was_asked(slow_clock: None) -> None:
-    taken: list[int] = []
-    assert seconds_per_step(lambda: taken.append(1), 3.5) == (1.0, 4)
-    assert len(taken) == 4
-    assert seconds_per_step(lambda: taken.append(1), 0)[1] == 1
 
 
 @pytest.mark.parametrize("other", ["steps", "epochs", "tokens"])

@@ -69,12 +69,14 @@ def test_settings_that_came_later_are_no_part_of_a_run_without_them() -> None:
 # --- settings that went ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flag", ["--average-tail", "--cautious-decay", "--no-cautious-decay", "--init-residual"])
+@pytest.mark.parametrize(
+    "flag", ["--average-tail", "--cautious-decay", "--no-cautious-decay", "--init-residual", "--threads auto"]
+)
 def test_a_flag_that_went_is_answered_with_what_to_use_instead(
     flag: str, tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        gpt2(tmp_path / "run", flag, *([] if "cautious" in flag else ["0.5"]))
+        gpt2(tmp_path / "run", *flag.split(), *([] if "cautious" in flag else ["0.5"]))
     name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
     assert f"{flag} is gone: {GONE[name].instead}." in capsys.readouterr().err
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import json
-import sqlite3
 import struct
 import sys
 import threading
@@ -189,7 +188,10 @@ def test_unknown_sinks_and_missing_packages_are_one_sentence(
     words = ["train", "--data", "x", "--output", str(tmp_path / "run")]
     (tmp_path / "c.toml").write_text('log_to = "tensorbord"')
     assert main([*words, "--config", str(tmp_path / "c.toml")]) == 2
-    assert "--log-to tensorbord: no such sink; known are tensorboard, trackio, wandb." in capsys.readouterr().err
+    assert "--log-to tensorbord: no such sink; known are tensorboard, wandb." in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, "--log-to", "trackio"])
+    assert "--log-to trackio is gone: send to wandb or tensorboard." in capsys.readouterr().err
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Gpt2UsageError, match=r"--log-to wandb needs .* pip install 'webtext-gpt2\[wandb\]'"):
         chosen_sinks(["wandb"])
@@ -197,15 +199,16 @@ def test_unknown_sinks_and_missing_packages_are_one_sentence(
 
 def test_names_of_measurements() -> None:
     assert tagged(task_row(3, 0.5)) == {"tasks/lambada_test/last_word_accuracy": 0.5, "progress/tokens": 1.0}
+    assert tagged({"step": 1, "steps": 9, "used_seconds": 1.5, "loss": 2.0}) == {"train/loss": 2.0}  # a plan
     assert tagged(sample_row(1)) == {} and text_of(step_row(1, 1.0)) is None
     assert text_of(sample_row(1)) == ("samples/To_be", "To be or <b>")
     assert text_of({"kind": "sample", "prompt": "", "sample": 2, "text": "x"}) == ("samples/no_prompt_2", "x")
 
 
 def test_sinks_are_not_imported_before_they_are_used() -> None:
-    real = {name for name in ("tensorboard", "wandb", "trackio") if name in sys.modules}
-    assert {"tensorboard", "wandb", "trackio"} <= sinks.sinks().keys()
-    assert {name for name in ("tensorboard", "wandb", "trackio") if name in sys.modules} == real
+    real = {name for name in ("tensorboard", "wandb") if name in sys.modules}
+    assert {"tensorboard", "wandb"} <= sinks.sinks().keys()
+    assert {name for name in ("tensorboard", "wandb") if name in sys.modules} == real
 
 
 # --- each of them ----------------------------------------------------------------------------------------------------
@@ -329,25 +332,6 @@ def test_wandb_without_login_is_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
     process(tmp_path, ("wandb",), FIRST, said=said.append)
     assert len(said) == 1 and "nobody is logged in" in said[0]
     assert len(rows(tmp_path)) == len(FIRST)
-
-
-def test_trackio_has_each_step_once_in_one_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("trackio", reason="needs the extra webtext-gpt2[trackio]")
-    from trackio import sqlite_storage
-
-    monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
-    process(tmp_path, ("trackio",), FIRST)
-    process(tmp_path, ("trackio",), AFTER_FALLING_BACK, 10)
-    assert capsys.readouterr().out == ""
-    (database,) = (tmp_path / "trackio").glob("*.db")
-    with sqlite3.connect(database) as connection:
-        found = connection.execute("select run_name, step, metrics from metrics order by id").fetchall()
-    identifier = json.loads((tmp_path / "sinks" / "trackio.json").read_text())["id"]
-    assert {name for name, _, _ in found} == {f"{tmp_path.name}-{identifier}"}
-    values = [(step, json.loads(text)["train/loss"]) for _, step, text in found if "train/loss" in json.loads(text)]
-    assert values == [(1, 5.0), (10, 4.0), (20, 3.0), (30, 2.0)]
 
 
 # --- in training -----------------------------------------------------------------------------------------------------

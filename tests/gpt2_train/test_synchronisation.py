@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.metrics.log import Heartbeat
 from gpt2_train.training import trainer as train_module
-from gpt2_train.training.state import StepResult
+from gpt2_train.training.state import StepFigures, StepResult
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
@@ -43,15 +43,16 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[tupl
     """Training on CPU as on a GPU: what the host waited for in steps, and (step read, steps begun) of each reading."""
     waits, read = Waits(), list[tuple[int, int]]()
     plain_step, plain_read = Trainer.train_step, StepResult.read
-    running: list[Trainer] = []
+    begun = 0
 
     def counted_step(self: Trainer) -> bool:
-        running[:] = [self]
+        nonlocal begun
+        begun = self.state.step + 1
         with waits:
             return plain_step(self)
 
-    def noted(self: StepResult) -> list[float]:
-        read.append((self.step, running[0].state.step))
+    def noted(self: StepResult) -> StepFigures:
+        read.append((self.step, begun))
         return plain_read(self)
 
     monkeypatch.setattr(train_module, "works_by_itself", lambda device: True)

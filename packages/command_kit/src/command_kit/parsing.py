@@ -145,7 +145,7 @@ class Parser(argparse.ArgumentParser):
             options.setdefault("color", False)  # its escape sequences would stand in the words that are looked for here
         super().__init__(description=inspect.cleandoc(description or "") or None, **options)
         self.removed: dict[str, str] = {}
-        """Flags and subcommands that there are no more: what to use instead, the end of a sentence."""
+        """Flags, their values and subcommands that there are no more: what to use instead, the end of a sentence."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
         """As argparse does, but with nothing left over: an unknown argument is this parser's mistake to explain."""
@@ -183,6 +183,12 @@ class Parser(argparse.ArgumentParser):
         """As argparse does, with the usage in one line."""
         _, _, rest = super().format_help().partition("\n\n")
         return f"{self.format_usage()}\n{rest}"
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        used = f"{next(iter(action.option_strings), '')} {arg_string}"
+        if used in self.removed:
+            self.error(f"{used} is gone: {self.removed[used]}")
+        return super()._get_value(action, arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -118,8 +118,8 @@ def setting(
 class Removed(NamedTuple):
     """A setting that there is no more, and how one is answered that is given all the same.
 
-    A settings class names them in `REMOVED`, by the names that the fields had; `add_flags` and `make_settings` read it
-    there. A command or a value of a flag that went is answered by `Parser.removed` itself.
+    A settings class names them in `REMOVED`, by the names that the fields had, or, for a value of one, by both
+    (`threads auto`); `add_flags` and `make_settings` read it there. Commands stand in `Parser.removed` alone.
 
     Attributes:
         instead: what to use instead, the end of a sentence.
@@ -375,9 +375,10 @@ def make_settings(
     kinds = _field_types(settings_class)
     known, gone = [*kinds, *neighbours], removed_settings(settings_class)
     values = {name: value for name, value in values.items() if name not in gone or value != gone[name].unused}
-    for name in values:
-        if name in gone:
-            raise UsageError(f"{where}: {name} is gone: {gone[name].instead}.")
+    for name, value in values.items():
+        for used in (name, *(f"{name} {one}" for one in (value if isinstance(value, list | tuple) else [value]))):
+            if used in gone:
+                raise UsageError(f"{where}: {used} is gone: {gone[used].instead}.")
         if name not in kinds:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(known)}"

@@ -34,7 +34,7 @@ COMMANDS = {
     "convert": ("gpt2_train.conversion.command", "turn a checkpoint into other programs' formats, or theirs into ours"),
     "checkpoint": (
         "gpt2_train.conversion.checkpoint_command",
-        "compare models tensor by tensor, and check files of checkpoints",
+        "check files of checkpoints",
     ),
     "trace": (
         "gpt2_train.inference.trace",

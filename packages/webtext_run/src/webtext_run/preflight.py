@@ -169,7 +169,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
 
     Raises UsageError.
     """
-    from gpt2_train.config.layout import check_layout, plan_batches
+    from gpt2_train.config.layout import check_layout, check_tensor_parallel, plan_batches
     from gpt2_train.training.command import check_observed
     from gpt2_train.training.memory import fitting_micro_batch, layout_of, memory_per_rank, size_line
 
@@ -177,7 +177,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     if settings.device == "cuda" and not gpus:
         raise UsageError("device is cuda, and torch sees no GPU here: set device to auto or cpu.")
     gpus = 0 if settings.device in ("cpu", "mps") else gpus
-    data_parallel = check_layout(settings, gpus, vocabulary)
+    data_parallel = check_layout(settings, gpus)
     check_observed(settings)
     if settings.vocabulary_size is not None and settings.vocabulary_size < vocabulary:
         raise UsageError(
@@ -187,6 +187,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     for _, prefix in settings.corpora():
         check_token_files(prefix, step)
     config = model_config(settings, vocabulary)
+    check_tensor_parallel(config, settings.tensor_parallel, sequence_parallel=settings.sequence_parallel)
     if not step.restart:
         check_run_folder(settings, config)
     layout = layout_of(settings) | {
@@ -221,13 +222,11 @@ def model_config(settings: TrainSettings, vocabulary: int) -> ModelConfig:
     """The shape of the model: as the settings say, or that of the one it begins with. Raises UsageError."""
     if settings.init_from is None:
         return settings.model_config(vocabulary)
-    from gpt2_train.config.layout import check_tensor_parallel
     from gpt2_train.training.setup import open_first_weights
 
     first = open_first_weights(settings, None)
     if first is None:
         return settings.model_config(vocabulary)
-    check_tensor_parallel(first.config, settings.tensor_parallel)
     if first.config.vocabulary_size != vocabulary:
         raise UsageError(
             f"{settings.init_from} knows {first.config.vocabulary_size:,} token ids, the data's tokenizer has "

@@ -1,8 +1,8 @@
 """Curves of measurements over steps or time, many points and several runs in one chart.
 
 Runs differ in colour and in dashes, both chosen so that readers who see few colours, or print in grey, can tell them
-apart (colours of Okabe and Ito 2008). A chart is drawn for a width in pixels, as a picture that is scaled as a whole,
-or for any width, as a page needs it: places across are then shares of the width, and text keeps its size.
+apart (colours of Okabe and Ito 2008). A chart is drawn for any width, as a page needs it: places across are shares of
+the width, and text keeps its size.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def chart_of_any_width(curves: Sequence[Curve], axes: Axes, *, title: str, heigh
     """A chart for a page, as wide as there is room."""
     area = tag(
         "svg",
-        *_area(curves, axes, height, None),
+        *_area(curves, axes, height),
         class_="area",
         role="img",
         aria_label=title,
@@ -119,17 +119,6 @@ def chart_of_any_width(curves: Sequence[Curve], axes: Axes, *, title: str, heigh
     )
     values = tag("svg", *_values(axes, height), width=GUTTER, height=height, aria_hidden="true")
     return tag("div", values, tag("div", area, class_="room"), class_="plot")
-
-
-def chart_of_width(curves: Sequence[Curve], axes: Axes, *, x: float, y: float, width: float, height: int) -> Markup:
-    """A chart at a place of a picture."""
-    inner = width - GUTTER
-    place = {"y": y, "height": height, "overflow": "visible"}
-    return tag(
-        "g",
-        tag("svg", *_values(axes, height), x=x, width=GUTTER, **place),
-        tag("svg", *_area(curves, axes, height, inner), x=x + GUTTER, width=inner, **place),
-    )
 
 
 def _down(axes: Axes, height: int, value: float) -> float:
@@ -147,21 +136,20 @@ def _values(axes: Axes, height: int) -> Iterator[Markup]:
         yield tag("text", axes.show_up(value), class_="tick", x=GUTTER - 8, y=place, text_anchor="end")
 
 
-def _area(curves: Sequence[Curve], axes: Axes, height: int, width: float | None) -> Iterator[object]:
+def _area(curves: Sequence[Curve], axes: Axes, height: int) -> Iterator[object]:
     for value in _ticks_up(axes, height):
         place = _down(axes, height, value)
         yield tag("line", class_="grid", x1=0, x2="100%", y1=place, y2=place)
     floor = height - BOTTOM
     yield tag("line", class_="axis", x1=0, x2="100%", y1=floor, y2=floor)
     yield from _axis(axes, height)
-    units = width or STRETCHED
-    lines = join(_line(curve, axes, height, units, is_faint) for is_faint in (True, False) for curve in curves)
+    lines = join(_line(curve, axes, height, is_faint) for is_faint in (True, False) for curve in curves)
     yield tag(
         "svg",
         lines,
-        width="100%" if width is None else units,
+        width="100%",
         height=height,
-        viewBox=f"0 0 {units:g} {height}",
+        viewBox=f"0 0 {STRETCHED} {height}",
         preserveAspectRatio="none",
     )
     yield from (dot for curve in curves for dot in _dots(curve, axes, height))
@@ -176,11 +164,11 @@ def _axis(axes: Axes, height: int) -> Iterator[Markup]:
         yield tag("text", axes.show_across(value), class_="tick", x=place, y=height - 6, text_anchor=anchor)
 
 
-def _line(curve: Curve, axes: Axes, height: int, units: float, is_faint: bool) -> Markup | None:
+def _line(curve: Curve, axes: Axes, height: int, is_faint: bool) -> Markup | None:
     points = at_width(curve.faint if is_faint else curve.points)
     if len(points) < 2:
         return None
-    places = " ".join(f"{units * axes.across.share(x):.1f},{_down(axes, height, y)}" for x, y in points)
+    places = " ".join(f"{STRETCHED * axes.across.share(x):.1f},{_down(axes, height, y)}" for x, y in points)
     kind = f"curve faint r{curve.look % COLOURS + 1}" if is_faint else classes(curve.look)
     return tag("polyline", class_=kind, points=places)
 

@@ -1,6 +1,6 @@
 """The names of what a run writes into its folder, how its rows and settings are read, and the files of a checkpoint.
 
-See docs/formats.md. Rows are read from `metrics.jsonl`, and from `schedule.jsonl` of a run with `--minutes`.
+See docs/formats.md. Rows are read from `metrics.jsonl`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from command_kit.settings import command_table, read_toml
 
 CONFIG_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
-SCHEDULE_FILE = "schedule.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 CACHE_FOLDER = "cache"
 SINKS_FOLDER = "sinks"
@@ -26,7 +25,6 @@ LOCK_FILE = ".lock"
 OF_A_RUN = (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
-    SCHEDULE_FILE,
     SINKS_FOLDER,
     TENSORBOARD_FOLDER,
     WANDB_FOLDER,

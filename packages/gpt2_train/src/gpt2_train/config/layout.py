@@ -6,30 +6,22 @@ from typing import Literal
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
-from indexed_tokens import GPT2_VOCABULARY_SIZE
 
 CPU_MICRO_BATCH_TOKENS = 2048
 """Tokens that keep a CPU's cores busy; more at once cost memory and gain nothing."""
 
 
-def check_layout(settings: TrainSettings, gpus: int = 0, vocabulary_size: int = GPT2_VOCABULARY_SIZE) -> int:
-    """Check all that can be checked before there are data and torch; return the data-parallel size.
+def check_layout(settings: TrainSettings, gpus: int = 0) -> int:
+    """Check that a batch and a machine's GPUs can be shared as asked; return the data-parallel size.
 
     Args:
         settings: a run's.
         gpus: GPUs of the machine that are to be used, 0 for a CPU run.
-        vocabulary_size: the tokenizer's, where it is known.
 
-    Raises Gpt2UsageError if model, batch and layout don't fit together, or the layout needs more GPUs than there are.
+    Raises Gpt2UsageError if batch and layout don't fit together, or the layout needs more GPUs than there are.
     """
     data_parallel = choose_data_parallel(settings, gpus)
     check_replicas(data_parallel, settings.data_parallel_replicate)
-    if settings.init_from is None:  # else the model's own shape decides, once it is read
-        check_tensor_parallel(
-            settings.model_config(vocabulary_size),
-            settings.tensor_parallel,
-            sequence_parallel=settings.sequence_parallel,
-        )
     plan_batches(
         settings.global_batch_size,
         settings.micro_batch_size,

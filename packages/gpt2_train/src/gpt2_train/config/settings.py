@@ -297,6 +297,8 @@ def sequences_in(tokens: int, length: int) -> int:
 GONE = {
     "average_tail": Removed("the last weights of --schedule wsd are better than a mean of them", unused=0.0),
     "cautious_decay": Removed("--weight-decay decays all weights, with the same loss", unused=False),
+    "log_to trackio": Removed("send to wandb or tensorboard"),
+    "threads auto": Removed("leave it out, and each core of the machine has a thread"),
     "init_residual": Removed("matrices begin as GPT-2's do, with the same loss", unused="scaled"),
 }
 """Settings of a run that there are no more."""
@@ -407,10 +409,10 @@ class TrainSettings(ModelSettings, DataSettings):
         "it computes is compared once with plain operations",
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = _speed("auto", "where to compute")
-    threads: int | Literal["auto"] | None = _speed(
+    threads: int | None = _speed(
         None,
-        "CPU threads of each process; the cores shared among them without it; auto measures for some seconds how many "
-        "are fastest, and keeps to them when the run resumes",
+        "CPU threads of each process; the machine's cores shared among them without it, each core once that runs two "
+        "threads",
         ge=1,
         le=MOST_THREADS,
     )

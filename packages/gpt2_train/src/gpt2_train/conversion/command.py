@@ -12,12 +12,13 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from command_kit import add_flags, setting, settings_from
 from command_kit.atomic import atomic_file, atomic_folder
+from command_kit.settings import Removed
 from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import TOKENIZER_HELP
 
@@ -36,6 +37,10 @@ _OUT, _IN = "what is written", "what the source may not tell"
 class ConvertSettings:
     """The settings of `gpt2 convert`. Raises Gpt2UsageError where one is out of range."""
 
+    REMOVED: ClassVar[Mapping[str, Removed]] = {
+        "megatron": Removed("Megatron Core's names are written alone, which its versions since 2023 read", "core")
+    }
+
     source: str = setting(
         "", "a model in any known format, or its name on Hugging Face's hub", metavar="FROM", positional=True
     )
@@ -49,9 +54,6 @@ class ConvertSettings:
         None, "type of the values; the source's without it", group=_OUT
     )
     tensor_parallel: int = setting(1, "processes that each get a share (megatron)", group=_OUT, ge=1)
-    megatron: Literal["2019", "1", "2", "3", "core"] = setting(
-        "3", "version of Megatron-LM's checkpoints, 2019 for its first scripts, core for Megatron Core", group=_OUT
-    )
     shard_gb: float = setting(5.0, "largest file of tensors in GB (hf)", group=_OUT, gt=0)
     card: bool = setting(False, "also write a model card, README.md, from what the training run recorded", group=_OUT)
     heads: int | None = setting(None, "attention heads (megatron without settings)", group=_IN, ge=1)
@@ -117,7 +119,6 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     write = WriteOptions(
         DTYPES[settings.dtype] if settings.dtype else None,
         settings.tensor_parallel,
-        settings.megatron,
         round(settings.shard_gb * 10**9),
     )
     if not target_format.is_file and Path(settings.target).suffix in FILE_SUFFIXES:

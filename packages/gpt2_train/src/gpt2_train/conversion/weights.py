@@ -1,7 +1,7 @@
 """A model's weights in any kind of file: names, shapes and order of rows are as in `gpt2.py`.
 
 Tensors are read when they are asked for, one at a time, so that converting needs the memory of the tensor being
-written, and comparing two models that of one tensor of each.
+written.
 
 PyTorch's own files (`torch.save`) are read without running anything in them. torch reads them with `weights_only=True`,
 which makes tensors and plain containers and refuses everything else. Checkpoints of Megatron-LM also hold settings and
@@ -25,11 +25,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.info import read_info
 from gpt2_train.checkpoint.load import (
     EMBEDDING,
     StoredTensor,
-    StoredTensors,
     checked,
     is_usable,
     missing,
@@ -203,70 +201,6 @@ def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
     if rows <= vocabulary:
         return known[:rows].contiguous()
     return torch.cat([known, known[-1:].expand(rows - vocabulary, -1)])
-
-
-PIECE = 1 << 22
-"""Values that are compared at a time, in float64."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """How one tensor differs between two models.
-
-    Attributes:
-        name: the tensor, `model.<parameter>` or `optimizer.<parameter>.<moment>`.
-        elements: values in it.
-        differing: how many of them differ.
-        max_absolute: the largest difference; NaN if one of two values is no number.
-        max_relative: the largest difference divided by the larger of the two magnitudes.
-    """
-
-    name: str
-    elements: int
-    differing: int
-    max_absolute: float
-    max_relative: float
-
-
-Pair = tuple[str, Callable[[], Tensor], Callable[[], Tensor]]
-"""Name of a tensor, and what reads it on either side."""
-
-
-def model_pairs(first: ModelWeights, second: ModelWeights) -> list[Pair]:
-    """The parameters of two models of one shape, in the model's order."""
-    ours, theirs = (functools.partial(weights.read, rows=weights.config.vocabulary_size) for weights in (first, second))
-    names = shapes_of(first.config)
-    return [(f"model.{name}", functools.partial(ours, name), functools.partial(theirs, name)) for name in names]
-
-
-def optimizer_of(weights: ModelWeights) -> StoredTensors | None:
-    """The optimizer's state that lies next to a model; None without one. Raises Gpt2UsageError if it is damaged."""
-    if weights.format != "checkpoint":
-        return None
-    info = read_info(weights.origin)
-    if not any(name.startswith("optimizer/") for name in info.files):
-        return None
-    stored = StoredTensors(info, "optimizer")
-    return stored if stored.names() else None
-
-
-def compare(name: str, first: Tensor, second: Tensor) -> Difference:
-    """How two tensors of one shape differ, as numbers: their types may differ, too. Two NaNs are equal."""
-    if first.dtype == second.dtype and torch.equal(first, second):
-        return Difference(name, first.numel(), 0, 0.0, 0.0)
-    differing, largest, relative = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    pieces = zip(first.reshape(-1).split(PIECE), second.reshape(-1).split(PIECE), strict=True)
-    for left, right in ((left.double(), right.double()) for left, right in pieces):
-        differs = (left != right) & ~(left.isnan() & right.isnan())
-        left, right = left[differs], right[differs]
-        if not left.numel():
-            continue
-        differing += left.numel()
-        gap = (left - right).abs()
-        # torch's maximum of a NaN and a number is a NaN, Python's depends on their order.
-        largest = torch.maximum(largest, gap.max())
-        relative = torch.maximum(relative, (gap / torch.maximum(left.abs(), right.abs())).max())
-    return Difference(name, first.numel(), differing, float(largest), float(relative))
 
 
 _READ_BY_TORCH = ("torch.", "collections.OrderedDict", "_codecs.encode", "builtins.")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from command_kit import available_cores
+from command_kit.machine import physical_cores
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.model.gpt2 import DTYPES
 
@@ -66,13 +66,9 @@ def choose_device(
     return torch.device(kind)
 
 
-def use_threads(threads: int | Literal["auto"] | None = None, local_size: int = 1) -> None:
-    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes.
-
-    `auto` begins with all of them, too: which number is fastest is measured once there is a model.
-    """
-    shared = max(1, available_cores() // local_size)
-    torch.set_num_threads(threads if isinstance(threads, int) else shared)
+def use_threads(threads: int | None = None, local_size: int = 1) -> None:
+    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes."""
+    torch.set_num_threads(threads or max(1, physical_cores() // local_size))
 
 
 def is_fast_in_bf16(device: torch.device) -> bool:

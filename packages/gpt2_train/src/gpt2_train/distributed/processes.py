@@ -22,14 +22,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from command_kit import available_cores
 from command_kit.command import sentence_for
 from command_kit.errors import CommandError
+from command_kit.machine import physical_cores
 from command_kit.processes import end_after
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import DeviceKind, choose_device, use_threads
@@ -101,7 +101,7 @@ def start_children(
     ranks: Sequence[int],
     size: int,
     *,
-    threads: int | Literal["auto"] | None,
+    threads: int | None,
     **config: Any,
 ) -> dist.TCPStore:
     """Start the processes with the numbers `ranks` of a job of `size` processes; returns the store at which they meet.
@@ -110,7 +110,7 @@ def start_children(
     answers in a thread, is made after them: what a thread has locked while its process forks stays locked in the fork.
     `threads` are for each, the cores shared among them without it; `config` are further plain values for `module`.
     """
-    of_each = threads if isinstance(threads, int) else max(1, available_cores() // size)
+    of_each = threads or max(1, physical_cores() // size)
     for _ in ranks:
         children.append(Child(module, threads=of_each))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -157,7 +157,7 @@ class Place:
         here = os.environ.get("LOCAL_RANK", rank), os.environ.get("LOCAL_WORLD_SIZE", size)
         return cls(*map(int, (rank, size, *here)))
 
-    def take_device(self, kind: DeviceKind, threads: int | Literal["auto"] | None) -> torch.device:
+    def take_device(self, kind: DeviceKind, threads: int | None) -> torch.device:
         """This process's device, its share of CPU threads set. Raises Gpt2UsageError as `choose_device` does."""
         use_threads(threads, self.local_size)
         sees_own_only = self.port is None

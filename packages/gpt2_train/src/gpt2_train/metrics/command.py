@@ -1,7 +1,7 @@
 """`gpt2 plot`: charts of one or more runs, from what they recorded, also while they are running.
 
 Without --output the losses are drawn in the terminal. Needs no torch, nor anything beyond the packages installed with
-`gpt2`, but for a PNG.
+`gpt2`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from command_kit import add_flags, atomic_file, setting, settings_from
+from command_kit import add_flags, setting, settings_from, write_text
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import given
-from gpt2_train.metrics.plots import KEYS, View, loss_curves, page, panels_of, picture
+from gpt2_train.metrics.plots import KEYS, View, loss_curves, page, panels_of
 from gpt2_train.metrics.records import read_runs
-
-SUFFIXES = (".svg", ".png", ".html")
 
 EXAMPLE = """\
 example:
   gpt2 plot runs/first
-  gpt2 plot runs/first --output first.svg
+  gpt2 plot runs/first --output first.html
   gpt2 plot small=runs/first large=runs/second --x tokens --only loss,validation --output both.html
 """
 
@@ -36,8 +34,8 @@ class PlotSettings:
         (), "folders of `gpt2 train`, each with a name for it if that is wanted", metavar="[NAME=]RUN", positional=True
     )
     output: str = setting(
-        "", "the file to write, as its name ends; without it the losses are drawn in the terminal",
-        metavar="FILE.svg|.png|.html",
+        "", "the page to write, with all charts; without it the losses are drawn in the terminal",
+        metavar="FILE.html",
     )  # fmt: skip
     x: Literal["steps", "tokens", "time"] = setting("steps", "what the charts go by")
     only: str = setting(
@@ -55,8 +53,8 @@ class PlotSettings:
     def __post_init__(self) -> None:
         if not self.runs:
             raise Gpt2UsageError("gpt2 plot needs a RUN: give the folder that `gpt2 train --output` wrote.")
-        if self.output and Path(self.output).suffix.lower() not in SUFFIXES:
-            raise Gpt2UsageError(f"--output {self.output} should end in {', '.join(SUFFIXES)}.")
+        if self.output and Path(self.output).suffix.lower() != ".html":
+            raise Gpt2UsageError(f"--output {self.output} should end in .html: charts are written as a page alone.")
         of_files = sorted(given(self) - {"runs", "output"})
         if of_files and not self.output:
             raise Gpt2UsageError(f"--{of_files[0]} is for a file: name one with --output, too.")
@@ -84,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 def plot(settings: PlotSettings) -> str:
     """Draw what `settings` ask for; returns the text to print.
 
-    Raises Gpt2UsageError for a folder without a run, Gpt2Error where a PNG can't be made.
+    Raises Gpt2UsageError for a folder without a run.
     """
     runs = read_runs(settings.runs)
     if not settings.output:
@@ -93,16 +91,9 @@ def plot(settings: PlotSettings) -> str:
     panels = panels_of(runs, view)
     output = Path(settings.output)
     if output.is_dir():
-        raise Gpt2UsageError(f"--output {output} is a folder: give the name of a file, such as {output / 'plot.svg'}.")
+        raise Gpt2UsageError(f"--output {output} is a folder: give the name of a file, such as {output / 'plot.html'}.")
     title = settings.title or ", ".join(run.name for run in runs)
-    suffix = output.suffix.lower()
-    if suffix == ".html":
-        drawn = page.html(panels, runs, title).encode("utf-8")
-    else:
-        drawing = picture.svg(panels, title)
-        drawn = picture.png(drawing) if suffix == ".png" else drawing.encode("utf-8")
-    with atomic_file(output) as file:
-        file.write(drawn)
+    write_text(output, page.html(panels, runs, title))
     return f"plot: {output}"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, is_number, read_records, run_settings
 
-NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_left"})
+NOT_MEASURED = frozenset({"step", "steps", "tokens", "seconds", "used_seconds", "valid_tokens", "seconds_left"})
 """Numbers of a row that say when and how much, not how well."""
 
 

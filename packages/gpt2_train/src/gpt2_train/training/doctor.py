@@ -25,10 +25,8 @@ NEEDED = 3 * GIB
 EXTRAS = {
     "gguf": "convert to GGUF",
     "huggingface-hub": "models by their names on Hugging Face's hub",
-    "resvg-py": "PNG of gpt2 plot",
     "tensorboard": "its event files",
     "wandb": "Weights & Biases",
-    "trackio": "Trackio",
     "lm-eval": "lm-evaluation-harness",
 }
 

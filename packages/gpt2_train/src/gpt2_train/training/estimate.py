@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 from command_kit import add_flags, duration, setting, settings_from
 from command_kit.settings import Removed
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.layout import check_replicas, most_sequences, plan_batches
+from gpt2_train.config.layout import check_replicas, check_tensor_parallel, most_sequences, plan_batches
 from gpt2_train.config.settings import ModelSettings, TrainSettings, sequences_of
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.memory import (
@@ -108,7 +108,7 @@ class EstimateSettings(ModelSettings):
         if self.price is not None and self.tflops is None:
             raise Gpt2UsageError("--price is for an hour: give --tflops, and --tokens or --steps, too.")
         self.check_model()
-        self.model_config()
+        check_tensor_parallel(self.model_config(), self.tensor_parallel, sequence_parallel=self.sequence_parallel)
         check_replicas(self.data_parallel, self.data_parallel_replicate)
         self.batches()
 
@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def estimate(settings: EstimateSettings) -> dict[str, Any]:
-    """What `--json` prints. Raises Gpt2UsageError if the model can't be shared as asked."""
+    """What `--json` prints."""
     config = settings.model_config()
     micro_batch, accumulation = settings.batches()
     layout = settings.layout() | {"accumulation": accumulation}

@@ -44,10 +44,10 @@ from gpt2_train.distributed.parallelize import missing_for_compilation
 from gpt2_train.distributed.processes import STOP_SIGNALS, Child, Place, StopRequest
 from gpt2_train.metrics.plots import loss_curves
 from gpt2_train.metrics.records import read_run
-from gpt2_train.training.calibrate import size_advice
 from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
 from gpt2_train.training.run_folder import check_shared, lock_folder, write_config
 from gpt2_train.training.setup import Run, describe_run, set_up
+from gpt2_train.training.size_advice import size_advice
 from gpt2_train.training.state import TrainState, summary
 from gpt2_train.training.trainer import Trainer
 

@@ -3,11 +3,11 @@
 Every figure is counted from what the training loop holds, not fitted: float32 parameters, gradients and moments (two
 of Adam, one of Muon), the tensors that autograd saves in each block, the logits, whose place their gradient takes, and
 the loss's own workspace.
-Memory has its peak either at the start of the backward pass, when all activations are there and the gradients not yet,
-or at its end, when it is the other way round; both are worked out and the larger one counts. With every tensor
-followed on CPU, the true peak of tensors was between 9% below and 1% above the figure, with each mode of activation
-checkpointing and on either axis of parallelism. The peak of PyTorch's allocator for CUDA, on which no kernel ran
-(tests/cuda), was within 4% of it for 124M to 1.5B on 1 to 64 GPUs, compiled or not.
+Each part is there at some of four moments of a step, from the forward pass, when all activations are there and the
+gradients not yet, to the end of the backward pass, when it is the other way round. The largest sum is the peak. With
+every tensor followed on CPU, the true peak of tensors was between 9% below and 1% above the figure, with each mode of
+activation checkpointing and on either axis of parallelism. The peak of PyTorch's allocator for CUDA, on which no kernel
+ran (tests/cuda), was within 4% of it for 124M to 1.5B on 1 to 64 GPUs, compiled or not.
 
 On CPU the tensors are not all: Python and torch themselves come on top, and what the C library's heap holds but cannot
 reuse (`process_memory`). The resident memory of whole runs was between 4% below and 15% above the peak given. On
@@ -31,7 +31,7 @@ from typing import Any
 
 from command_kit import UsageError
 from command_kit.settings import as_table, read_toml
-from gpt2_train.config.layout import check_replicas, check_tensor_parallel, piece_elements
+from gpt2_train.config.layout import piece_elements
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 
 GIB = 2**30
@@ -60,6 +60,11 @@ _LAYOUT = (
 )  # fmt: skip
 _SIZES = ("layers", "hidden", "heads", "sequence_length", "vocabulary_size", "global_batch_size")
 _DECIDE_MEMORY = (*_SIZES, *_LAYOUT, "tensor_parallel", "data_parallel", "documents", "device")
+
+
+FORWARD, LOSS, LAST_BLOCK, END = range(4)
+"""Moments of a step: all activations and logits are there; their gradient is made; the last block has its gradients;
+all gradients are there, and the optimizer moves."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,10 +220,8 @@ def memory_per_rank(
         on_cpu: whether the run is on CPU, where kernels save more under dropout and the process itself counts.
         stages_checkpoints: whether checkpoints are written in the background.
 
-    Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
+    The model can be shared so (`check_tensor_parallel`, `check_replicas`).
     """
-    check_tensor_parallel(config, tensor_parallel, sequence_parallel=sequence_parallel)
-    check_replicas(data_parallel, data_parallel_replicate)
     h, t = config.hidden, tensor_parallel
     s = t if sequence_parallel else 1
     half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
@@ -234,6 +237,7 @@ def memory_per_rank(
     if reshard:
         # One block is computed, and the next arrives. At the output no block is there.
         gathered, at_output = 4 * (around + min(2, config.layers) * in_block), 4 * around
+    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
 
     block = block_activations(
         config, micro_batch, tensor_parallel=t, sequence_parallel=sequence_parallel, precision=precision, on_cpu=on_cpu
@@ -241,15 +245,15 @@ def memory_per_rank(
     if compiled and sequence_parallel:
         # What was gathered before a matrix is kept, where it would be gathered again.
         block = dataclasses.replace(block, none=block.none + 2 * tokens * size * h * (s - 1) // s)
-    kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
-    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
-    # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the
-    # mask of the embeddings, and the ids and numbers of the loss.
+    by_mode = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
+    kept = by_mode[activation_checkpointing]
+    # Autocast's copies of weights are kept to the end of the forward pass, where parameters are.
+    casts = config.layers * block.casts if activation_checkpointing != "none" and not reshard else 0
+    # Around the blocks: the final norm (input, output, mean and deviation), the mask of the embeddings, and the ids and
+    # numbers of the loss.
     mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
-    output_copy = half * vocabulary * h
-    activations = config.layers * kept[activation_checkpointing] + output_copy
-    activations += tokens * ((4 * h + size * h + 8 + mask) // s + 28)
-    logits = tokens * vocabulary * size
+    activations = config.layers * kept + tokens * ((4 * h + size * h + 8 + mask) // s + 28)
+    output_copy, logits = half * vocabulary * h, tokens * vocabulary * size
 
     # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
     # half precision first) and of its input; in a block, gradients of the wide activations and of the residual stream,
@@ -261,39 +265,44 @@ def memory_per_rank(
     # Logits have gone before a gradient in half precision becomes one in float32.
     output_work = vocabulary * h * size + tokens * h * (size // s + whole_tokens)
     block_work = tokens * h * (8 // s + 8 * size // t + whole_tokens) + 4 * h * h // t * (4 + half)
-    block_work += block.none + block.casts - kept[activation_checkpointing]
+    block_work += block.none + block.casts - kept
     # The gradient of a block before and after it is sent; while a block is computed, what is sent of the one before.
     # At the end the same of the embeddings, whose parameters are whole until then.
     sending = 8 * in_block if is_shared else 0
-    sending_last = 12 * around if is_shared else 0
-
-    # Half-precision copies of the matrices, which stay (`HalfCopies`), are among the activations at other times.
-    keeps_copies = activation_checkpointing == "none" and t == 1 and not reshard
-    # Autocast's copies are kept to the end of the forward pass, where parameters are.
-    keeps_casts = activation_checkpointing != "none" and not reshard
-    forward = activations + logits + (config.layers * block.casts if keeps_casts else 0)
-    loss = activations + logits + max(loss_work, output_work)
-    last_block = activations + max(block_work + sending // 2, sending) - (0 if keeps_copies else output_copy)
-    last_block += 0 if accumulates and not reshard else 4 * vocabulary * h
-    at_start = 4 * share + state + (4 * share if accumulates and (reshard or not is_shared) else 0)
-    at_start += max(max(forward, loss) + at_output, last_block + gathered)
-    copies = config.layers * block.casts + output_copy if keeps_copies else 0
     # The gradient of the token embedding as input has come, and is not yet added to that as output.
     last_work = max(block_work, sending // 2, 0 if is_shared else 4 * vocabulary * h)
-    at_end = 8 * share + state + copies + max(last_work + sending_last, step_work)
     process = process_memory(logits) if on_cpu else 0
-    beside = process or GPU_WORKSPACES
     staging = 4 * share + state if stages_checkpoints else 0
+
+    always = (FORWARD, LOSS, LAST_BLOCK, END)
+    parts = [
+        ("parameters", 4 * share, always),
+        ("optimizer", state, always),
+        ("process", process or GPU_WORKSPACES, always),
+        ("staging", staging if on_cpu else 0, always),
+        # Of earlier micro-batches; where parameters are gathered for a step, whole, among what is gathered.
+        ("gradients", 4 * share, always if accumulates and (reshard or not is_shared) else (END,)),
+        ("gathered", at_output, (FORWARD, LOSS)),
+        ("gathered", gathered, (LAST_BLOCK,)),
+        ("activations", activations, (FORWARD, LOSS, LAST_BLOCK)),
+        ("output matrix in half precision", output_copy, (FORWARD, LOSS)),
+        ("other matrices in half precision", casts, (FORWARD,)),
+        ("logits", logits, (FORWARD, LOSS)),
+        ("loss", max(loss_work, output_work), (LOSS,)),
+        ("gradient of the output matrix", 0 if accumulates and not reshard else 4 * vocabulary * h, (LAST_BLOCK,)),
+        ("a block backward", max(block_work + sending // 2, sending), (LAST_BLOCK,)),
+        ("the last gradients, or a step", max(last_work + (12 * around if is_shared else 0), step_work), (END,)),
+    ]
     return Memory(
         parameters=4 * share,
         gradients=4 * share,
         optimizer=state,
         gathered=gathered,
-        activations=activations,
+        activations=activations + output_copy,
         logits=logits,
         staging=staging,
         process=process,
-        peak=beside + max(at_start, at_end) + (staging if on_cpu else 0),
+        peak=max(sum(size for _, size, moments in parts if moment in moments) for moment in always),
     )
 
 

@@ -1,11 +1,11 @@
 """The plan of a run: its steps and batches, or, by `--minutes`, its length in time.
 
-Such a length the clock of the first process keeps while the run goes on. In each step that process says how far the run
-is, from 0 at the end of its first step to 1 in its last one, and all processes follow: the learning rate is a function
-of this number. Validation and the last save have their time set aside. What was said is a row of `schedule.jsonl`
-before the step moves the weights, and a checkpoint holds the time used by then. So a run that resumes repeats the steps
-that it had taken since its checkpoint to the last bit, without their time being counted twice, and goes by the clock
-from there.
+Such a length becomes steps as the run goes on: every few steps the first process plans how many there will be, by the
+time that is left and what a step takes now, and all processes learn it in the sum that they exchange in each step. What
+follows from the number of steps is as in any other run. Validation and the last save have their time set aside. Each
+row of `metrics.jsonl` has the steps that are planned by then, and a new plan makes a row. So a run that resumes repeats
+the steps up to the last row with the plans that they had, without their time being counted twice, and plans anew from
+there.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from command_kit import atomic_file
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CONFIG_FILE, SCHEDULE_FILE, read_records
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, is_number, read_records
 from gpt2_train.config.layout import plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
@@ -47,40 +45,38 @@ STATE_BYTES, SAVED_PER_SECOND = 12, 5e8
 """Bytes of a checkpoint for each parameter, and how many are written in a second, until a save was timed."""
 
 
-STEPS_KEPT = 8
-"""How many steps back it is known how far the run was: a run may have millions."""
+PLANNED_EVERY = 8
+"""Steps between plans; a plan that ends sooner is made again in each step."""
 
 STEPS_TIMED = 5
-"""Steps whose median the next one is expected to take: a load that comes counts soon, an evaluation not at all."""
+"""Steps whose median the next ones are expected to take: a load that comes counts soon, an evaluation not at all."""
 
 
 @dataclasses.dataclass(frozen=True)
 class UsedTime:
-    """How far a run by time had come at a checkpoint, and in the steps that it took after it.
+    """How far a run by time had come at a checkpoint, and what was planned in the steps that it took after it.
 
     Attributes:
         minutes: the length that was asked for by then.
         seconds: used by then.
-        begin: the seconds used when the first step of the run ended.
-        progress: of the last step.
-        since: progress, and seconds used when it was decided, of each later step by its number.
+        steps: planned by then.
+        since: steps planned, and seconds used, by the rows of later steps.
     """
 
     minutes: float
     seconds: float
-    begin: float
-    progress: float
-    since: Mapping[int, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    steps: int
+    since: Mapping[int, tuple[int, float]] = dataclasses.field(default_factory=dict)
 
-    def last_step(self, step: int, minutes: float) -> int | None:
-        """The last step of a run of `minutes` that resumes after `step`, None where the clock has yet to say."""
-        if self.progress == 1 and minutes <= self.minutes:
+    def planned(self, step: int, minutes: float) -> int:
+        """The steps of a run of `minutes` that goes on after `step`, until it plans them again."""
+        if step >= self.steps and minutes <= self.minutes:
             return step
-        return next((later for later, (progress, _) in self.since.items() if progress == 1), None)
+        return max(step + 1, round(self.steps * minutes / self.minutes))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint stores."""
-        return {STATE_KEY: {name: getattr(self, name) for name in ("minutes", "seconds", "begin", "progress")}}
+        return {STATE_KEY: {name: getattr(self, name) for name in ("minutes", "seconds", "steps")}}
 
 
 def recorded_time(settings: TrainSettings, resumed: CheckpointInfo | None, folder: Path) -> UsedTime | None:
@@ -89,13 +85,12 @@ def recorded_time(settings: TrainSettings, resumed: CheckpointInfo | None, folde
     Raises Gpt2UsageError if the settings ask for minutes and it went by steps: its checkpoint does not tell its time.
     """
     found: Mapping[str, Any] | None = resumed.state.get(STATE_KEY) if resumed is not None else None
-    if resumed is not None and isinstance(found, dict) and "progress" in found:
-        since = {
-            step: (row["progress"], row["seconds"])
-            for step, row in _rows(folder / SCHEDULE_FILE).items()
-            if step > resumed.step and row["minutes"] == settings.minutes
-        }
-        return UsedTime(found["minutes"], found["seconds"], found["begin"], found["progress"], since)
+    if resumed is not None and isinstance(found, dict) and "steps" in found:
+        log, since = folder / METRICS_FILE, dict[int, tuple[int, float]]()
+        for row in read_records(log) if log.is_file() and found["minutes"] == settings.minutes else ():
+            if row["step"] > resumed.step and row.get("steps") and is_number(row.get("used_seconds")):
+                since[row["step"]] = row["steps"], row["used_seconds"]
+        return UsedTime(found["minutes"], found["seconds"], found["steps"], since)
     if resumed is not None and settings.minutes is not None:
         raise Gpt2UsageError(
             f"{settings.output} holds a run that did not begin with --minutes: give its length as --steps, --epochs or "
@@ -104,22 +99,16 @@ def recorded_time(settings: TrainSettings, resumed: CheckpointInfo | None, folde
     return None
 
 
-def _rows(path: Path) -> dict[int, dict[str, Any]]:
-    """The rows of a schedule by their step, without one that was never finished."""
-    return {row["step"]: row for row in read_records(path)} if path.is_file() else {}
-
-
-class TimeSchedule:
-    """The progress of a run by time in each of its steps. All processes have one; that of the first decides.
+class TimePlan:
+    """The steps of a run by time. All processes have one; that of the first decides.
 
     The clock starts when it is made, at the time that a resumed run has used before.
 
     Args:
         minutes: the length of the run.
         used: what the run that is resumed has used of it, None for a new one.
-        step: the last step of that run, 0 for a new one.
-        folder: the run's, where the first process writes down decisions; None on the others.
-        ahead: which step's progress a step decides: 0 for its own, 1 for the next one's, and so on.
+        decides: whether this is the first process.
+        late: steps after which a plan is known everywhere: 0 for the step in which it is made.
         evaluation: the cost of a validation, in steps, as long as none was timed; 0 if there is none.
         evaluate_every: steps between validations; 0 for none but the last.
         parameters: of the model that is saved at the end; 0 if none is.
@@ -129,36 +118,28 @@ class TimeSchedule:
         self,
         minutes: float,
         used: UsedTime | None,
-        step: int,
         *,
-        folder: Path | None,
-        ahead: int = 0,
+        decides: bool = True,
+        late: int = 0,
         evaluation: float = 0.0,
         evaluate_every: int = 0,
         parameters: int = 0,
     ) -> None:
-        self.minutes, self.ahead = minutes, ahead
+        self.minutes, self._decides, self._late = minutes, decides, late
         self._evaluation, self._evaluate_every = evaluation, evaluate_every
-        self._known = dict(used.since) if used is not None else {}
-        self._latest = used.progress if used is not None else 0.0
-        self._begin = used.begin if used is not None else None
-        self._decided: dict[int, float] = {}
+        self.since = dict(used.since) if used is not None else {}
+        self._repeated = max(self.since, default=0)
+        self._planned: int | None = None
         self._ends: collections.deque[float] = collections.deque(maxlen=STEPS_TIMED + 1)
         self._evaluation_seconds: float | None = None
         self.saving_seconds = STATE_BYTES * parameters / SAVED_PER_SECOND
         """Of the last save; as expected before the first."""
-        self._file = _continued(folder / SCHEDULE_FILE, step, self._known) if folder is not None else None
         self._zero = clock() - (used.seconds if used is not None else 0.0)
 
     @property
     def seconds(self) -> float:
         """Used so far."""
         return clock() - self._zero
-
-    @property
-    def seconds_left(self) -> float:
-        """Not used yet."""
-        return max(0.0, self.minutes * 60 - self.seconds)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -174,64 +155,33 @@ class TimeSchedule:
         yield
         self._evaluation_seconds = clock() - begin
 
-    def decide(self, step: int) -> float:
-        """The progress of the step that is `ahead` of `step`, decided by the first process; 1 for the last step.
+    def plan(self, step: int) -> int:
+        """The steps of the run as the first process plans them in `step`; 0 for no new plan, and on all others.
 
-        For a step that was taken before the run was interrupted it is what was recorded, and the clock is set to the
-        time then. On other processes it is 0.
+        Steps that were taken before the run was interrupted have the plans of then, and their time is not counted.
         """
-        target = step + self.ahead
-        if self._file is None:
-            return 0.0
-        if target in self._known:
-            progress, seconds = self._known[target]
+        if step in self.since:
+            self._planned, seconds = self.since[step]
             self._zero = clock() - seconds
-            self._ends.append(seconds)
-            return progress
-        now = self._decided[target] = self.seconds
+        now = self.seconds
         self._ends.append(now)
-        if self._begin is None:
-            self._begin = now
-        each = statistics.median([later - one for one, later in itertools.pairwise(self._ends)] or [0.0])
+        if not self._decides or step <= self._repeated or (self._planned is not None and step >= self._planned):
+            return 0
+        if self._planned is not None and step % PLANNED_EVERY and self._planned - step > PLANNED_EVERY:
+            return 0
+        times = [later - one for one, later in itertools.pairwise(self._ends)]
+        each = statistics.median(times or [0.0])
         evaluation = self._evaluation * each if self._evaluation_seconds is None else self._evaluation_seconds
-        between = evaluation if self._evaluate_every and target % self._evaluate_every == 0 else 0.0
-        end = self.minutes * 60 - evaluation - self.saving_seconds
-        then = now + self.ahead * each
-        if then + each + between >= end:
-            return 1.0
-        return max(0.0, (then - self._begin) / (end - self._begin))
+        left = self.minutes * 60 - evaluation - self.saving_seconds - now
+        if not times and left > 0:
+            return 0
+        each += evaluation / self._evaluate_every if self._evaluate_every else 0.0
+        self._planned = step + max(self._late, int(left / each) if each else 0)
+        return self._planned
 
-    def follow(self, step: int, progress: float) -> None:
-        """Record the progress that was decided in `step`, before the step that it belongs to."""
-        target = step + self.ahead
-        if target in self._known:
-            return
-        self._known[target] = progress, 0.0
-        self._known.pop(target - STEPS_KEPT, None)
-        if self._file is not None:
-            row = {"step": target, "minutes": self.minutes, "progress": progress, "seconds": self._decided.pop(target)}
-            self._file.write(json.dumps(row) + "\n")
-
-    def progress(self, step: int) -> float:
-        """The progress of `step`, one of the last few or next; that of the checkpoint for the first ones."""
-        return self._known[step][0] if step in self._known else self._latest
-
-    def used(self, step: int) -> UsedTime:
-        """The time used by now, after `step`, as the first process has it."""
-        return UsedTime(self.minutes, self.seconds, self._begin or 0.0, self.progress(step))
-
-    def close(self) -> None:
-        """Close the record."""
-        if self._file is not None:
-            self._file.close()
-
-
-def _continued(path: Path, step: int, since: Mapping[int, Any]) -> TextIO:
-    """The record of a run that resumes at `step`, open for more rows; of later steps it keeps the rows `since`."""
-    kept = [row for at, row in _rows(path).items() if step and (at <= step or at in since)]
-    with atomic_file(path) as file:
-        file.writelines(json.dumps(row).encode() + b"\n" for row in kept)
-    return path.open("a", encoding="utf-8", buffering=1)
+    def used(self, steps: int) -> UsedTime:
+        """The time used by now, as the first process has it."""
+        return UsedTime(self.minutes, self.seconds, steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +189,7 @@ class Plan:
     """What follows from settings, data and world before the first step.
 
     Attributes:
-        steps: optimizer steps of the whole run; None where its clock has yet to say which is the last.
+        steps: optimizer steps of the whole run; None for a run by time that is not over.
         used: the time used by the run that is resumed; None for a run that did not go by time, or a new one.
         micro_batch: sequences that a process takes at once.
         accumulation: micro-batches of a process in one step.
@@ -306,7 +256,8 @@ def make_plan(
         used = recorded_time(settings, resumed, folder)
         steps = plan_steps(settings, epoch_samples) if settings.minutes is None else None
         if settings.minutes is not None and used is not None and resumed is not None:
-            steps = used.last_step(resumed.step, settings.minutes)
+            planned = used.planned(resumed.step, settings.minutes)
+            steps = planned if planned <= resumed.step else None
         state = resumed.state if resumed else None
         return Plan(
             steps,

@@ -53,7 +53,10 @@ class Recorder:
 
     def show(self, values: Mapping[str, Any]) -> None:
         """Log a row about the current step, and show it as a line."""
-        row = {"step": self.state.step, "tokens": self.state.step * self.run.plan.tokens_per_step, **values}
+        state = self.state
+        row = {"step": state.step, "tokens": state.step * self.run.plan.tokens_per_step, **values}
+        state.logged = state.scheduled or state.steps
+        row |= {"steps": state.logged} | ({"used_seconds": state.time.seconds} if state.time is not None else {})
         self.log.write(row)
         self.run.world.say(line_of(row, self.state.steps))
 
@@ -68,7 +71,8 @@ class Recorder:
         settings, step = self.run.settings, self.state.step
         is_last = step == self.state.steps
         self.saver.poll()
-        if step == 1 or step % settings.log_every == 0 or is_last:
+        is_planned = self.state.time is not None and self.state.scheduled != self.state.logged
+        if step == 1 or step % settings.log_every == 0 or is_last or is_planned:
             self.log_step()
         elif self.heartbeat.is_due() and self.state.clock.timed_steps:
             # Each process by its own clock, so nothing may be waited for here that all of them do together.
@@ -83,9 +87,7 @@ class Recorder:
     def row(self) -> dict[str, Any]:
         """The numbers since the last logged step, of the steps whose result was read."""
         run, state, clock = self.run, self.state, self.state.clock
-        seconds_left = state.schedule.seconds_left if state.schedule is not None else None
-        if state.steps is not None:
-            seconds_left = clock.seconds_left(state.steps - state.step)
+        seconds_left = clock.seconds_left(state.steps - state.step) if state.steps is not None else None
         speed = run.plan.tokens_per_step * clock.timed_steps / clock.seconds
         flops = run.config.flops_per_token
         return {
@@ -116,17 +118,17 @@ class Recorder:
                 epochs = f"epochs {ended[0]} to {ended[-1]}" if len(ended) > 1 else f"epoch {ended[0]}"
                 step = step_of(self.state.step, self.state.steps)
                 self.run.world.say(f"{step}  {epochs} of {stream.corpus.prefix} ended; the next one is shuffled again")
-        self.results.finish_pending()
+        self.results.settle()
         self.show(self.row())
         self.heartbeat.reset()
         self.state.clock.reset()
 
     def validate(self) -> None:
         """Measure and log the validation loss."""
-        run, schedule = self.run, self.state.schedule
+        run, time_plan = self.run, self.state.time
         assert run.validation is not None
-        self.results.finish_pending()
-        with schedule.evaluating() if schedule is not None else contextlib.nullcontext():
+        self.results.settle()
+        with time_plan.evaluating() if time_plan is not None else contextlib.nullcontext():
             loss, tokens = validation_loss(run, self.model, run.validation)
         self.state.valid_loss = loss
         self.show({"valid_loss": loss, "valid_tokens": tokens})
@@ -135,7 +137,7 @@ class Recorder:
         """Save a checkpoint, unless the settings say otherwise. Raises Gpt2Error as `Saver.save` does."""
         if not self.run.settings.save:
             return
-        self.results.finish_pending()
+        self.results.settle()
         state = self.state
         state.saved_step = state.step
         self.saver.save(
@@ -147,8 +149,8 @@ class Recorder:
 
     def observe(self) -> None:
         """Write samples and run tasks that are due, which count for neither a step's time nor --minutes."""
-        schedule, began = self.state.schedule, time.monotonic()
-        with schedule.paused() if schedule is not None else contextlib.nullcontext():
+        time_plan, began = self.state.time, time.monotonic()
+        with time_plan.paused() if time_plan is not None else contextlib.nullcontext():
             observe(
                 self.run.due(self.state.step, self.state.steps),
                 self.model,
@@ -162,7 +164,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Save everything not saved yet, and wait for it. Raises Gpt2Error."""
-        self.results.finish_pending()
+        self.results.settle()
         if self.state.step not in (0, self.state.saved_step):
             self.save()
         self.saver.finish()
@@ -218,8 +220,8 @@ def validation_loss(run: Run, model: GPT2, blend: Blend) -> tuple[float, int]:
 def note_saved(run: Run, state: TrainState, saved: Saved) -> None:
     """Keep in `state`, and show, that a checkpoint is complete."""
     state.checkpoint = saved.folder
-    if state.schedule is not None:
-        state.schedule.saving_seconds = saved.seconds
+    if state.time is not None:
+        state.time.saving_seconds = saved.seconds
     waited = "" if saved.waited == saved.seconds else f" (training waited {saved.waited:.2f} s)"
     step = step_of(saved.step, state.steps)
     run.world.say(f"{step}  saved {saved.folder} in {duration(saved.seconds)}{waited}")

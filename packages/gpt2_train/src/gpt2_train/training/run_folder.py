@@ -1,7 +1,6 @@
 """The folder of a run: who may write to it, and whether it holds the run that is asked for.
 
-It holds `config.toml` (the settings as resolved), `metrics.jsonl`, `checkpoints/`, a `cache/` that can be deleted, and,
-for a run by time, `schedule.jsonl`.
+It holds `config.toml` (the settings as resolved), `metrics.jsonl`, `checkpoints/`, and a `cache/` that can be deleted.
 One process at a time owns it, by a lock that the kernel releases when its holder dies. A run resumes only with the
 settings, data and tokenizer that decided its weights; anything else is an error that names the difference.
 """

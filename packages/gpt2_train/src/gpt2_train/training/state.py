@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.metrics.log import StepClock
 from gpt2_train.optim.gradients import LossScale
-from gpt2_train.training.calibrate import THREADS_STATE
-from gpt2_train.training.plan import EVALUATION_SHARE, TimeSchedule
+from gpt2_train.training.plan import EVALUATION_SHARE, TimePlan
 from gpt2_train.training.setup import Run
 
 
@@ -35,14 +34,16 @@ class TrainState:
         scale: the loss scale of fp16.
         clock: losses and times since the last logged step.
         step: optimizer steps taken.
-        steps: the last step of the run; None until the clock of a run by time says which it is.
+        steps: the last step of the run, as planned by now; None in the first steps of a run by time.
         rate: the learning rate of the last step.
         loss: of the last step, in nats per token.
         valid_loss: of the last validation.
         checkpoint: the newest one, None before the first.
         saved_step: its step, -1 before the first.
         stop_signal: the signal that ends the run, 0 for none.
-        schedule: decides rates and end of a run by time; None for a run by steps.
+        time: plans the steps of a run by time; None for a run by steps.
+        scheduled: steps of the run by which the rate of the last step was computed.
+        logged: steps of the run in the last row.
     """
 
     scale: LossScale
@@ -55,20 +56,25 @@ class TrainState:
     checkpoint: Path | None = None
     saved_step: int = -1
     stop_signal: int = 0
-    schedule: TimeSchedule | None = None
+    time: TimePlan | None = None
+    scheduled: int | None = None
+    logged: int | None = None
 
     @classmethod
     def of(cls, run: Run) -> TrainState:
-        """The state in which `run` begins or resumes, its schedule aside."""
+        """The state in which `run` begins or resumes, its `time` aside."""
         scale, info = LossScale.for_precision(run.plan.precision), run.resumed
         saved = info.state if info is not None else {}
+        steps, used, minutes = run.plan.steps, run.plan.used, run.settings.minutes
+        if steps is None and used is not None and minutes is not None:
+            steps = used.planned(run.step, minutes)
         if info is not None:
             scale.restore(saved)
         return cls(
             scale,
             StepClock(saved.get("loss_sum", 0.0), saved.get("loss_steps", 0)),
             step=run.step,
-            steps=run.plan.steps,
+            steps=steps,
             loss=saved.get("loss"),
             valid_loss=saved.get("valid_loss"),
             checkpoint=info.folder if info is not None else None,
@@ -82,27 +88,58 @@ class TrainState:
     def for_checkpoint(self, run: Run) -> dict[str, Any]:
         """The plain values that a checkpoint stores for a run that resumes."""
         # A run that goes on by steps keeps the time that it had used before.
-        used = self.schedule.used(self.step) if self.schedule is not None else run.plan.used
+        used = self.time.used(self.steps or self.step + 1) if self.time is not None else run.plan.used
         return (
             self.scale.state()
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": self.loss, "valid_loss": self.valid_loss}
             | (run.plan.attention.state() if run.plan.attention is not None else {})
-            | ({THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {})
             | (used.state() if used is not None else {})
         )
 
 
+class StepSums(NamedTuple):
+    """What each process tells the others in a step, and the sums of it over all of them, on the device.
+
+    Attributes:
+        loss: its part of the mean over the batch.
+        waited: seconds for the batch to be read.
+        predictions: that count in the loss.
+        signal: that asks it to stop, 0 for none.
+        failed_save: 1 if a save in the background has failed.
+        steps: that the first process plans for a run by time; 0 for no new plan.
+    """
+
+    loss: Any
+    waited: Any
+    predictions: Any
+    signal: Any
+    failed_save: Any
+    steps: Any
+
+
+class StepFigures(NamedTuple):
+    """What came of a step, all processes together: loss and norm of the gradient, the rest as in `StepSums`."""
+
+    loss: Any
+    norm: Any
+    waited: Any
+    signal: Any
+    failed_save: Any
+    steps: Any
+
+
 class StepResult:
-    """What came of a step: a few numbers on its device, whose copy to the host starts at once.
+    """The figures of a step, on its device, whose copy to the host starts at once.
 
     Args:
         step: its number.
-        values: float (n,).
+        figures: scalars of one type.
     """
 
-    def __init__(self, step: int, values: Tensor) -> None:
+    def __init__(self, step: int, figures: StepFigures) -> None:
         self.step = step
+        values = torch.stack(figures)
         self._values, self._copied = values, None
         if values.is_cuda:
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -110,19 +147,19 @@ class StepResult:
             self._copied = torch.cuda.Event()
             self._copied.record()
 
-    def read(self) -> list[float]:
-        """The numbers; the first call waits until the device has computed them."""
+    def read(self) -> StepFigures:
+        """The figures as numbers; the first call waits until the device has computed them."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None
-        return [float(value) for value in self._values.tolist()]
+        return StepFigures(*self._values.tolist())
 
 
 class StepResults:
     """Checks and records the results of steps; all processes do so together.
 
-    With `is_late` (CUDA, except in fp16, where an overflow repeats a step) a result is read after the next step was
-    given to the device, so that neither waits for the other. Until then it is `pending`.
+    With `is_late` (CUDA, except in fp16, where an overflow repeats a step) a result is read when the gradient of the
+    next step was given to the device, so that neither waits for the other. Until it is settled, it is `pending`.
 
     Args:
         run, state: of the training.
@@ -138,6 +175,8 @@ class StepResults:
 
     def begin_step(self) -> None:
         """Start timing a step, unless the one before it is still timed."""
+        if not self.is_late:
+            self.settle()
         if self.pending is None:
             self._begin = time.monotonic()
 
@@ -145,73 +184,60 @@ class StepResults:
         """Do not count `seconds` that have just passed as part of a step."""
         self._begin += seconds
 
-    def to_share(self, step: int) -> list[float]:
-        """What this process tells the others in `step`: a signal, a failed save, how far a run by time is."""
-        schedule = self.state.schedule
-        progress = [schedule.decide(step)] if schedule is not None else []
-        return [float(self.stop.signal), float(self.saver.has_failed), *progress]
+    def sum_up(self, step: int, loss: Tensor, waited: float, predictions: int) -> StepSums:
+        """The sums over all processes of what this one has computed in `step`, and of what it has to say."""
+        steps = float(self.state.time.plan(step)) if self.state.time is not None else 0.0
+        said = [waited, float(predictions), float(self.stop.signal), float(self.saver.has_failed), steps]
+        return StepSums(*self.run.world.sum_on_device(loss, said))
 
-    def is_good(self, result: StepResult) -> bool:
-        """Whether the weights may move: False for an overflow of fp16. Raises as `check` does."""
-        return self.is_late or self.check(result)
+    def take(self, result: StepResult) -> bool:
+        """Keep the result of a step until `settle`; whether the weights may move: not after an overflow of fp16.
 
-    def add(self, result: StepResult) -> None:
-        """Record the step just taken; with `is_late` check and record the one before it. Raises as `check` does."""
-        if not self.is_late:
-            self.record(result)
-            return
-        self.finish_pending()
+        Raises as `settle` does: on late results for the step before.
+        """
+        if self.is_late:
+            self.settle()
+        elif not self._is_finite(result):
+            return False
         self.pending = result
+        return True
 
-    def finish_pending(self) -> None:
-        """Check and record the result that was not read yet, if there is one. Raises as `check` does."""
-        result, self.pending = self.pending, None
-        if result is not None and self.check(result):
-            self.record(result)
-
-    def check(self, result: StepResult) -> bool:
-        """Whether the gradient was finite; also learn which signals, failed saves and decisions were shared.
+    def settle(self) -> None:
+        """Check and record the result that is pending, if there is one.
 
         Raises Gpt2Error if a save has failed, or if the gradient is not finite and a lower fp16 loss scale can't help.
         """
-        loss, norm, _, signals, failed_saves, *progress = result.read()
-        if failed_saves:
+        result, self.pending = self.pending, None
+        if result is None:
+            return
+        if self.is_late:
+            self._is_finite(result)
+        figures, now = result.read(), time.monotonic()
+        self.state.clock.add(figures.loss, figures.norm, now - self._begin, figures.waited / self.run.world.size)
+        self._begin, self.state.loss = now, figures.loss
+
+    def _is_finite(self, result: StepResult) -> bool:
+        """Whether the gradient was finite; also learn which signals, failed saves and decisions were shared."""
+        figures = result.read()
+        if figures.failed_save:
             # Processes notice it at different moments; here all of them raise it.
             self.saver.finish()
         # Signals need not reach all processes alike: any one of them stops all, at the same step.
-        self.state.stop_signal = self._signal_of_any() if signals else 0
-        if math.isfinite(norm):
-            if progress:
-                self._follow(result.step, progress[0])
+        self.state.stop_signal = self._signal_of_any() if figures.signal else 0
+        if math.isfinite(figures.norm):
+            self.state.steps = round(figures.steps) or self.state.steps
             return True
         if not self.state.scale.is_active:
             raise Gpt2Error(
-                f"the gradient of step {result.step:,} is not finite (loss {loss:g}): the run diverged; "
+                f"the gradient of step {result.step:,} is not finite (loss {figures.loss:g}): the run diverged; "
                 "resume from the last checkpoint with a lower --lr in another --output."
             )
         self.state.scale.after_overflow()
         return False
 
-    def _follow(self, step: int, progress: float) -> None:
-        """Keep to what the first process said in `step` of a run by time: how far it is, and which step is the last."""
-        schedule = self.state.schedule
-        if schedule is None or self.state.steps is not None:
-            return
-        schedule.follow(step, progress)
-        if progress == 1:
-            self.state.steps = step + schedule.ahead
-
-    def record(self, result: StepResult) -> None:
-        """Add a step to the logged figures."""
-        loss, norm, waited, *_ = result.read()
-        now = time.monotonic()
-        self.state.clock.add(loss, norm, now - self._begin, waited / self.run.world.size)
-        self._begin = now
-        self.state.loss = loss
-
     def is_stopped(self) -> bool:
         """Whether any process was asked to stop; all of them ask together."""
-        self.finish_pending()
+        self.settle()
         if not self.state.stop_signal and self.run.world.sum_over_processes([float(self.stop.signal)])[0]:
             self.state.stop_signal = self._signal_of_any()
         return bool(self.state.stop_signal)
@@ -220,21 +246,17 @@ class StepResults:
         return max(on_all_ranks(lambda: self.stop.signal))
 
 
-def open_schedule(run: Run, step: int, *, ahead: int) -> TimeSchedule | None:
-    """What decides the learning rates and the end of a run by time, after `step`; None for a run by steps.
-
-    `ahead` as in `TimeSchedule`.
-    """
+def open_time_plan(run: Run, *, late: int) -> TimePlan | None:
+    """What plans the steps of a run by time; None for a run by steps. `late` as in `TimePlan`."""
     settings = run.settings
     if settings.minutes is None:
         return None
     batches = run.validation.epoch_samples / settings.global_batch_size if run.validation is not None else 0.0
-    return TimeSchedule(
+    return TimePlan(
         settings.minutes,
         run.plan.used,
-        step,
-        folder=run.folder if run.world.rank == 0 else None,
-        ahead=ahead,
+        decides=run.world.rank == 0,
+        late=late,
         evaluation=min(batches, settings.eval_batches) * EVALUATION_SHARE,
         evaluate_every=settings.eval_every if batches else 0,
         parameters=run.config.parameters if settings.save else 0,

@@ -2,8 +2,8 @@
 
 What a step does is a function of the settings, the step's number and the last checkpoint: batch, learning rate and
 dropout follow from the step. So a run that is stopped, killed or made longer continues as if nothing had happened, bit
-for bit on CPU with the same number of threads and processes. In a run by time the learning rate follows from the clock,
-whose decisions are recorded. Signals end the loop between two steps, after saving. What happens between the steps is
+for bit on CPU with the same number of threads and processes. In a run by time the steps are planned by the clock, and
+the plans recorded. Signals end the loop between two steps, after saving. What happens between the steps is
 `Recorder.after_step`; how a step's result reaches the host is `StepResults`.
 """
 
@@ -26,18 +26,17 @@ from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
-from gpt2_train.distributed.parallelize import half_copies, synchronize_gradients
+from gpt2_train.distributed.parallelize import synchronize_gradients
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
-from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
+from gpt2_train.optim.schedule import learning_rate
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
-from gpt2_train.training.state import StepResult, StepResults, TrainState, open_schedule
+from gpt2_train.training.state import StepFigures, StepResult, StepResults, TrainState, open_time_plan
 
 CLIP_EPSILON = 1e-6
 
@@ -52,8 +51,6 @@ class Trainer:
         self.until_the_end = contextlib.ExitStack()
         self.until_the_end.enter_context(attention_by(run.plan.attention))
         self.model = build_model(run)
-        mode, reshard = settings.activation_checkpointing, settings.reshard
-        self.copies = half_copies(self.model, world, run.plan.precision, mode, reshard=reshard)
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.optimizer = make_optimizer(self.model, settings, world.device)
         tensors = model_tensors(self.model) | self.optimizer.tensors()
@@ -90,8 +87,8 @@ class Trainer:
             vocabulary_size=run.config.vocabulary_size,
             finish=run.batches.on_host,
         )
-        # Where results are read late, what is said in a step is known everywhere before the next but one.
-        self.state.schedule = open_schedule(run, self.state.step, ahead=2 if is_late else 0)
+        # Where results are read late, what is said in a step is known everywhere before the end of the next one.
+        self.state.time = open_time_plan(run, late=1 if is_late else 0)
 
     def fit(self) -> dict[str, Any]:
         """Train to the end, or to the step in which a signal came; save; return the summary."""
@@ -101,9 +98,6 @@ class Trainer:
         gc.freeze()
         try:
             with explained_compile_failure():
-                if self.run.settings.threads == "auto" and self.run.world.device.type == "cpu":
-                    recorded = self.run.resumed.state.get(THREADS_STATE) if self.run.resumed is not None else None
-                    choose_threads(recorded, self.dry_run_step, self.run.world.say)
                 from_first_rank(lambda: write_config(self.run.folder, self.run.resolved_settings()))
                 self.recorder.observe()
                 while state.goes_past(state.step) and not state.stop_signal:
@@ -133,27 +127,25 @@ class Trainer:
         batches, waited = self.reader.take(step, read_ahead=state.goes_past(step))
 
         loss_here, norm = self.gradient(batches)
-        counted = sum(batch.counted for batch in batches)
-        sums = run.world.sum_on_device(loss_here, [waited, float(counted), *self.results.to_share(step)])
+        sums = self.results.sum_up(step, loss_here, waited, sum(batch.counted for batch in batches))
         # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
-        token_normaliser = run.plan.tokens_per_step * run.world.tp_size / sums[2].clamp(min=1)
-        norm, loss = norm / scale * token_normaliser, sums[0] / run.world.tp_size * token_normaliser
-        result = StepResult(step, torch.stack([loss, norm, sums[1], *sums[3:]]))
-        if not self.results.is_good(result):
+        token_normaliser = run.plan.tokens_per_step * run.world.tp_size / sums.predictions.clamp(min=1)
+        norm, loss = norm / scale * token_normaliser, sums.loss / run.world.tp_size * token_normaliser
+        figures = StepFigures(loss, norm, sums.waited, sums.signal, sums.failed_save, sums.steps)
+        if not self.results.take(StepResult(step, figures)):
             self.model.zero_grad()
             return False
 
         factor = token_normaliser / scale
         if run.settings.clip:
             factor = factor * (run.settings.clip / (norm + CLIP_EPSILON)).clamp(max=1.0)
-        state.rate = self.learning_rate(step)
+        if state.time is not None and step in state.time.since:
+            state.steps, _ = state.time.since[step]
+        state.scheduled, state.rate = state.steps, learning_rate(step, state.steps, run.settings)
         self.optimizer.step(state.rate, factor, torch.isfinite(norm))
-        if self.copies is not None:
-            self.copies.expire()
         self.model.zero_grad()
         state.scale.after_step()
         state.step = step
-        self.results.add(result)
         return True
 
     def gradient(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
@@ -180,8 +172,8 @@ class Trainer:
             with autocast(world.device, plan.precision, keeps_copies=keeps_copies):
                 logits = self.model(batch.inputs, batch.context)
             # Data parallelism averages gradients where the loss of the global batch is a sum.
-            factor = world.dp_size * self.state.scale.scale
-            of_each = torch.full(batch.targets.shape, factor / plan.tokens_per_step, device=world.device)
+            loss_factor = world.dp_size * self.state.scale.scale
+            of_each = torch.full(batch.targets.shape, loss_factor / plan.tokens_per_step, device=world.device)
             losses = token_losses(
                 logits,
                 batch.targets,
@@ -192,30 +184,14 @@ class Trainer:
             )
             del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
             share = self.run.batches.counted(losses, batch).sum() / plan.tokens_per_step
-            (share * factor).backward()
+            (share * loss_factor).backward()
             total += share.detach()
             del losses, share
             self.recorder.show_micro_batch(micro + 1)
         return total
-
-    def dry_run_step(self) -> None:
-        """Compute the gradient of the next step, wait for it, and drop it."""
-        _, norm = self.gradient(self.reader.take(self.state.step + 1).rows)
-        self.model.zero_grad()
-        float(norm)
-
-    def learning_rate(self, step: int) -> float:
-        """The learning rate of `step`."""
-        schedule = self.state.schedule
-        if schedule is not None:
-            return learning_rate_by_time(step, schedule.progress(step), self.run.settings)
-        assert self.state.steps is not None  # known from the start
-        return learning_rate(step, self.state.steps, self.run.settings)
 
     def close(self) -> None:
         """End the thread that reads batches, close open files, and wait for what is sent elsewhere."""
         self.reader.close()
         self.until_the_end.close()
         self.recorder.log.close()
-        if self.state.schedule is not None:
-            self.state.schedule.close()

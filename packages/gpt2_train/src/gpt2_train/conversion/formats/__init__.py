@@ -15,7 +15,7 @@ import functools
 import re
 import sys
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
@@ -162,13 +162,11 @@ class WriteOptions:
     Attributes:
         dtype: type of the values; None for that of the source.
         tensor_parallel: processes that each get a share.
-        megatron: layout and order of Megatron-LM's tensors.
         shard_bytes: largest size of a file of tensors.
     """
 
     dtype: torch.dtype | None = None
     tensor_parallel: int = 1
-    megatron: Literal["2019", "1", "2", "3", "core"] = "3"
     shard_bytes: int = 5 * 10**9
 
 

@@ -3,8 +3,8 @@
 Nothing in the files is run (see `read_pickle`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
 (`.distcp`) are refused with what to do. There are three layouts of names: 0, that of 2019 (one flat dictionary), 1,
 `language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again; layer norms may be fused into
-the matrix after them). Splits over tensor-parallel ranks are the same in all of them; the order of the fused rows of
-query, key and value is not.
+the matrix after them), the only one that is written. Splits over tensor-parallel ranks are the same in all of them; the
+order of the fused rows of query, key and value is not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from gpt2_train.conversion.weights import (
     ModelWeights,
     check_is_tied,
     heads_first,
-    parts_first,
     read_pickle,
     shapes_of,
 )
@@ -46,8 +45,6 @@ VOCABULARY_MULTIPLE = 128
 MOST_NESTED = 8
 """So deep are the tables of a model nested at most; three levels in all that is known."""
 
-_LAYOUTS = {"2019": (0, 0.0), "1": (1, 1.0), "2": (1, 2.0), "3": (1, 3.0), "core": (2, 3.0)}
-"""By the option's value: the number of the layout that is written, and the version that decides the order of rows."""
 _RANK = re.compile(r"mp_rank_([0-9]{2,9})(?:_([0-9]{3}))?(?:_([0-9]{3}))?")
 
 _BLOCK = {
@@ -77,18 +74,19 @@ _IGNORED = re.compile(
 _OUTPUT = re.compile(r"(^|\.)(output_layer|lm_head|final_linear)\.weight$")
 
 
-def name_in(layout: int, name: str) -> str:
-    """The name of our parameter `name` in a layout, 0 to 2.
+def core_name(name: str) -> str:
+    """The name of our parameter `name` in Megatron Core.
 
-    `blocks.3.attention.qkv.weight` is `transformer.layers.3.attention.query_key_value.weight` in layout 0.
+    >>> core_name("blocks.3.attention.qkv.weight")
+    'decoder.layers.3.self_attention.linear_qkv.weight'
     """
     if name in _WHOLE:
-        return _WHOLE[name][layout]
+        return _WHOLE[name][-1]
     if name.startswith("final_norm."):
-        return f"{_STACK[layout]}.{_FINAL_NORM}.{name.removeprefix('final_norm.')}"
+        return f"{_STACK[-1]}.{_FINAL_NORM}.{name.removeprefix('final_norm.')}"
     _, block, rest = name.split(".", 2)
     module, _, kind = rest.rpartition(".")
-    return f"{_STACK[layout]}.layers.{block}.{_BLOCK[module][layout]}.{kind}"
+    return f"{_STACK[-1]}.layers.{block}.{_BLOCK[module][-1]}.{kind}"
 
 
 def canonical_name(name: str) -> str | None:
@@ -148,26 +146,16 @@ def join(name: str, shares: list[Tensor], *, version: float, heads: int) -> Tens
     return torch.cat(shares, dim=dimension)
 
 
-def share_of(name: str, whole: Tensor, *, rank: int, size: int, version: float, heads: int) -> Tensor:
-    """The share of a parameter that rank `rank` of `size` has, its qkv rows in the order of `version`."""
-    dimension = split_dimension(name)
-    share = whole if dimension is None else whole.chunk(size, dim=dimension)[rank]
-    if ".attention.qkv." in name:
-        share = _reordered(share, version, heads // size, back=True)
-    return share.contiguous()
-
-
-def _reordered(rows: Tensor, version: float, heads: int, *, back: bool = False) -> Tensor:
-    """qkv rows (3·heads·d, ...) of one rank in the order of `gpt2.py`, [heads, 3, d], or `back` in that of `version`.
+def _reordered(rows: Tensor, version: float, heads: int) -> Tensor:
+    """qkv rows (3·heads·d, ...) of one rank in the order of `gpt2.py`, [heads, 3, d].
 
     Version 0 has [3, heads, d], 1 [heads, d, 3], later ones ours.
     """
     if version >= 2:
         return rows
     if version < 1:
-        return parts_first(rows, heads) if back else heads_first(rows, heads)
-    sizes = (heads, 3, -1) if back else (heads, -1, 3)
-    return rows.view(*sizes, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+        return heads_first(rows, heads)
+    return rows.view(heads, -1, 3, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 class Megatron(ModelFormat):
@@ -214,10 +202,9 @@ class Megatron(ModelFormat):
         return ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples)
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
-        """One `iter_...` folder with a file for each rank, and the file that names it."""
+        """Megatron Core's names: one `iter_...` folder with a file for each rank, and the file that names it."""
         size, config = options.tensor_parallel, weights.config
         check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
-        layout, version = _LAYOUTS[options.megatron]
         multiple = VOCABULARY_MULTIPLE * size
         rows = math.ceil(config.vocabulary_size / multiple) * multiple
         folder = path / f"iter_{weights.step:07d}"
@@ -226,12 +213,13 @@ class Megatron(ModelFormat):
             for name in shapes_of(config):
                 whole = weights.read(name, rows=rows)
                 whole = whole if options.dtype is None else whole.to(options.dtype)
-                share = share_of(name, whole, rank=rank, size=size, version=version, heads=config.heads)
+                dimension = split_dimension(name)
+                share = whole if dimension is None else whole.chunk(size, dim=dimension)[rank]
                 # A view would be stored with the whole of what it is a part of.
-                tensors[name_in(layout, name)] = share.clone()
+                tensors[core_name(name)] = share.contiguous().clone()
             file = folder / f"mp_rank_{rank:02d}" / FILES[0]
             file.parent.mkdir(parents=True)
-            torch.save(_state(tensors, layout, version, weights, rows, size), file)
+            torch.save(_state(tensors, weights, rows, size), file)
         write_text(path / TRACKER, str(weights.step))
 
 
@@ -392,15 +380,9 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     return size
 
 
-def _state(
-    tensors: dict[str, Tensor], layout: int, version: float, weights: ModelWeights, rows: int, size: int
-) -> dict[str, Any]:
+def _state(tensors: dict[str, Tensor], weights: ModelWeights, rows: int, size: int) -> dict[str, Any]:
     """What Megatron-LM's `save_checkpoint` would write, without optimizer and random states."""
     config = weights.config
-    if layout == 0:
-        # The scripts of 2019 stored no version and no settings.
-        return {"iteration": weights.step, "model": tensors}
-    model: dict[str, Any] = tensors if layout == 2 else {"language_model": _nested(tensors)}
     arguments = argparse.Namespace(
         num_layers=config.layers,
         hidden_size=config.hidden,
@@ -423,18 +405,4 @@ def _state(
         iteration=weights.step,
         consumed_train_samples=weights.samples,
     )
-    return {"args": arguments, "checkpoint_version": version, "iteration": weights.step, "model": model}
-
-
-def _nested(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """`embedding` by parts, and `encoder` flat, as Megatron-LM nests them."""
-    embedding: dict[str, dict[str, Tensor]] = {}
-    encoder: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        if part == "embedding":
-            which, _, kind = rest.partition(".")
-            embedding.setdefault(which, {})[kind] = tensor
-        else:
-            encoder[rest] = tensor
-    return {"embedding": embedding, "encoder": encoder}
+    return {"args": arguments, "checkpoint_version": 3.0, "iteration": weights.step, "model": tensors}

@@ -93,8 +93,8 @@ def sinks() -> dict[str, type[Sink]]:
 def split_names(texts: Iterable[str]) -> list[str]:
     """The names in `texts`, each of which may hold several, separated by commas.
 
-    >>> split_names(["tensorboard,wandb", "trackio"])
-    ['tensorboard', 'wandb', 'trackio']
+    >>> split_names(["tensorboard,wandb", "wandb"])
+    ['tensorboard', 'wandb']
     """
     return list(dict.fromkeys(name for text in texts for name in text.replace(" ", "").split(",") if name))
 
