@@ -32,6 +32,7 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed.mesh import World, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.distributed.processes import errors_in
 from gpt2_train.distributed.tensor_parallel import SharedDropout, _mixed_bits, share_dropout
 from gpt2_train.model.attention import PACKED
 from gpt2_train.model.gpt2 import GPT2
@@ -205,6 +206,29 @@ def train_with_patience(of_parent: float, for_storage: float, *words: str) -> No
     """`gpt2 train` that waits so many seconds for other processes to end, and for files of other machines."""
     launch.GRACE_SECONDS, run_folder.SHARED_STORAGE_PATIENCE = of_parent, for_storage
     sys.exit(main(list(words)))
+
+
+WATCHDOG = """\
+[rank1]:[E1124 00:05:11.1 ProcessGroupNCCL.cpp:685] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(...)
+Exception raised from checkTimeout at ProcessGroupNCCL.cpp:700 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation) + 0x80 (0x7f in libc10.so)
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0] Process group watchdog thread terminated with exception
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (WATCHDOG, [WATCHDOG.splitlines()[place] for place in (0, 3, 4)]),
+        ("host:7:9 [0] NCCL WARN ibv_create_qp failed\nmore\n", ["host:7:9 [0] NCCL WARN ibv_create_qp failed"]),
+        ("free(): invalid pointer\n", ["free(): invalid pointer"]),
+        ("", []),
+        ("[E1124 a]\n" * 100, ["[E1124 a]"] * 8),
+    ],
+)
+def test_the_last_words_of_libraries_are_their_errors(text: str, expected: list[str]) -> None:
+    assert errors_in(text) == expected
 
 
 @pytest.mark.exhaustive

@@ -15,9 +15,11 @@ import gc
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -34,6 +36,13 @@ from command_kit.processes import end_after
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import DeviceKind, choose_device, use_threads
 
+LOG_LEVEL, SILENT = "TORCH_CPP_LOG_LEVEL", "FATAL"
+"""The variable by which PyTorch's C++ knows what to log, and the level at which it logs no error."""
+
+_ERROR_OF_A_LIBRARY = re.compile(r"(\[rank\d+\]:)?\[[EF]\d{4}|terminate called|  what\(\)|.*\bNCCL (WARN|ERROR)")
+MOST_WORDS = 8
+"""Lines that are shown of what the libraries of a failed process said: a watchdog writes pages of stack traces."""
+
 LONGEST_TEXT = 20_000
 """Bytes of an error, and of its traceback, that a child reports; a pipe holds 64 KiB without a reader."""
 
@@ -44,21 +53,28 @@ class Child:
     Args:
         module: run as `python -m`; all that it does is `work_as_child`.
         threads: CPU threads that its libraries may start.
+        keeps_words: whether what libraries write to its standard error by themselves is kept for `last_words`.
 
     Attributes:
         process: the process itself.
     """
 
-    def __init__(self, module: str, *, threads: int) -> None:
+    def __init__(self, module: str, *, threads: int, keeps_words: bool = False) -> None:
         reading, writing = os.pipe()
+        more = {"OMP_NUM_THREADS": str(threads)}
+        self._words = None
+        if keeps_words and os.environ.get(LOG_LEVEL) == SILENT:
+            self._words = tempfile.TemporaryFile()  # noqa: SIM115
+            more[LOG_LEVEL] = "ERROR"
         self._report, self._report_number = os.fdopen(reading, "rb"), writing
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=2,  # standard output is the parent's alone
+            stderr=self._words,
             pass_fds=[writing],
             start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=os.environ | more,
         )
         os.close(writing)
 
@@ -81,6 +97,14 @@ class Child:
             return {}
         return report if isinstance(report, dict) else {}
 
+    def last_words(self) -> list[str]:
+        """What its libraries wrote by themselves, as `errors_in` picks it."""
+        if self._words is None:
+            return []
+        with self._words as file:
+            file.seek(0)
+            return errors_in(file.read().decode(errors="replace"))
+
     def close(self) -> None:
         """Close the pipe of a report that nobody wants."""
         self._report.close()
@@ -95,6 +119,12 @@ class Child:
                 self.process.stdin.close()
 
 
+def errors_in(text: str) -> list[str]:
+    """The lines in which libraries of a process say what went wrong, without stack traces; else the last ones."""
+    lines = text.splitlines()
+    return [line for line in lines if _ERROR_OF_A_LIBRARY.match(line)][-MOST_WORDS:] or lines[-MOST_WORDS:]
+
+
 def start_children(
     children: list[Child],
     module: str,
@@ -102,6 +132,7 @@ def start_children(
     size: int,
     *,
     threads: int | Literal["auto"] | None,
+    keeps_words: bool = False,
     **config: Any,
 ) -> dist.TCPStore:
     """Start the processes with the numbers `ranks` of a job of `size` processes; returns the store at which they meet.
@@ -112,7 +143,7 @@ def start_children(
     """
     of_each = threads if isinstance(threads, int) else max(1, available_cores() // size)
     for _ in ranks:
-        children.append(Child(module, threads=of_each))
+        children.append(Child(module, threads=of_each, keeps_words=keeps_words))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for rank, child in zip(ranks, children, strict=True):
         child.tell(config | {"rank": rank, "size": size, "port": store.port, "threads": threads})
@@ -207,6 +238,8 @@ def work_as_child(work: Callable[[Place, dict[str, Any]], tuple[dict[str, Any], 
         farewell: said when the parent has gone, with `{rank}` and `{size}`.
     """
     config = _read_config()
+    # What is said to the user goes where the parent says it; standard error may be a file of the libraries' own words.
+    sys.stderr = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     place = Place.local(config["rank"], config["size"], config["port"])
 
     def until_the_parent_ends() -> None:

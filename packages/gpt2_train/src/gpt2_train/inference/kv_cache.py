@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import autocast, is_emulated
 from gpt2_train.inference.sampling import on_device
@@ -294,21 +295,24 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, rows: int) -> None:
         super().__init__()
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
+        self._weight = torch_private.packed_weight(linear.weight.detach(), rows)
         self._bias = linear.bias
         self._type = linear.weight.dtype
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(self._type), self._weight, self._bias, "none", [], "")
-        return product
+        return torch_private.packed_product(x.to(self._type), self._weight, self._bias)
 
 
 def can_pack(device: torch.device, precision: str) -> bool:
     """Whether this build of torch has oneDNN's order of weights for products in `precision`: on x86 it does."""
-    has_operators = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.backends.mkldnn.is_available()
     is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
-    return has_operators and is_x86 and precision in ("fp32", "bf16") and not is_emulated(device, precision)
+    return (
+        torch_private.packs_weights()
+        and is_x86
+        and precision in ("fp32", "bf16")
+        and not is_emulated(device, precision)
+    )
 
 
 @torch.no_grad()

@@ -327,6 +327,7 @@ class LocalProcesses:
                 range(self.size),
                 self.size,
                 threads=self.settings.threads,
+                keeps_words=True,
                 settings=as_table(self.settings),
             )
             self._wait()
@@ -380,10 +381,13 @@ class LocalProcesses:
             sys.stderr.write(first["traceback"])
         if self.killed and not self.signal:
             rank, number = next(iter(self.killed.items()))
+            self._show_last_words(rank)
             # A process that fails may abort on its way out, but it never kills itself.
             if number == signal.SIGKILL or first is None or not first["is_expected"]:
                 raise self._death(rank, number)
         if first is not None:
+            if not self.killed:
+                self._show_last_words(reports.index(first))
             raise (Gpt2UsageError if first["exit_code"] == 2 else Gpt2Error)(first["error"])
         if all("summary" in report for report in reports):
             found: dict[str, Any] = reports[0]["summary"]
@@ -393,6 +397,11 @@ class LocalProcesses:
             return 128 + self.signal
         rank = next(rank for rank, report in enumerate(reports) if "summary" not in report)
         raise self._death(rank, -self.children[rank].process.returncode)
+
+    def _show_last_words(self, rank: int) -> None:
+        for child in self.children[rank : rank + 1]:
+            for line in child.last_words():
+                print(f"process {rank} of {self.size}: {line}", file=sys.stderr)
 
     def _death(self, rank: int, number: int) -> Gpt2Error:
         """The error of a child that ended without a report, by the signal `number`, or with the status `-number`."""
