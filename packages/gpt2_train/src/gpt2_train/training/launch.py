@@ -113,10 +113,11 @@ def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> 
     is_on_gpus = settings.device in ("auto", "cuda") and torch.cuda.is_available()
     if has_batch or data_parallel == 1 or not is_on_gpus or (Path(settings.output) / CHECKPOINTS_FOLDER).exists():
         return
-    layout = {"tensor_parallel": settings.tensor_parallel, "data_parallel": data_parallel, "compiled": True}
-    layout |= {"precision": "bf16" if settings.precision in (None, "auto") else settings.precision}
+    precision = "bf16" if settings.precision in (None, "auto") else settings.precision
+    layout = {"data_parallel": data_parallel, "tensor_parallel": settings.tensor_parallel, "compiled": True}
+    layout |= layout_of(settings) | {"precision": precision}
     room = torch.cuda.get_device_properties(0).total_memory - RESERVE
-    fitting = fitting_micro_batch(settings.model_config(), None, room, **layout, **layout_of(settings))
+    fitting = fitting_micro_batch(settings.model_config(), None, room, **layout)
     raise Gpt2UsageError(
         f"no batch is given, and the default of {settings.global_batch_size} sequences leaves most of "
         f"{processes} GPUs idle: add --global-batch-size {fitting * data_parallel} ({fitting:,} sequences fit each "
