@@ -24,7 +24,6 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import read_until
 from tests.gpt2_train.served import NAME, PATIENCE, Served, served
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
-from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
@@ -562,17 +561,16 @@ def test_texts_being_written_may_end_before_the_server_does(run_folder: Path) ->
 
 
 @pytest.mark.exhaustive
-def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
+def test_the_command_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
     """From its start to SIGTERM: where it is, a line for each request and none of their words, exit code 0."""
     flags = "--port 0 --device cpu --threads 1 --max-tokens 10000000 --stop-seconds 0.2 --token sesame"
     words = [sys.executable, "-m", "gpt2_train", "serve", "--checkpoint", str(run_folder), *flags.split()]
-    process = forks.Started([*words, "--tensor-parallel", "2"])
+    process = forks.Started(words)
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         lines = read_until(process, " at http")
         found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/) ", lines[-1])
         assert found and "sesame" not in "".join(lines), lines
-        children = children_of(process.pid)
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
             asked: dict[str, Any] = {"model": found[1], "prompt": "secret", "seed": 5}
             text = client.completions.create(**asked, max_tokens=20).choices[0].text
@@ -590,7 +588,6 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
     assert "secret" not in rest and "sesame" not in rest
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(found[3])))
-    assert len(children) == 1 and not Path(f"/proc/{children[0]}").exists()
 
 
 FEW_FILES = """
@@ -677,3 +674,8 @@ def test_an_address_that_is_taken_is_one_sentence(run_folder: Path, capsys: pyte
         assert main(["serve", "--checkpoint", str(run_folder), "--port", str(port)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"gpt2: error: can't listen on 127.0.0.1, port {port} (") and error.count("\n") == 1
+
+
+def test_a_model_in_several_processes_is_not_served(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--checkpoint", str(run_folder), "--tensor-parallel", "2"]) == 2
+    assert "gpt2 serve has the model in one process: leave out --tensor-parallel." in capsys.readouterr().err

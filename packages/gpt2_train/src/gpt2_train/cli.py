@@ -117,6 +117,7 @@ def _run(words: list[str]) -> int:
     command = next((word for word in words if word in COMMANDS), None)
     command = command or next((word for word in words if word in _others()), None)
     parsed = make_parser(command).parse_args(words)
+    parsed.words = words
     module = _module(parsed.command)
     resumes = getattr(module, "RESUMES", False)
     return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=resumes)

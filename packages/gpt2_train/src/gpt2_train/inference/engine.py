@@ -380,7 +380,8 @@ class Engine:
             logits[:, self.end].index_fill_(0, on_device(ignoring, logits.device), -torch.inf)
         uniform = torch.tensor([sequence.random.random() for sequence in sequences], dtype=torch.float64)
         chosen = choose_for_each(logits, uniform, [wanted.sampling for wanted in options])
-        tokens = torch.where(is_finite, chosen, -1).tolist()
+        chosen = self.model.agreed(torch.where(is_finite, chosen, -1))
+        tokens = chosen.tolist()
         if -1 in tokens:
             raise Gpt2Error(NOT_FINITE)
         likely = {} if likelihoods is None else likelihoods.of(chosen, [wanted.logprobs or 0 for wanted in options])

@@ -48,8 +48,7 @@ class CachedModel:
     Attributes:
         lengths: positions that each row has filled.
 
-    All arguments of its methods are plain numbers, and a method's result follows from the calls before it alone, so
-    that processes which share a model can repeat each other's calls.
+    Processes that share a model each have one, and make the same calls.
     Raises Gpt2UsageError if `length` is more than the model's positions.
     """
 
@@ -64,7 +63,7 @@ class CachedModel:
         static: bool | None = None,
     ) -> None:
         config = model.config
-        self.model, self.rows, self.precision, self._group = model, rows, precision, group
+        self.model, self.rows, self.precision, self.group = model, rows, precision, group
         self.length = config.sequence_length if length is None else length
         if self.length > config.sequence_length:
             raise Gpt2UsageError(
@@ -99,8 +98,8 @@ class CachedModel:
             logits = way(rows, tokens, every)
             for row, new in zip(rows, tokens, strict=True):
                 self.lengths[row] += len(new)
-        if self._group is not None:
-            logits = whole_logits(logits.float(), self._group)
+        if self.group is not None:
+            logits = whole_logits(logits.float(), self.group)
         return logits[:, : self.model.config.vocabulary_size].float()
 
     def prepare(self) -> None:
@@ -108,6 +107,14 @@ class CachedModel:
         if self._static is not None:
             with torch.inference_mode():
                 self._static.prepare()
+
+    def agreed(self, tokens: Tensor) -> Tensor:
+        """`tokens`, int64, as the first of the processes that divide the model has chosen them."""
+        if self.group is not None:
+            import torch.distributed as dist  # A single process has no group and needs none of this.
+
+            dist.broadcast(tokens, group=self.group, group_src=0)
+        return tokens
 
     def forget(self, row: int) -> None:
         """Empty a row."""

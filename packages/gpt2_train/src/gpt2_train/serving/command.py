@@ -71,6 +71,8 @@ class ServeSettings(ModelSettings):
     def __post_init__(self) -> None:
         if self.token is not None:
             check_token(self.token, "--token")
+        if self.tensor_parallel > 1:
+            raise Gpt2UsageError("gpt2 serve has the model in one process: leave out --tensor-parallel.")
 
 
 SETTINGS = ServeSettings

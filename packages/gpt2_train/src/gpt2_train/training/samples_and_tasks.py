@@ -37,13 +37,13 @@ from gpt2_train.distributed.mesh import World, local
 from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.distributed.tensor_parallel import Part
 from gpt2_train.evaluation.tasks import Task, parse_task
+from gpt2_train.inference.divided import divide
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
 from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.worker import divide
 from gpt2_train.model.gpt2 import GPT2
 
 SAMPLES_AT_ONCE = 8
@@ -141,7 +141,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
 
     All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
-    parallelism it is this process's part of the model, as `inference.worker.divide` makes it.
+    parallelism it is this process's part of the model, as `inference.divided.divide` makes it.
     """
     group = world.tp_group
     divided = functools.partial(divide, part=Part.of(group)) if group is not None else None
@@ -217,8 +217,8 @@ def observe(
     if todo.is_empty or is_stopped():
         return
     with inference_view(model, world) as plain, contextlib.suppress(StoppedError), _shown_by_the_first(world):
-        start = functools.partial(TrainingRunner, plain, world, is_stopped)
-        source = dataclasses.replace(source, start=start, precision=precision)
+        runner = functools.partial(TrainingRunner, world=world, is_stopped=is_stopped)
+        source = dataclasses.replace(source, load=lambda: plain, make_runner=runner, precision=precision)
         for at in range(0, len(todo.samples), SAMPLES_AT_ONCE):
             if is_stopped():
                 return
