@@ -35,8 +35,8 @@ from gpt2_train.inference.scorer import Scorer
 from indexed_tokens import IndexedTokensWriter
 
 PROMPTS = ["hello", "a prompt that is longer than all positions of the model", "x"]
-FED = [([0, 2], [[1, 2, 3], [4]], [0]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]], []), ([1], [[11]], [])]
-"""Calls of `CachedModel.feed`: rows that join at different times, and get different numbers of tokens and logits."""
+FED = [([0, 2], [[1, 2, 3], [4]]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]]), ([1], [[11]])]
+"""Calls of `CachedModel.feed`: rows that join at different times, and get different numbers of tokens."""
 
 
 @pytest.fixture(scope="module")

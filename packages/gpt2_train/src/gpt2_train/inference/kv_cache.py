@@ -81,12 +81,10 @@ class CachedModel:
         if static or (static is None and self.device.type == "cuda" and heads == config.heads):
             self._static = StaticSteps(model, self.keys, self.values, precision)
 
-    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Logits of what follows the new `tokens` of each of `rows`: (len(rows), vocabulary), float32.
 
-        For the places `every` of `rows` they are the logits of each of its tokens, in order, not of the last alone:
-        they take 4 bytes for each token of the vocabulary. Each row gets at least one token. Raises Gpt2UsageError if
-        a row has no room for its tokens.
+        Each row gets at least one token. Raises Gpt2UsageError if a row has no room for its tokens.
         """
         for row, new in zip(rows, tokens, strict=True):
             if self.lengths[row] + len(new) > self.length:
@@ -95,7 +93,7 @@ class CachedModel:
                 )
         with torch.inference_mode():
             way = self._feed_any if self._static is None else self._feed_apart
-            logits = way(rows, tokens, every)
+            logits = way(rows, tokens)
             for row, new in zip(rows, tokens, strict=True):
                 self.lengths[row] += len(new)
         if self.group is not None:
@@ -128,22 +126,21 @@ class CachedModel:
             self.values[:, to, :, :length] = self.values[:, row, :, :length]
         self.lengths[to] = length
 
-    def _feed_any(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int]) -> Tensor:
-        """Logits (one for each of `rows`, or of its tokens, padded vocabulary), by one pass over all tokens."""
+    def _feed_any(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (len(rows), padded vocabulary), by one pass over all tokens."""
         starts = [self.lengths[row] for row in rows]
         positions = [start + at for start, new in zip(starts, tokens, strict=True) for at in range(len(new))]
-        ends = itertools.accumulate(map(len, tokens))
-        asked = [at for end, count in zip(ends, asked_of(tokens, every), strict=True) for at in range(end - count, end)]
+        lasts = [end - 1 for end in itertools.accumulate(map(len, tokens))]
         ids = [token for new in tokens for token in new]
         spans = spans_of(rows, starts, [len(new) for new in tokens])
         with autocast(self.device, self.precision):
             update = CacheUpdate(
-                self.keys, self.values, spans, on_device(positions, self.device)[None], on_device(asked, self.device)
+                self.keys, self.values, spans, on_device(positions, self.device)[None], on_device(lasts, self.device)
             )
             logits: Tensor = self.model(on_device(ids, self.device)[None], update)[0]
         return logits
 
-    def _feed_apart(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int]) -> Tensor:
+    def _feed_apart(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """The same by a static step for single tokens, and then a pass over the others."""
         assert self._static is not None
         single = [place for place, new in enumerate(tokens) if len(new) == 1]
@@ -153,20 +150,12 @@ class CachedModel:
             ids = [tokens[place][0] for place in single]
             parts.append(self._static.feed([rows[place] for place in single], ids, self.lengths))
         if others:
-            among = [number for number, place in enumerate(others) if place in every]
-            fed = [rows[place] for place in others], [tokens[place] for place in others]
-            parts.append(self._feed_any(*fed, among))
+            parts.append(self._feed_any([rows[place] for place in others], [tokens[place] for place in others]))
         if len(parts) == 1:
             return parts[0]
-        counts = asked_of(tokens, every)
-        order = [place for place in single + others for _ in range(counts[place])]
+        order = single + others
         inverse = sorted(range(len(order)), key=order.__getitem__)
         return torch.cat(parts).index_select(0, on_device(inverse, self.device))
-
-
-def asked_of(tokens: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]:
-    """How many logits each of `tokens` gets, where the places `every` get one for each token."""
-    return [len(new) if place in every else 1 for place, new in enumerate(tokens)]
 
 
 def whole_logits(part: Tensor, group: ProcessGroup) -> Tensor:
