@@ -34,8 +34,8 @@ from ablate import write
 from command_kit import Progress, write_json
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.training.launch import train

@@ -37,8 +37,8 @@ from tests.cuda.gpus import LIBRARY, Gpus, missing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.training import setup
 from gpt2_train.training import trainer as training
 from gpt2_train.training.memory import fitting_micro_batch

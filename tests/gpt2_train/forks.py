@@ -184,10 +184,9 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
     os.chdir(folder)
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    from gpt2_train.distributed import processes
     from webtext_run import runner
 
-    processes.subprocess = runner.subprocess = forking  # type: ignore[assignment]
+    runner.subprocess = forking  # type: ignore[assignment]
     subprocess_handler.Popen = _fork  # type: ignore[assignment,misc]
     _become(words, environment)
 

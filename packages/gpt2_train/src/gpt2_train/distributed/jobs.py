@@ -176,6 +176,8 @@ class LocalJob:
         if self.signal and not is_expected:
             if self.signal == signal.SIGINT and (reports or -signal.SIGINT in failed.values()):
                 raise KeyboardInterrupt
+            if any(code < 0 for code in failed.values()):
+                print(f"gpt2: stopped by {signal.Signals(self.signal).name}.", file=sys.stderr)
             return 128 + self.signal
         if first is not None and self.debug:
             sys.stderr.write(reports[first]["traceback"])
@@ -266,7 +268,7 @@ class Place:
         if is_local and sys.platform == "linux":
             # The default asks for the address of the host's name, which may have none.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = next(dist.rendezvous("env://"))[0] if self.folder is None else self._meet(self.folder)
+        store = self.meet()
         is_gpu = device.type == "cuda"
         try:
             dist.init_process_group(
@@ -285,9 +287,11 @@ class Place:
             raise
         return store
 
-    def _meet(self, folder: Path) -> dist.Store:
-        """The store of a local job, on a port that the system chooses and the first process tells."""
-        port = folder / "port"
+    def meet(self) -> dist.Store:
+        """The store of the job; of a local one, on a port that the system chooses and the first process tells."""
+        if self.folder is None:
+            return next(dist.rendezvous("env://"))[0]
+        port = self.folder / "port"
         if self.rank == 0:
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             write_text(port, str(store.port), durable=False)
@@ -369,6 +373,23 @@ def is_lost_connection(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     return isinstance(error, dist.DistError) or "gloo" in str(error) or "NCCL" in str(error)
+
+
+class StopRequest:
+    """Remembers that a signal asked the run to stop; a second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def install(self) -> None:
+        """Take over SIGTERM, SIGINT and SIGUSR1; only the main thread can."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if self.signal == signal.SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = self.signal or number
 
 
 def close_group() -> None:
