@@ -84,8 +84,8 @@ def share(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) ->
     """What one of so many processes finds: the fields of `Report`."""
     with ModelSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
         found: dict[str, Any] = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
-        found["parameters"] = sum(parameter.numel() for parameter in source.runner.model.parameters())
-        cached = source.runner.cached_model(3)
+        found["parameters"] = sum(parameter.numel() for parameter in source.model.parameters())
+        cached = CachedModel(source.model, 3, group=source.group)
         found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
         cached.copy(0, 2)
         found["logits"].append(cached.feed([2], [[12]]).tolist())

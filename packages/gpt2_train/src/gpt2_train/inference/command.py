@@ -222,7 +222,7 @@ def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Trace
             show_text("\n")
 
     source = generator.source
-    _ = source.runner
+    _ = source.model
     if source.is_shared:
         shared_prompt_loop(write, source.of_first)
     else:
@@ -254,7 +254,7 @@ def write_all(
     started = time.monotonic()
     requests = [generator.encoder.encoded(request) for request in requests]
     # Damaged weights are an error before anything is printed.
-    _ = generator.source.runner
+    _ = generator.source.model
     if len(requests) == 1 and not as_json:
         write_one(generator, requests[0], tracer)
         return

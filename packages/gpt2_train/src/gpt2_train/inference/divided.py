@@ -35,7 +35,7 @@ from gpt2_train.distributed.tensor_parallel import (
     RowLinear,
     take_parameters_before,
 )
-from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
+from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
 from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 
 Source = TypeVar("Source")
@@ -90,8 +90,8 @@ def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.dev
     return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
 
 
-class GroupRunner(ModelRunner):
-    """Computes with one of several models, each with batches of its own; all their processes make the same calls.
+class GroupScorer(BatchScorer):
+    """Scores batches with one of several models, each of which has its own; all their processes make the same calls.
 
     Args:
         model: this process's part of one.
@@ -105,7 +105,7 @@ class GroupRunner(ModelRunner):
         self.share, self.batches_at_once = share, shares
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `ModelRunner.score`, one batch by each model.
+        """As `BatchScorer.score`, one batch by each model.
 
         Raises Gpt2Error on all processes. Any other error is this process's alone, and ends it: processes that divide
         a model with it wait in the middle of a batch, and would for ever if it went on.
@@ -169,6 +169,6 @@ def joined(
         from_first_rank(lambda: own() and None)  # A model of the hub is fetched once.
         source: Any = keep_on_all_ranks(own)
         check_division(source.config, size)
-        runner = functools.partial(GroupRunner, group=group, share=share, shares=data_parallel)
-        yield dataclasses.replace(source, make_runner=runner, is_shared=True)
+        scorer = functools.partial(GroupScorer, share=share, shares=data_parallel)
+        yield dataclasses.replace(source, make_scorer=scorer, group=group, is_shared=True)
         close_group()

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpt2_train.config.errors import Gpt2UsageError, shortened
 from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
+from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import InferenceModel
 from indexed_tokens import Tokenizer
 
@@ -253,7 +254,7 @@ class TextSession:
     def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
         self.encoder = Encoder(source)
         self.rows = rows
-        self.cache = source.runner.cached_model(rows, length, precision=source.precision)
+        self.cache = CachedModel(source.model, rows, length, precision=source.precision, group=source.group)
         self.engine = Engine(self.cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
         self._writers: dict[int, _Writer] = {}
 

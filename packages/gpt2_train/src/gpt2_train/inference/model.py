@@ -2,7 +2,7 @@
 
 Everything that uses a trained model starts with `open_model` or `ModelSettings.opened` and knows nothing of training:
 no module of the training loop, its launcher or its optimizers is imported here. What a path may be,
-`conversion.formats` knows. The weights, gigabytes, are read when `model` or `runner` is first used: data or prompts
+`conversion.formats` knows. The weights, gigabytes, are read when `model` or `scorer` is first used: data or prompts
 that do not fit are found before. Where several processes are to share it, a command starts itself in each of them
 (`ModelSettings.in_processes`), and all do the same.
 """
@@ -27,11 +27,12 @@ from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
 
     from gpt2_train.config.settings import ModelConfig
     from gpt2_train.conversion.weights import ModelWeights
     from gpt2_train.distributed.device import DeviceKind
-    from gpt2_train.inference.runner import ModelRunner
+    from gpt2_train.inference.runner import BatchScorer
     from gpt2_train.model.gpt2 import GPT2
 
 Result = TypeVar("Result")
@@ -57,7 +58,8 @@ class InferenceModel:
         load: reads the weights.
         assumes_tokenizer: whether the tokenizer is GPT-2's for want of another.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast).
-        make_runner: makes what computes with the model; `ModelRunner` without it.
+        make_scorer: makes what scores batches with the model; `BatchScorer` without it.
+        group: the processes that divide the model, for its logits; None for a whole one.
         is_shared: whether several processes have it together, all of which do the same.
     """
 
@@ -72,7 +74,8 @@ class InferenceModel:
     load: Callable[[], GPT2]
     assumes_tokenizer: bool = False
     precision: str = "fp32"
-    make_runner: Callable[[GPT2], ModelRunner] | None = None
+    make_scorer: Callable[[GPT2, ProcessGroup | None], BatchScorer] | None = None
+    group: ProcessGroup | None = None
     is_shared: bool = False
 
     @functools.cached_property
@@ -81,11 +84,11 @@ class InferenceModel:
         return self.load()
 
     @functools.cached_property
-    def runner(self) -> ModelRunner:
-        """What computes with the model; all processes that share it ask for it together. Raises as `model` does."""
-        from gpt2_train.inference.runner import ModelRunner
+    def scorer(self) -> BatchScorer:
+        """What scores batches; all processes that share the model ask for it together. Raises as `model` does."""
+        from gpt2_train.inference.runner import BatchScorer
 
-        return (self.make_runner or ModelRunner)(self.model)
+        return (self.make_scorer or BatchScorer)(self.model, self.group)
 
     def of_first(self, work: Callable[[], Result]) -> Result:
         """What `work` gives in the first of the processes that share the model; all call this. Raises as `work`."""
