@@ -305,6 +305,13 @@ def test_last_words_of_the_one_that_failed_are_shown(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err.startswith("process 1 of 2: [rank1]:[E1124 00:05:11.1 ProcessGroupNCCL.cpp:685]")
 
 
+def test_the_folder_of_a_killed_command_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "words-0").touch()
+    jobs.outlive(-1, tmp_path / "job")
+    assert [*tmp_path.iterdir()] == []
+
+
 # --- under torchrun --------------------------------------------------------------------------------------------------
 
 

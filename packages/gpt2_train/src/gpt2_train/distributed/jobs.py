@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -30,7 +31,13 @@ from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, SignalException, start_processes
+from torch.distributed.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    PContext,
+    SignalException,
+    SubprocessContext,
+    start_processes,
+)
 
 from command_kit import available_cores
 from command_kit.atomic import write_text
@@ -130,7 +137,8 @@ class LocalJob:
         job = start_processes("gpt2", sys.executable, words, environments, DefaultLogsSpecs(log_dir=str(folder)))
         for number in STOP_SIGNALS:
             signal.signal(number, self._pass_on)
-        self._processes = {rank: started.proc for rank, started in job.subprocess_handlers.items()}  # type: ignore[attr-defined]
+        assert isinstance(job, SubprocessContext)
+        self._processes = {rank: started.proc for rank, started in job.subprocess_handlers.items()}
         return job
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -309,7 +317,8 @@ def work_in_job(work: Callable[[], int], *, debug: bool = False) -> NoReturn:
     place = Place.of_environment()
     if place.folder is not None:
         parent = int(os.environ[PARENT])
-        end_after(lambda: _wait_for_end(parent))
+        folder = place.folder
+        end_after(lambda: outlive(parent, folder))
         if os.environ.get(LOG_LEVEL) == ERRORS:
             _keep_words(words_file(place.folder, place.rank))
     if place.rank > 0:
@@ -321,10 +330,11 @@ def work_in_job(work: Callable[[], int], *, debug: bool = False) -> NoReturn:
     leave(code)
 
 
-def _wait_for_end(parent: int) -> None:
-    """Wait until `parent` is no longer the process that started this one."""
+def outlive(parent: int, folder: Path) -> None:
+    """Wait until `parent` is no longer the process that started this one, and clear away the folder of its job."""
     while os.getppid() == parent:
         time.sleep(POLL_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keep_words(path: Path) -> None:
