@@ -42,7 +42,7 @@ from webtext_run.ablation.held_out import held_out_sets
 from webtext_run.ablation.plan import AGAIN, FULL, LOW, LOW_RATE, Plan, PlannedRun, half_of, recipe_of
 from webtext_run.ablation.runs import Job, Workers, read_losses
 from webtext_run.ablation.settings import AblateSettings
-from webtext_run.ablation.statistics import Interval
+from webtext_run.ablation.statistics import Interval, over_seeds
 from webtext_run.ablation.verdict import NO_DIFFERENCE, Losses, verdict_of
 
 PLAIN, HALF_OF_IT = "plain", "random-71%"
@@ -192,22 +192,21 @@ class Bench:
         """One comparison, with the corpus or with the arm itself in another order: its intervals and its verdict."""
         base, low_kind = (PLAIN, LOW) if kind == FULL else (arm, LOW_AGAIN)
         found = self.losses.compared(base, arm, seeds, kind)
-        over_seeds, documents = (Interval(**found[name]) for name in ("seeds_interval", "documents_interval"))
-        p, low = max(over_seeds.p, documents.p), [found["mean"]]
-        verdict = verdict_of(over_seeds, documents, low, p)
+        interval, low = Interval(**found["interval"]), [found["mean"]]
+        verdict = verdict_of(interval.value, interval.p, low)
         without_low = verdict
         if kind == FULL or verdict != NO_DIFFERENCE:
             some = half_of(seeds)
             self.make([PlannedRun(name, seed, of) for seed in some for name, of in ((base, LOW), (arm, low_kind))])
             low = [self.losses.per_byte(base, seed, LOW) - self.losses.per_byte(arm, seed, low_kind) for seed in some]
-            verdict = verdict_of(over_seeds, documents, low, p)
+            verdict = verdict_of(interval.value, interval.p, low)
         return {
             "arm": arm,
             "verdict": verdict,
             "without_low_rate": without_low,
             "mean": round(found["mean"], 5),
-            "interval": [round(over_seeds.low, 5), round(over_seeds.high, 5)],
-            "over_seeds_alone": over_seeds.excludes_zero,
+            "interval": [round(interval.low, 5), round(interval.high, 5)],
+            "over_seeds_alone": over_seeds(found["differences"]).excludes_zero,
             "low_rate": [round(value, 5) for value in low],
         }
 
@@ -236,8 +235,8 @@ def pairing(losses: Losses, arm: str) -> dict[str, float]:
 def minutes_run(folder: Path) -> dict[str, Any]:
     """What an ablation by time could see."""
     found = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
-    keys = ("steps", "seeds", "can_see", "slope", "arms")
-    return {key: found[key] for key in keys} | {"against_itself": found["against_itself"]}
+    keys = ("steps", "seeds", "slope", "arms", "against_itself")
+    return {key: found[key] for key in keys} | {"can_see": found["comparisons"][0]["can_see"]}
 
 
 def main() -> int:

@@ -83,10 +83,8 @@ def results(path: Path = TEXTS, most: int = 20) -> Iterator[Result]:
     """Every detector on every length for which there is about a piece of each language."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     texts = {row["language"]: " ".join(row["text"].split()) for row in rows}
-    for name, kind in known_detectors().items():
-        detector = kind(alone=0) if name == "langdetect" else kind()  # type: ignore[call-arg]
-        for _ in range(20):  # it compares itself with langdetect on its first texts
-            detector.detect(rows[0]["text"])
+    for kind in known_detectors().values():
+        detector = kind()
         for length in LENGTHS:
             cut = pieces(texts, length, most)
             if len(cut) >= len(texts):

@@ -48,12 +48,12 @@ def _version(name: str) -> str | None:
         return None
 
 
-def write_tables(script: str, markdown: str) -> None:
-    """Put the tables of a script between its two lines of docs/benchmarks.md, `begin: SCRIPT` and `end: SCRIPT`."""
+def write_tables(script: str, markdown: str, page: Path = PAGE) -> None:
+    """Put the tables of a script between its two lines of a page, `begin: SCRIPT` and `end: SCRIPT`."""
     begin, end = (f"<!-- {word}: {script} -->\n" for word in ("begin", "end"))
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     after = rest.partition(end)[2]
-    PAGE.write_text(f"{before}{begin}\n{markdown}\n{end}{after}", encoding="utf-8")
+    page.write_text(f"{before}{begin}\n{markdown}\n{end}{after}", encoding="utf-8")
 
 
 def save(name: str, content: dict[str, Any]) -> Path:

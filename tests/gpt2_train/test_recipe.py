@@ -2,129 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.gpt2_train.conftest import command
-from tests.gpt2_train.small_models import SMALL
-from tests.gpt2_train.test_train import assert_same_bits, weights
+from tests.gpt2_train.test_train import assert_same_bits
 
-from gpt2_train.checkpoint.info import read_info
+from gpt2_train.checkpoint.info import find_checkpoint, read_info, table_crc
 from gpt2_train.cli import main
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import choose_data_parallel
-from gpt2_train.config.settings import TrainSettings
+from gpt2_train.config.settings import GONE, TrainSettings
 from gpt2_train.conversion.formats import open_weights
-from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.optim.adamw import AdamW, decay_cautiously
-from gpt2_train.optim.muon import Muon
+from gpt2_train.training.setup import shape_of_run
 
 Run = Callable[..., int]
-AVERAGED = ("--steps", 8, "--save-every", 1, "--keep-checkpoints", 0, "--average-tail", 0.5)
-
-
-@pytest.fixture(scope="module")
-def averaged(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
-    output = tmp_path_factory.mktemp("averaged") / "run"
-    torch.set_num_threads(1)
-    assert main(command(output, *AVERAGED, data=corpus)[3:]) == 0
-    return output
 
 
 def checkpoint(output: Path, step: int) -> Path:
     return output / "checkpoints" / f"step-{step:07}"
-
-
-def test_the_average_is_the_mean_of_the_last_weights(averaged: Path) -> None:
-    each = [weights(checkpoint(averaged, step)) for step in range(5, 9)]
-    found = weights(averaged / "average")
-    for name, values in found.items():
-        assert torch.allclose(values, torch.stack([one[name] for one in each]).mean(0), atol=1e-6)
-    assert not torch.equal(found["token_embedding.weight"], each[-1]["token_embedding.weight"])
-    assert read_info(averaged / "average").step == 8
-
-
-def test_a_run_resumes_with_its_average(averaged: Path, tmp_path: Path, gpt2: Run) -> None:
-    again = tmp_path / "again"
-    shutil.copytree(averaged, again)
-    shutil.rmtree(again / "average")
-    for step in (7, 8):
-        shutil.rmtree(checkpoint(again, step))
-    (again / "checkpoints" / "latest").write_text("step-0000006\n")
-    assert gpt2(again, *AVERAGED) == 0
-    assert_same_bits(averaged, again, parts=["average", "model", "optimizer"])
-    left, right = weights(averaged / "average"), weights(again / "average")
-    assert all(torch.equal(left[name], right[name]) for name in left)
-
-
-def test_a_run_made_longer_averages_its_new_end(averaged: Path, tmp_path: Path, gpt2: Run) -> None:
-    longer, flat = tmp_path / "longer", ("--schedule", "constant", "--warmup", 0)
-    assert gpt2(longer, *AVERAGED, *flat) == 0
-    assert gpt2(longer, *AVERAGED, *flat, "--steps", 20) == 0
-    assert gpt2(tmp_path / "whole", *AVERAGED, *flat, "--steps", 20) == 0
-    left, right = weights(longer / "average"), weights(tmp_path / "whole" / "average")
-    assert all(torch.equal(left[name], right[name]) for name in left)
-
-
-def test_a_run_made_a_little_longer_averages_no_step_before_its_new_tail(
-    averaged: Path, tmp_path: Path, gpt2: Run
-) -> None:
-    """Its tail are steps 7 to 12; the mean that it resumes with has steps 5 and 6, too."""
-    shutil.copytree(averaged, tmp_path / "run")
-    assert gpt2(tmp_path / "run", *AVERAGED, "--steps", 12) == 0
-    each = [weights(checkpoint(tmp_path / "run", step)) for step in range(9, 13)]
-    for name, values in weights(tmp_path / "run" / "average").items():
-        assert torch.allclose(values, torch.stack([one[name] for one in each]).mean(0), atol=1e-6)
-
-
-def test_the_average_is_a_model_for_every_command(
-    averaged: Path, corpus: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["evaluate", "--checkpoint", str(averaged / "average"), "--data", corpus, "--device", "cpu"]) == 0
-    assert "at step 8" in capsys.readouterr().out
-
-
-def test_blocks_begin_as_the_identity() -> None:
-    model = GPT2(SMALL).initialise(torch.Generator().manual_seed(1), residual="zero").eval()
-    usual = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
-    tokens = torch.arange(6)[None]
-    expected = model.output(model.final_norm(model.embed(tokens, torch.arange(6))))
-    assert torch.allclose(model(tokens), expected)
-    differ = {
-        name
-        for name, values in usual.named_parameters()
-        if not torch.equal(values, dict(model.named_parameters())[name])
-    }
-    assert {name.rpartition(".")[0].split(".", 2)[-1] for name in differ} >= {"attention.out", "feed_forward.down"}
-
-
-def test_only_weights_that_move_towards_0_decay() -> None:
-    weights, update = torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.tensor([0.5, -0.5, -0.5, 0.5])
-    decay_cautiously(weights, update, torch.tensor(0.1))
-    assert weights.tolist() == pytest.approx([0.9, -0.9, 1.0, -1.0])
-
-
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_a_cautious_step_is_a_step_and_the_masked_decay(kind: str) -> None:
-    """Against plain steps without decay and with all of it."""
-    random = torch.Generator().manual_seed(2)
-    start, gradient = (torch.randn(6, 4, generator=random) for _ in range(2))
-    found = {}
-    for decay, is_cautious in ((0.0, False), (0.5, False), (0.5, True)):
-        weight = torch.nn.Parameter(start.clone())
-        weight.grad = gradient.clone()
-        one = {"w": weight}
-        rest = AdamW({} if kind == "muon" else one, (0.9, 0.99), decay, torch.device("cpu"), is_cautious=is_cautious)
-        optimizer = rest if kind == "adamw" else Muon(one, decay, 4, rest, is_cautious=is_cautious)
-        optimizer.step(0.1, torch.tensor(1.0), torch.tensor(True))
-        found[decay, is_cautious] = weight.detach()
-    moved = found[0.0, False]
-    towards_0 = (start - moved) * (start if kind == "muon" else moved) > 0
-    assert 0 < int(towards_0.sum()) < towards_0.numel()
-    decayed = moved - 0.1 * 0.5 * towards_0 * (start if kind == "muon" else moved)
-    assert torch.allclose(found[0.5, True], decayed, atol=1e-6)
 
 
 def test_a_batch_in_tokens_is_one_in_sequences(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,37 +38,180 @@ def test_a_batch_in_tokens_is_one_in_sequences(tmp_path: Path, gpt2: Run, capsys
 
 
 ALL_TOGETHER = (
-    "--optimizer", "muon", "--cautious-decay", "--weight-decay", 0.5, "--init-residual", "zero", "--schedule", "wsd",
-    "--average-tail", 0.5, "--batch-tokens", 64, "--order", "hashed", "--dropout", 0.1, "--steps", 8, "--save-every", 3,
+    "--optimizer", "muon", "--weight-decay", 0.5, "--schedule", "wsd", "--batch-tokens", 64, "--order", "hashed",
+    "--dropout", 0.1, "--steps", 8, "--save-every", 3,
 )  # fmt: skip
 
 
 def test_all_options_together_resume_bit_for_bit_and_convert(tmp_path: Path, gpt2: Run) -> None:
-    """Interrupted inside the tail that is averaged; both models give the same logits in transformers' format."""
+    """Interrupted inside the decay; both models give the same logits in transformers' format."""
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     assert gpt2(unbroken, *ALL_TOGETHER) == 0
-    assert gpt2(broken, *ALL_TOGETHER) == 0
-    shutil.rmtree(broken / "average")
+    shutil.copytree(unbroken, broken)
     shutil.rmtree(checkpoint(broken, 8))
     (broken / "checkpoints" / "latest").write_text("step-0000006\n")
     assert gpt2(broken, *ALL_TOGETHER) == 0
-    assert_same_bits(unbroken, broken, parts=["average", "model", "optimizer"])
+    assert_same_bits(unbroken, broken)
     tokens = torch.arange(12)[None]
-    for name in ("", "average"):
-        ours = open_weights(broken / name).load().eval()
-        assert main(["convert", str(broken / name), str(tmp_path / f"hf{name}")]) == 0
-        theirs = open_weights(tmp_path / f"hf{name}").load().eval()
-        assert torch.equal(ours(tokens)[..., :100], theirs(tokens)[..., :100])
-        assert all(torch.equal(values, weights(unbroken / name)[key]) for key, values in weights(broken / name).items())
+    ours = open_weights(broken).load().eval()
+    assert main(["convert", str(broken), str(tmp_path / "hf")]) == 0
+    theirs = open_weights(tmp_path / "hf").load().eval()
+    assert torch.equal(ours(tokens)[..., :100], theirs(tokens)[..., :100])
 
 
 def test_settings_that_came_later_are_no_part_of_a_run_without_them() -> None:
     """So that a run that was begun before there were these options resumes."""
-    later = {"average_tail", "cautious_decay", "init_residual", "optimizer", "order"}
+    later = {"optimizer", "order"}
     assert not later & TrainSettings().identity().keys()
-    assert later <= TrainSettings(
-        average_tail=0.1, cautious_decay=True, init_residual="zero", optimizer="muon", order="hashed", steps=1
-    ).identity().keys()  # fmt: skip
+    assert later <= TrainSettings(optimizer="muon", order="hashed", steps=1).identity().keys()
+
+
+# --- settings that went ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", ["--average-tail", "--cautious-decay", "--no-cautious-decay", "--init-residual"])
+def test_a_flag_that_went_is_answered_with_what_to_use_instead(
+    flag: str, tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpt2(tmp_path / "run", flag, *([] if "cautious" in flag else ["0.5"]))
+    name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+    assert f"{flag} is gone: {GONE[name].instead}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "gone"),
+    [
+        ("average_tail = 0.0", None),
+        ("average_tail = 0.1", "average_tail"),
+        ("cautious_decay = false", None),
+        ("cautious_decay = true", "cautious_decay"),
+        ('init_residual = "scaled"', None),
+        ('init_residual = "zero"', "init_residual"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "estimate"])
+def test_a_key_that_went_is_passed_over_where_it_was_not_used(
+    command: str, line: str, gone: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `config.toml` of older runs, which names every setting."""
+    (tmp_path / "old.toml").write_text(f"[train]\n{line}\n")
+    code = main([command, "--config", str(tmp_path / "old.toml"), *(["--data", "a"] if command == "train" else [])])
+    error = capsys.readouterr().err
+    if gone is not None:
+        assert code == 2 and f"old.toml: {gone} is gone: {GONE[gone].instead}." in error
+    elif command == "train":
+        assert code == 2 and "no --output" in error
+    else:
+        assert code == 0
+
+
+def test_a_run_that_used_what_went_is_read_and_not_resumed(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert gpt2(run, "--steps", 1) == 0
+    change_table(run, lambda table: table["settings"].update(cautious_decay=False, average_tail=0.0))
+    assert gpt2(run, "--steps", 2) == 0
+    change_table(run, lambda table: table["settings"].update(init_residual="zero"))
+    capsys.readouterr()
+    assert gpt2(run, "--steps", 3) == 2
+    assert "holds a run with --init-residual, which is gone (matrices begin as GPT-2's do" in capsys.readouterr().err
+    assert main(["convert", str(run), str(tmp_path / "hf")]) == 0
+
+
+def change_table(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what the newest checkpoint of a run says, its checksum included."""
+    path = find_checkpoint(run) / "checkpoint.json"
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table | {"crc32": table_crc(table)}))
+
+
+# --- settings that don't go together ---------------------------------------------------------------------------------
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"batch_tokens": 4096, "global_batch_size": 2},
+        "--batch-tokens 4,096 is a batch of 4 sequences, and",
+    ),
+    ({"batch_tokens": 4096, "global_batch_size": 8}, "--global-batch-size is 8: give one of them"),
+    ({"steps": 5, "minutes": 1.0}, "the run's length is given twice"),
+    ({"documents": "separate"}, "--documents separate has no dropout of attention"),
+    ({"min_lr": 1.0}, "--min-lr 1.0 is above --lr 0.00015"),
+    ({"order": "hashed"}, "--order hashed spreads documents over the run: give its --steps"),
+    ({"order": "hashed", "steps": 5, "data": ("a", "b")}, "give its --steps, and one --data"),
+    ({"reordered": 0.5}, "--reordered is for --order hashed"),
+    ({"sample_top_k": 5}, "--sample-top-k is a setting of samples, and there are none"),
+    ({"eval_task_every": 5}, "--eval-task-every, but no --eval-task"),
+    ({"model": "124M", "layers": 2}, "--model already sets layers, hidden and heads"),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), CONTRADICTIONS)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Gpt2UsageError, match=re.escape(sentence)):
+        TrainSettings(**settings)
+
+
+NO_EFFECT: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    ({"cooldown": 0.5}, "--cooldown 0.5 has no effect: it is for --schedule wsd.", {"schedule": "wsd"}),
+    ({"min_lr": 0.0, "schedule": "constant"}, "--min-lr 0.0 has no effect: --schedule constant", {"schedule": "wsd"}),
+    (
+        {"save_every": 5, "save": False},
+        "--save-every 5 has no effect: --no-save writes none.",
+        {"save": True},
+    ),
+    ({"keep_checkpoints": 5, "save": False}, "--keep-checkpoints 5 has no effect: --no-save", {"save": True}),
+    ({"async_checkpoint": False, "save": False}, "--async-checkpoint False has no effect: --no-save", {"save": True}),
+    (
+        {"sample_top_k": 5, "sample_temperature": 0.0, "sample_every": 1},
+        "--sample-top-k 5 has no effect: --sample-temperature 0 takes the most likely token.",
+        {"sample_temperature": 1.0},
+    ),
+    (
+        {"sample_seed": 5, "sample_temperature": 0.0, "sample_every": 1},
+        "--sample-seed 5 has no effect: --sample-temperature 0",
+        {"sample_temperature": 1.0},
+    ),
+    ({"warmup": 50.0, "steps": 2}, "--warmup 50.0 has no effect: the run has fewer steps", {"steps": 50}),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence", "otherwise"), NO_EFFECT)
+def test_a_setting_without_an_effect_is_said(
+    settings: dict[str, Any], sentence: str, otherwise: dict[str, Any]
+) -> None:
+    (said,) = TrainSettings(**settings).without_effect(settings.get("steps"))
+    assert said.startswith(sentence)
+    changed = settings | otherwise
+    assert TrainSettings(**changed).without_effect(changed.get("steps")) == []
+
+
+def test_what_has_no_effect_is_said_before_the_first_step(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the length is in epochs, too, whose steps the data decides."""
+    assert gpt2(tmp_path / "run", "--epochs", 0.01, "--warmup", 50, "--cooldown", 0.5) == 0
+    shown = capsys.readouterr().err
+    assert "warning: --warmup 50.0 has no effect: the run has fewer steps, and never reaches --lr." in shown
+    assert shown.index("warning: --cooldown 0.5 has no effect: it is for --schedule wsd.") < shown.index("step 1/")
+
+
+def test_a_batch_of_a_flag_replaces_that_of_a_file(tmp_path: Path, gpt2: Run) -> None:
+    (tmp_path / "one.toml").write_text("[train]\nbatch_tokens = 128\n")
+    assert gpt2(tmp_path / "run", "--config", tmp_path / "one.toml", "--steps", 1, "--global-batch-size", 2) == 0
+    assert read_info(tmp_path / "run").samples == 2
+
+
+def test_another_vocabulary_than_that_of_the_first_weights_is_refused(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpt2(tmp_path / "run", "--steps", 1) == 0
+    settings = TrainSettings(init_from=str(tmp_path / "run"), vocabulary_size=200, sequence_length=16)
+    first = open_weights(tmp_path / "run")
+    with pytest.raises(Gpt2UsageError, match="knows 100 token ids, and --vocabulary-size is 200: leave it out"):
+        shape_of_run(settings, None, first, first.tokenizer)
 
 
 def test_the_batch_in_tokens_decides_the_layout(tmp_path: Path, gpt2: Run) -> None:

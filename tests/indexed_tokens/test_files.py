@@ -199,10 +199,13 @@ def test_a_missing_file_says_which_and_what_to_do(write_tokens, tmp_path):
         IndexedTokens(tmp_path / "corpus")
     with pytest.raises(IndexedTokensError, match=rf"did you mean {tmp_path}/corpus_text_document\?"):
         IndexedTokens(tmp_path)  # a folder that holds them was answered with `webtext tokenize`
+    for typed in ("corpsu_text_document", "corpu", "corpus_txt_document"):  # were answered with it, too
+        with pytest.raises(IndexedTokensError, match=rf"{typed}\.idx: did you mean {tmp_path}/corpus_text_document\?"):
+            IndexedTokens(tmp_path / typed)
     with pytest.raises(IndexedTokensError, match=r"nothing\.idx: run `webtext tokenize` first"):
         IndexedTokens(tmp_path / "nothing")
     bin_path(prefix).unlink()
-    with pytest.raises(IndexedTokensError, match=r"corpus_text_document\.bin"):
+    with pytest.raises(IndexedTokensError, match=r"corpus_text_document\.bin: run `webtext tokenize` first"):
         IndexedTokens(prefix)
     bin_path(prefix).mkdir()
     with pytest.raises(IndexedTokensError, match=r"corpus_text_document\.bin"):

@@ -1,5 +1,6 @@
 """Longest matches and occurrences in indexed token files, against looking at every place of every document."""
 
+import json
 import re
 
 import numpy as np
@@ -145,6 +146,42 @@ def test_a_missing_or_damaged_index_is_refused(tmp_path):
     (folder / URLS).write_bytes(b"a\nc\n")
     with pytest.raises(IndexedTokensError, match=f"{URLS} is damaged"):
         SuffixIndex(prefix).check()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("parts", 0, "tokens"), [1]),
+        (("parts", 0, "tokens"), [0, "3"]),
+        (("parts", 0, "tokens", 0), [0]),
+        (("parts", 0, "tokens"), [2**40, 2**40 + 3]),
+        (("parts", 0, "tokens"), [-3, 0]),
+        (("parts", 0, "documents"), [0, 2]),
+        (("parts", 1, "documents"), [0, 2]),
+        (("parts", 1, "documents", 1), 2**63),
+        (("parts", 1, "tokens"), [3, 4.0]),
+        (("parts", 1), None),
+        (("parts",), []),
+        (("parts",), 3),
+        (("urls",), [1]),
+        (("urls",), "ab"),
+        (("more",), 1),
+    ],
+)
+def test_parts_that_are_not_the_documents_are_refused(tmp_path, place, value):
+    """Also where their sizes add up to all tokens."""
+    prefix = tmp_path / "t"
+    rewrite(prefix, [[1, 2, 3], [4]])
+    write_index(prefix, part_tokens=3, urls=["a", "b"])
+    path = index_folder(prefix) / SEAL
+    seal = target = json.loads(path.read_text())
+    for step in place[:-1]:
+        target = target[step]
+    assert len(seal["parts"]) == 2
+    target[place[-1]] = value
+    path.write_text(json.dumps(seal))
+    with pytest.raises(IndexedTokensError, match=r"is damaged|does not cover all tokens"):
+        SuffixIndex(prefix)
 
 
 def test_sequences_with_gaps_are_refused(tmp_path):

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from webtext_prep.crawl.archives import common_crawl
-from webtext_prep.crawl.archives.captures import Request, nearest, timestamp
-from webtext_prep.crawl.archives.common_crawl import Block, ClusterIndex, CommonCrawl, Kept
+from webtext_prep.crawl.archives.answers import Block, nearest, timestamp
+from webtext_prep.crawl.archives.captures import Request
+from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.crawl.settings import ArchiveSettings
 from webtext_prep.urls.urls import surt
@@ -151,10 +152,15 @@ def test_lines_and_records_of_an_index_may_hold_anything():
         usual = {"status": "200", "mime": "text/html", "filename": "a.warc.gz", "offset": "0", "length": "50"}
         return b"org,a)/ 20190401000000 " + json.dumps(usual | values).encode() + b"\n"
 
-    wrong = [line(status="404"), line(mime="image/png"), line(offset="-1"), line(length="x"), line(filename="a.exe")]
-    wrong += [line(length=0), b"org,a)/ soon {}\n", b"org,a)/ 2019\n", b"org,a)/ 20190401000000 [7]\n", line()[:60]]
-    block = Reply("ok", "http://f", 206, body=gzip.compress(b"".join(wrong)))
-    assert searched([crawls, index, block]) == "not_archived"
+    def block(*lines: bytes) -> Reply:
+        return Reply("ok", "http://f", 206, body=gzip.compress(b"".join(lines)))
+
+    others = [line(status="404"), line(mime="image/png"), b"org,a)/ soon {}\n"]
+    assert searched([crawls, index, block(*others)]) == "not_archived"
+    wrong = [line(offset="-1"), line(length="x"), line(filename="a.exe"), line(length=0), b"org,a)/ 2019\n"]
+    wrong += [b"org,a)/ 20190401000000 [7]\n", line()[:60]]
+    for each in wrong:
+        assert searched([crawls, index, block(*others, each)]) == "malformed_response"
     assert searched([crawls, index, Reply("ok", "http://f", 206, body=b"no gzip")]) == "malformed_response"
     assert searched([crawls, index, Reply("ok", "http://f", 206, body=gzip.compress(bytes(10 << 20)))]) == (
         "malformed_response"

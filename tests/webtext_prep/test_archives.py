@@ -181,6 +181,26 @@ def test_no_page_of_the_archive_itself_and_no_broken_capture_is_taken_for_the_pa
     assert {document.url for document in made(tmp_path / "out")[1]} == {*bad, *good}
 
 
+def test_a_capture_of_another_page_is_none_whatever_the_index_says(archives, tmp_path):
+    star, weird = archives.url("/wiki*"), archives.url("/weird")
+    elsewhere = f"http://127.0.0.25:{archives.port}/secret"
+    for url in (archives.url("/wiki_other_page"), weird, elsewhere):
+        archives.wayback[url] = [Captured("20190301120000", old(url))]
+    archives.listed_as[weird] = elsewhere
+    rows = rows_of(tmp_path, archives, [star, weird], archive=("wayback",))
+    assert {row["archives"]["wayback"] for row in rows.values()} == {"not_archived"}
+    assert {path.partition("?")[0] for _, path, _ in archives.pages()} == {"/cdx/search/cdx"}
+
+
+def test_a_capture_of_a_time_that_never_was_costs_itself_alone(archives, tmp_path):
+    good, late = archives.url("/good"), archives.url("/late")
+    archives.wayback[good] = [Captured("20190301120000", old(good))]
+    never = {"Memento_Datetime": "Fri, 31 Dec 9999 23:59:59 -2359"}
+    archives.wayback[late] = [Captured("20190301120000", old(late), headers=never)]
+    rows = rows_of(tmp_path, archives, [late, good], archive=("wayback",))
+    assert rows[good]["outcome"] == "archived" and rows[late]["archives"] == {"wayback": "malformed_response"}
+
+
 def test_answers_of_an_archive_that_are_no_answers_leave_the_url_as_it_was(archives, tmp_path):
     urls = {name: archives.url(f"/{name}") for name in ("words", "list", "empty", "forbidden", "cut")}
     broken = {"words": b"{", "list": b'[["timestamp", "original"], 7]', "empty": b"", "cut": b'[["times'}

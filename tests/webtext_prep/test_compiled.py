@@ -71,8 +71,6 @@ def test_only_files_with_compiled_functions_count(tmp_path):
 PROGRAM = """
 import json, sys
 from webtext_prep.cli import main
-from webtext_prep.text.languages.langdetect import Langdetect
-Langdetect.__init__.__defaults__ = (5,)  # texts before machine code is loaded where that pays
 for command in json.loads(sys.argv[1]):
     assert main([*command, "--workers", "1"]) == 0
     assert "numba" not in sys.modules, command

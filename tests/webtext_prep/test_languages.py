@@ -1,22 +1,19 @@
-"""langdetect in machine code: the probabilities of langdetect itself, to the last bit."""
+"""Detectors of languages. langdetect's answers come from langdetect-rs: its probabilities, to the last bit."""
 
 import json
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import langdetect
-import numpy as np
+import langdetect_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep import cli
-from webtext_prep.running.tasks import Context, Task
 from webtext_prep.stages import clean
 from webtext_prep.stages.clean import known_detectors
-from webtext_prep.text.bayes_kernels import _COMPENSATED, Trials, _sum
-from webtext_prep.text.languages.langdetect import COMPARED, Langdetect, load_factory
+from webtext_prep.text.languages.langdetect import Langdetect, load_factory
 
 SENTENCES = [
     "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced.",
@@ -53,31 +50,32 @@ pieces = st.sampled_from(SENTENCES).flatmap(
 texts = st.lists(pieces | st.text(max_size=5), max_size=8).map(" ".join) | st.text(st.characters(), max_size=40)
 
 
-@pytest.fixture(scope="module")
-def factory():
-    return load_factory()
-
-
-@pytest.fixture(scope="module")
-def trials(factory):
-    return Trials(factory)
-
-
-def of_langdetect(factory, text):
-    """What langdetect computes for every language, or None."""
+def probabilities(factory, text, error):
+    """What a factory's detector computes for every language that is likely enough, or None."""
     detector = factory.create()
     detector.append(text)
     try:
-        detector.get_probabilities()
-    except langdetect.LangDetectException:
+        return [(found.lang, found.prob) for found in detector.get_probabilities()]
+    except error:
         return None
-    return detector.langprob
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A function: what langdetect-rs says of a text, and what langdetect says."""
+    fast, own = load_factory("langdetect_rs"), load_factory("langdetect")
+
+    def ask(text):
+        said = probabilities(own, text, langdetect.LangDetectException)
+        return probabilities(fast, text, langdetect_rs.LangDetectException), said
+
+    return ask
 
 
 @given(texts)
-def test_probabilities_are_equal_to_the_last_bit(factory, trials, text):
-    found, expected = trials.probabilities(text), of_langdetect(factory, text)
-    assert (None if found is None else found.tolist()) == expected
+def test_probabilities_are_equal_to_the_last_bit(both, text):
+    found, expected = both(text)
+    assert found == expected
 
 
 SCRIPTS = [
@@ -97,85 +95,46 @@ def mixtures(number):
         yield "".join(piece + source.choice(["", " "]) for piece in cut)
 
 
-def test_mixtures_of_scripts_have_equal_probabilities(factory, trials):
-    """Vietnamese letters counted as Latin where langdetect takes them for another script, and Latin ones were kept."""
+def test_mixtures_of_scripts_have_equal_probabilities(both):
+    """langdetect takes Vietnamese letters for another script than Latin."""
     known = "ĐÀ ắ ế ộ Việt Nam thời tiết これは日本の天気についてのテキストです"
     for text in (known, *mixtures(250)):
-        found = trials.probabilities(text)
-        assert (None if found is None else found.tolist()) == of_langdetect(factory, text), text
+        found, expected = both(text)
+        assert found == expected, text
 
 
-def test_whole_documents_have_equal_probabilities(factory, trials):
+def test_whole_documents_have_equal_probabilities(both):
     source = random.Random(4)
     for length in (*range(1, 30), 300, 1000, 3000, 12_000):
         words = " ".join(SENTENCES).split() * 15
         source.shuffle(words)
-        text = " ".join(words)[:length]
-        assert trials.probabilities(text).tolist() == of_langdetect(factory, text)
+        found, expected = both(" ".join(words)[:length])
+        assert found == expected
+
+
+def test_pieces_of_every_language_have_equal_probabilities(both):
+    for row in map(json.loads, TEXTS.read_text(encoding="utf-8").splitlines()):
+        for length in (40, 400):
+            found, expected = both(row["text"][:length])
+            assert found == expected, row["language"]
 
 
 def test_verdicts_are_those_of_langdetect_as_its_users_call_it():
     langdetect.DetectorFactory.seed = 0
-    detector, source = Langdetect(alone=10), random.Random(5)
-    for number in range(40):
-        assert detector.is_compiled == (number > 10)
+    detector, source = Langdetect(), random.Random(5)
+    for _ in range(40):
         text = " ".join(source.choice(SENTENCES[:16])[at : at + 25] for at in (0, 5, 10))
         assert detector.detect(text).language == langdetect.detect(text)
 
 
-def test_texts_that_differ_from_langdetect_are_left_to_langdetect(monkeypatch):
-    """A new version of it, or of Python, may draw other random numbers."""
-    detector = Langdetect(alone=0)
-    expected = detector.detect(SENTENCES[0])
-    monkeypatch.setattr(Trials, "probabilities", lambda self, text: np.eye(len(self.languages))[3])
-    assert detector.detect(SENTENCES[0]) == expected
-    assert not detector.is_compiled
-    assert detector.detect(SENTENCES[0]) == expected
-
-
-@pytest.mark.parametrize("documents, pays", [(2000, False), (2001, True), (None, True)])
-def test_few_documents_are_left_to_langdetect(documents, pays, monkeypatch, tmp_path):
-    """Each process compiled for seconds after its first 256 texts, though some hundred were all there were."""
-    detector = Langdetect(alone=0)
-    monkeypatch.setattr(clean, "_detector", lambda name: detector)
-    hints = clean.Clean().hints(SimpleNamespace(expected_documents=lambda: documents))
-    shard = tmp_path / "part-00000.jsonl"
-    shard.write_text(json.dumps({"url": "http://a.org/", "text": SENTENCES[0] * 9}) + "\n")
-    task = Task("part-00000", (shard,), (tmp_path / "out.jsonl",), hints=hints)
-    clean.Clean(language="en").process_shard(task, Context(tmp_path, 1, lambda units: None))
-    assert detector.is_compiled == pays
-    detector.use_machine_code(pays=not pays)
-    assert detector.detect(SENTENCES[0]) == Langdetect().detect(SENTENCES[0])
-
-
-def test_after_the_first_texts_langdetect_is_not_asked(monkeypatch):
-    detector = Langdetect(alone=0)
-    for _ in range(COMPARED):
-        expected = detector.detect(SENTENCES[0])
-    monkeypatch.setattr(Langdetect, "_detect_slowly", None)
-    assert detector.detect(SENTENCES[0]) == expected
-    assert detector.is_compiled
-
-
-def test_a_text_that_needs_more_random_numbers_is_left_to_langdetect():
-    detector = Langdetect(alone=0)
-    for _ in range(COMPARED + 1):
-        expected = detector.detect(SENTENCES[0])
-    detector._trials._numbers = detector._trials._numbers[:20]
-    with pytest.raises(OverflowError):
-        detector._trials.probabilities(SENTENCES[0])
-    assert detector.detect(SENTENCES[0]) == expected
-    assert detector.is_compiled
-
-
 def test_ctrl_c_while_the_profiles_load_ends_the_command(tmp_path, monkeypatch, capsys):
-    """langdetect took it for a profile that is not valid: `internal error`, and exit code 1 instead of 130."""
+    """langdetect takes it for a profile that is not valid: `internal error`, and exit code 1 instead of 130."""
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     (tmp_path / "a.jsonl").write_text(json.dumps({"url": "http://a.org/", "text": SENTENCES[0] * 20}) + "\n")
-    monkeypatch.setattr("langdetect.utils.lang_profile.LangProfile.__init__", interrupted)
+    monkeypatch.setattr("langdetect_rs.utils.lang_profile.LangProfile.__init__", interrupted)
     clean._detector.cache_clear()  # an earlier test's may have them
     arguments = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
     assert cli.main(["clean", *arguments]) == 130
@@ -192,22 +151,3 @@ def test_detectors_name_the_languages_of_real_texts(name):
     assert len(rows) == 55
     assert len(wrong) <= 2, wrong
     assert "en" not in wrong.values()
-
-
-floats = st.floats(0, 1) | st.floats(1e-20, 1e-5)
-
-
-@given(st.lists(floats, min_size=1, max_size=60))
-def test_sums_are_those_of_python(values):
-    assert _sum(np.array(values), _COMPENSATED) == sum(values)
-
-
-@given(st.lists(floats, min_size=1, max_size=60))
-def test_sums_with_compensation_are_those_of_python_3_12(values):
-    """Neumaier's algorithm, as CPython's `sum` has it."""
-    total, lost = values[0], 0.0
-    for value in values[1:]:
-        after = total + value
-        lost += (total - after) + value if abs(total) >= abs(value) else (value - after) + total
-        total = after
-    assert _sum(np.array(values), True) == total + lost

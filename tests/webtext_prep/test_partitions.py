@@ -1,13 +1,22 @@
 """Files between two phases: each bucket's lines come back in order, in memory that does not grow with the buckets."""
 
+import errno
+import resource
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.folders.partitions import read_partition, read_partitions, write_partitions
+from webtext_prep.documents.folders.partitions import (
+    load_array,
+    read_partition,
+    read_partitions,
+    save_array,
+    write_partitions,
+)
 from webtext_prep.errors import WebtextError
 
 BUCKETS = 5
@@ -35,6 +44,24 @@ def test_each_buckets_lines_come_back_in_order(tmp_path_factory, files, run_byte
         expected = [text for lines in files for where, text in lines if where == bucket]
         assert list(lines_of(paths, bucket)) == expected
         assert b"".join(read_partitions(paths, bucket)) == b"".join(text + b"\n" for text in expected)
+
+
+def test_an_array_that_the_disk_does_not_take_says_why(tmp_path):
+    """numpy's own writing says how many bytes were written, and has no `errno`. A limit stands for a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="too large") as caught:
+            save_array(tmp_path / "x.npy", np.zeros(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
+    array = np.arange(5_000_000, dtype=np.uint32).reshape(-1, 5)
+    save_array(tmp_path / "y.npy", array)
+    np.save(tmp_path / "z.npy", array)
+    assert (tmp_path / "y.npy").read_bytes() == (tmp_path / "z.npy").read_bytes()
+    np.testing.assert_array_equal(load_array(tmp_path / "y.npy"), array)
 
 
 def test_small_parts_share_a_frame_and_large_ones_have_their_own(tmp_path):

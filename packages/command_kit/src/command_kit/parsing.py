@@ -144,6 +144,8 @@ class Parser(argparse.ArgumentParser):
         if sys.version_info >= (3, 14):
             options.setdefault("color", False)  # its escape sequences would stand in the words that are looked for here
         super().__init__(description=inspect.cleandoc(description or "") or None, **options)
+        self.removed: dict[str, str] = {}
+        """Flags and subcommands that there are no more: what to use instead, the end of a sentence."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
         """As argparse does, but with nothing left over: an unknown argument is this parser's mistake to explain."""
@@ -152,6 +154,9 @@ class Parser(argparse.ArgumentParser):
             self.print_help(sys.stderr)
             self.exit(2)
         found, unknown = super().parse_known_args(words, namespace)
+        gone = next((flag for word in unknown if (flag := word.partition("=")[0]) in self.removed), None)
+        if gone is not None:
+            self.error(f"{gone} is gone: {self.removed[gone]}")
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
         return found, []
@@ -182,6 +187,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
+        if value in self.removed:
+            raise argparse.ArgumentError(None, f"{value} is gone: {self.removed[value]}")
         known = [str(choice) for choice in action.choices]
         near = nearest(str(value), known)
         meant = f"did you mean {near}? " if near is not None else ""

@@ -115,6 +115,26 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class Removed(NamedTuple):
+    """A setting that there is no more, and how one is answered that is given all the same.
+
+    A settings class names them in `REMOVED`, by the names that the fields had; `add_flags` and `make_settings` read it
+    there. A command or a value of a flag that went is answered by `Parser.removed` itself.
+
+    Attributes:
+        instead: what to use instead, the end of a sentence.
+        unused: the value that it has in files which did not use it: there it is passed over.
+    """
+
+    instead: str
+    unused: Any = None
+
+
+def removed_settings(settings_class: type) -> Mapping[str, Removed]:
+    """The settings of a class that there are no more, by name."""
+    return getattr(settings_class, "REMOVED", {})
+
+
 def flag_name(field_name: str) -> str:
     """`min_tokens` -> `--min-tokens`."""
     return "--" + field_name.replace("_", "-")
@@ -198,6 +218,9 @@ def add_flags(
     field may take where `setting` can't know them.
     """
     kinds = _field_types(settings_class)
+    for name, removed in removed_settings(settings_class).items():
+        for flag in (flag_name(name), "--no-" + flag_name(name)[2:]):
+            vars(parser).setdefault("removed", {})[flag] = removed.instead
     groups: dict[str, Any] = {}
     for field in dataclasses.fields(settings_class):
         if "help" not in field.metadata or field.name in skip:
@@ -350,8 +373,11 @@ def make_settings(
     keys of `values` that came from the command line.
     """
     kinds = _field_types(settings_class)
-    known = [*kinds, *neighbours]
+    known, gone = [*kinds, *neighbours], removed_settings(settings_class)
+    values = {name: value for name, value in values.items() if name not in gone or value != gone[name].unused}
     for name in values:
+        if name in gone:
+            raise UsageError(f"{where}: {name} is gone: {gone[name].instead}.")
         if name not in kinds:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(known)}"

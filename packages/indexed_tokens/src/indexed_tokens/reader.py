@@ -9,6 +9,7 @@ is said when it is opened, not in the middle of a training run.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import struct
@@ -57,10 +58,17 @@ def prefix_of(path: str | Path) -> Path:
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
+_ENDINGS = ("", TOKENS_SUFFIX)
+
+
 def _near(prefix: Path) -> list[Path]:
-    """Indices that `prefix` was probably meant to name: of the files that a command called so, or in that folder."""
+    """Indices that `prefix` was probably meant to name: what a command called so, in that folder, or spelt alike."""
     named = idx_path(f"{prefix}{TOKENS_SUFFIX}")
-    return [named] if named.is_file() else sorted(prefix.glob("*.idx"))
+    if named.is_file() or prefix.is_dir():
+        return [named] if named.is_file() else sorted(prefix.glob("*.idx"))
+    found = [path for path in prefix.parent.glob("*.idx") if path.stem != prefix.name]
+    beside = {path.stem.removesuffix(ending): path for path in found for ending in _ENDINGS}
+    return list(dict.fromkeys(beside[name] for name in difflib.get_close_matches(prefix.name, beside)))
 
 
 def bin_path(prefix: str | Path) -> Path:

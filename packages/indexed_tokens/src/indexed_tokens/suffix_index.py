@@ -12,7 +12,9 @@ fifty pages a part of any size.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import mmap
+import operator
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -128,13 +130,27 @@ class Seal:
             found = parse_json(path.read_bytes())
             if found.pop("format") != FORMAT:
                 raise IndexedTokensError(f"{path} was written by a newer program: use that, or make it again.")
-            parts = tuple(Part(tuple(p["documents"]), tuple(p["tokens"]), p["crc32"]) for p in found.pop("parts"))
+            parts = tuple(Part(_pair(p["documents"]), _pair(p["tokens"]), p["crc32"]) for p in found.pop("parts"))
             urls = found.pop("urls")
-            return cls(parts=parts, urls=None if urls is None else (urls[0], urls[1]), **found)
+            return cls(parts=parts, urls=None if urls is None else _pair(urls), **found)
         except FileNotFoundError:
             raise IndexedTokensError(f"{prefix} has no index: run `webtext index-tokens {prefix}` first.") from None
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise IndexedTokensError(f"{path} is damaged ({error}): make it again with --restart.") from error
+
+    def covers(self, begins: npt.NDArray[np.int64]) -> bool:
+        """Whether the parts are all documents, one after another; see `document_begins`."""
+        ends = [0, *(part.documents[1] for part in self.parts)]
+        if ends != sorted(ends) or ends[-1] != len(begins) - 1:
+            return False
+        places = [((first, last), (int(begins[first]), int(begins[last]))) for first, last in itertools.pairwise(ends)]
+        return places == [(part.documents, part.tokens) for part in self.parts]
+
+
+def _pair(values: Sequence[Any]) -> tuple[int, int]:
+    """Two whole numbers. Raises TypeError or ValueError."""
+    first, second = map(operator.index, values)
+    return first, second
 
 
 def checksum(data: npt.NDArray[Any] | bytes) -> int:
@@ -171,11 +187,12 @@ class SuffixIndex:
             )
         self.parts, self._urls_crc32 = seal.parts, seal.urls
         self.begins = document_begins(self.tokens)
-        sizes = [part.size for part in self.parts]
-        if sum(sizes) != int(self.begins[-1]):
+        if not seal.covers(self.begins):
             raise IndexedTokensError(f"{self.folder / SEAL} does not cover all tokens: make it again with --restart.")
         self.text = mapped(bin_path(self.prefix), self.tokens.dtype, int(self.begins[-1]))
-        self.positions = [mapped(self.folder / part_name(number), POSITION, size) for number, size in enumerate(sizes)]
+        self.positions = [
+            mapped(self.folder / part_name(number), POSITION, part.size) for number, part in enumerate(self.parts)
+        ]
         if self._urls_crc32 is not None:
             self._url_ends = mapped(self.folder / URL_ENDS, np.dtype("<u8"), self.tokens.documents)
             size = int(self._url_ends[-1]) if self.tokens.documents else 0

@@ -7,7 +7,7 @@ looked for: of that, only what follows from the settings is known, such as the s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from command_kit import UsageError
 from command_kit.command import in_words, sentence_for
 from command_kit.machine import Machine
-from command_kit.settings import changes
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from webtext_prep import storage
@@ -250,7 +249,7 @@ def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
     """Raise UsageError, naming what differs, where the run's folder holds a run with other settings."""
     from gpt2_train.checkpoint.info import latest_checkpoint, read_info
     from gpt2_train.config.files import CHECKPOINTS_FOLDER
-    from gpt2_train.training.run_folder import identity_settings
+    from gpt2_train.training.run_folder import check_same_settings, identity_settings
 
     output = Path(settings.output)
     if output.exists() and not output.is_dir():
@@ -260,12 +259,7 @@ def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
         return
     info = read_info(latest)
     precision = settings.precision or info.settings.get("precision", "fp32")
-    known: Mapping[str, Any] = config.as_table() | identity_settings(settings, precision)
-    if found := changes(info.config.as_table() | info.settings, known):
-        raise UsageError(
-            f"{output} holds a run with other settings ({found}): give the same settings to resume it, or "
-            "another output."
-        )
+    check_same_settings(info, output, config, identity_settings(settings, precision))
 
 
 def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:

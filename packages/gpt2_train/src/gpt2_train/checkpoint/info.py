@@ -20,7 +20,7 @@ from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, LATEST_FILE, TOKENIZER_FOLDER
 from gpt2_train.config.settings import ModelConfig
-from indexed_tokens import Tokenizer
+from indexed_tokens import IndexedTokensError, Tokenizer
 
 FORMAT = 2
 """Version of a checkpoint's layout; any other is refused."""
@@ -116,7 +116,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     folder = info.folder / TOKENIZER_FOLDER
     if not folder.is_dir():
         raise Gpt2UsageError(f"the checkpoint {info.folder} has no tokenizer: it can't be given text.")
-    tokenizer = Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt")
+    try:
+        tokenizer = Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt")
+    except IndexedTokensError as error:
+        raise damaged(info.folder, f"its tokenizer can't be read: {error}".rstrip(".")) from error
     if tokenizer.fingerprint != info.tokenizer.get("fingerprint"):
         raise damaged(info.folder, "its tokenizer is not the one that it was trained with")
     return tokenizer

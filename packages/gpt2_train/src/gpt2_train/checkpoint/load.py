@@ -360,8 +360,14 @@ def verify(folder: Path, count: Callable[[int], object]) -> Verified:
     except Gpt2UsageError as error:
         return Verified(folder, None, 0, 0, False, [_why(error)])
     problems = [problem for name in sorted(info.files) if (problem := problem_of_file(info, name, count))]
+
+    def check_indices() -> None:
+        check_model(info)
+        for part in sorted({_part_of(name) for name in info.files} - {"model"}):
+            TensorReader(info.folder, part).read_metadata()
+
     # An index that was not read back would only say so once more.
-    for is_due, check in ((not problems, lambda: check_model(info)), (info.tokenizer, lambda: load_tokenizer(folder))):
+    for is_due, check in ((not problems, check_indices), (info.tokenizer, lambda: load_tokenizer(folder))):
         try:
             if is_due:
                 check()

@@ -16,10 +16,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import io
+import itertools
+import math
 import os
 import pickle
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +178,49 @@ class TensorReader(dcp.FileSystemReader):
             )
             stored = metadata.storage_data.values() if good else ()
             good = good and all(Path(item.relative_path).name == item.relative_path for item in stored)
+            uncovered = next(_uncovered(metadata), None) if good else None
         except Exception as error:
             raise damaged(self.checkpoint, f"its index can't be read: {error}") from error
         if not good:
             raise damaged(self.checkpoint, "its index holds something else than tensors in this folder")
+        if uncovered is not None:
+            raise damaged(self.checkpoint, f"its index does not cover {uncovered}, each value once")
         return metadata
+
+
+MOST_DIMENSIONS = 4
+"""Dimensions of a stored tensor, at most: GPT-2 has two, and what is checked doubles with each."""
+
+
+def _uncovered(index: Metadata) -> Iterator[str]:
+    """The tensors of which an index does not say for each value in which one of the stored pieces it is."""
+    for name, entry in index.state_dict_metadata.items():
+        assert isinstance(entry, TensorStorageMetadata)
+        pieces = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in entry.chunks if 0 not in chunk.sizes]
+        if not _tile(tuple(entry.size), pieces) or any(
+            MetadataIndex(name, torch.Size(offsets)) not in index.storage_data for offsets, _ in pieces
+        ):
+            yield name
+    ends: dict[str, int] = {}
+    for place, item in sorted(index.storage_data.items(), key=lambda one: (one[1].relative_path, one[1].offset)):
+        if item.length < 0 or item.offset < ends.get(item.relative_path, 0):
+            yield place.fqn
+        ends[item.relative_path] = item.offset + item.length
+
+
+def _tile(size: tuple[int, ...], pieces: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    """Whether boxes, each given by its offsets and sizes, fill a box of `size` without an overlap.
+
+    They do if they lie in it, have its volume, and each corner but its own belongs to an even number of them: then an
+    odd number of boxes, so at least one, is at each place of it, and the volume leaves room for no second one.
+    """
+    if len(size) > MOST_DIMENSIONS or sum(math.prod(sizes) for _, sizes in pieces) != math.prod(size):
+        return False
+    odd: set[tuple[int, ...]] = set()
+    for offsets, sizes in [*pieces, ((0,) * len(size), size)] if pieces else ():
+        sides = [(begin, begin + length) for begin, length in zip(offsets, sizes, strict=True)]
+        if any(not 0 <= begin < end <= most for (begin, end), most in zip(sides, size, strict=True)):
+            return False
+        for corner in itertools.product(*sides):
+            odd ^= {corner}
+    return not odd

@@ -17,7 +17,6 @@ CONFIG_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
 SCHEDULE_FILE = "schedule.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
-AVERAGE_FOLDER = "average"
 CACHE_FOLDER = "cache"
 SINKS_FOLDER = "sinks"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -26,7 +25,6 @@ LOCK_FILE = ".lock"
 
 OF_A_RUN = (
     CHECKPOINTS_FOLDER,
-    AVERAGE_FOLDER,
     METRICS_FILE,
     SCHEDULE_FILE,
     SINKS_FOLDER,

@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 from command_kit import setting
-from command_kit.settings import identity
+from command_kit.settings import Removed, flag_name, identity
 from gpt2_train.config.errors import Gpt2UsageError
 
 MOST = 2**31 - 1
@@ -26,6 +27,9 @@ MOST_THREADS = 1024
 
 VOCABULARY_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this, for any tensor-parallel size: 50257 becomes 50304."""
+
+DEFAULT_BATCH = 8
+"""Sequences in an optimizer step where the settings name none: few enough for a laptop."""
 
 PRESETS: dict[str, dict[str, int]] = {
     "124M": {"layers": 12, "hidden": 768, "heads": 12},
@@ -119,7 +123,6 @@ class ModelConfig:
 _NOTHING = object()
 _ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw"}
 _ADDED_LATER |= {"order": "shuffled", "reordered": 0.0}
-_ADDED_LATER |= {"cautious_decay": False, "init_residual": "scaled", "average_tail": 0.0}
 
 _data = functools.partial(setting, group="data")
 _model = functools.partial(setting, group="model")
@@ -268,21 +271,42 @@ def given(settings: Any) -> set[str]:
 
 
 def sequences_of(settings: Any) -> int | None:
-    """The sequences in an optimizer step, by --batch-tokens if given, else by --global-batch-size.
+    """The sequences in an optimizer step, by --batch-tokens or --global-batch-size; None if neither is given.
 
-    Raises Gpt2UsageError if --batch-tokens are no whole number of sequences.
+    Raises Gpt2UsageError if the two disagree, or as `sequences_in` does.
     """
-    tokens, length = settings.batch_tokens, settings.sequence_length
+    tokens, batch = settings.batch_tokens, settings.global_batch_size
     if tokens is None:
-        return None if settings.global_batch_size is None else int(settings.global_batch_size)
+        return None if batch is None else int(batch)
+    found = sequences_in(tokens, settings.sequence_length)
+    if batch not in (None, found):
+        raise Gpt2UsageError(
+            f"--batch-tokens {tokens:,} is a batch of {found:,} sequences, and --global-batch-size is {batch:,}: give "
+            "one of them."
+        )
+    return found
+
+
+def sequences_in(tokens: int, length: int) -> int:
+    """The sequences of `length` in a batch of `tokens`. Raises Gpt2UsageError if they are no whole number."""
     if tokens % length:
         raise Gpt2UsageError(f"--batch-tokens {tokens:,} is no multiple of --sequence-length {length:,}.")
-    return int(tokens // length)
+    return tokens // length
+
+
+GONE = {
+    "average_tail": Removed("the last weights of --schedule wsd are better than a mean of them", unused=0.0),
+    "cautious_decay": Removed("--weight-decay decays all weights, with the same loss", unused=False),
+    "init_residual": Removed("matrices begin as GPT-2's do, with the same loss", unused="scaled"),
+}
+"""Settings of a run that there are no more."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings(ModelSettings, DataSettings):
     """The settings of `gpt2 train`. Raises Gpt2UsageError where two don't fit together."""
+
+    REMOVED: ClassVar[Mapping[str, Removed]] = GONE
 
     init_from: str | None = _model(
         None,
@@ -305,7 +329,9 @@ class TrainSettings(ModelSettings, DataSettings):
         gt=0,
     )
 
-    global_batch_size: int = _optimizer(8, "sequences in one optimizer step, over all processes", ge=1)
+    global_batch_size: int = _optimizer(
+        None, "sequences in one optimizer step, over all processes; 8 without it and --batch-tokens", ge=1
+    )
     batch_tokens: int | None = _optimizer(
         None, "tokens in one optimizer step, instead of --global-batch-size: a multiple of --sequence-length", ge=1
     )
@@ -322,20 +348,6 @@ class TrainSettings(ModelSettings, DataSettings):
     )
     cooldown: float = _optimizer(0.2, "fraction of the run over which wsd decays", gt=0, le=1)
     weight_decay: float = _optimizer(0.01, "weight decay of matrices (not of biases and norms)", ge=0)
-    cautious_decay: bool = _optimizer(
-        False, "decay a weight only in steps that move it towards 0 anyway (Chen et al. 2025, Cautious Weight Decay)"
-    )
-    init_residual: Literal["scaled", "zero"] = _optimizer(
-        "scaled",
-        "initial weights of the matrices that add to the residual stream: GPT-2's 0.02 / √(2 · layers), or zero, so "
-        "that each block begins as the identity",
-    )
-    average_tail: float = _optimizer(
-        0.0,
-        "also save the mean of the weights over this last fraction of the run, as the checkpoint OUTPUT/average",
-        ge=0,
-        lt=1,
-    )
     beta1: float = _optimizer(0.9, "Adam's decay of the mean gradient", ge=0, lt=1)
     beta2: float = _optimizer(0.999, "Adam's decay of the squared gradient", ge=0, lt=1)
     clip: float = _optimizer(1.0, "largest norm of the gradient, 0 for no limit", ge=0)
@@ -460,10 +472,9 @@ class TrainSettings(ModelSettings, DataSettings):
     def __post_init__(self) -> None:
         self.check_model()
         self.split_weights()
-        if self.batch_tokens is not None:
-            # With --init-from the length may still become the model's (`shape_of_run`).
-            batch = max(1, self.batch_tokens // self.sequence_length) if self.init_from else sequences_of(self)
-            object.__setattr__(self, "global_batch_size", batch)
+        # With --init-from the length may still become the model's (`shape_of_run`).
+        about = max(1, self.batch_tokens // self.sequence_length) if self.batch_tokens and self.init_from else None
+        object.__setattr__(self, "global_batch_size", about or sequences_of(self) or DEFAULT_BATCH)
         if sum(value is not None for value in (self.steps, self.epochs, self.tokens, self.minutes)) > 1:
             raise Gpt2UsageError(
                 "the run's length is given twice: give one of --steps, --epochs, --tokens and --minutes."
@@ -479,6 +490,20 @@ class TrainSettings(ModelSettings, DataSettings):
         if self.reordered and self.order != "hashed":
             raise Gpt2UsageError("--reordered is for --order hashed: add that, or leave it out.")
         self._check_observed()
+
+    def without_effect(self, steps: int | None) -> list[str]:
+        """A sentence for each setting that was given and that the others leave without an effect.
+
+        Args:
+            steps: of the run, where they are known.
+        """
+        asked = given(self)
+        return [
+            f"{flag_name(name)} {getattr(self, name)} has no effect: {why}."
+            for names, why, has_effect in _EFFECTS
+            for name in names
+            if name in asked and not has_effect(self, steps)
+        ]
 
     @property
     def writes_samples(self) -> bool:
@@ -506,6 +531,27 @@ class TrainSettings(ModelSettings, DataSettings):
         # Runs that were begun before there was a choice took the default, and do not record it.
         return {name: value for name, value in table.items() if _ADDED_LATER.get(name, _NOTHING) != value}
 
+
+_EFFECTS: tuple[tuple[tuple[str, ...], str, Callable[[TrainSettings, int | None], bool]], ...] = (
+    (("cooldown",), "it is for --schedule wsd", lambda run, _: run.schedule == "wsd"),
+    (("min_lr",), "--schedule constant stays at --lr", lambda run, _: run.schedule != "constant"),
+    (
+        ("save_every", "keep_checkpoints", "async_checkpoint"),
+        "--no-save writes none",
+        lambda run, _: run.save,
+    ),
+    (
+        ("sample_top_k", "sample_seed"),
+        "--sample-temperature 0 takes the most likely token",
+        lambda run, _: run.sample_temperature > 0,
+    ),
+    (
+        ("warmup",),
+        "the run has fewer steps, and never reaches --lr",
+        lambda run, steps: run.warmup < 1 or steps is None or run.warmup <= steps,
+    ),
+)
+"""Settings, why they may have no effect, and whether they have one in a run of so many steps."""
 
 TOKENIZER_HELP = (
     "tokenizer to use instead of the checkpoint's own: a folder with vocab.json and merges.txt, a tokenizer.json of "

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import parse_json, write_text
-from command_kit.atomic import atomic_folder
+from command_kit.atomic import WriteOnly, atomic_folder
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.corpus import SPLITS
 from gpt2_train.data.order import Hashes, RunOrder, batches_of_run, sample_keys
@@ -35,7 +35,7 @@ EXTRA = 1
 _AT_ONCE = 1 << 18
 """Samples that are located at a time: memory apart from the result stays the same for any number."""
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 """Part of the cache's key: raise it when the same key would give other arrays."""
 
 
@@ -174,7 +174,8 @@ def write_index(folder: Path, index: SampleIndex) -> None:
     """Write the arrays of `index` into a new folder, atomically. Raises OSError."""
     with atomic_folder(folder) as unfinished:
         for field in dataclasses.fields(index):
-            np.save(unfinished / f"{field.name}.npy", getattr(index, field.name), allow_pickle=False)
+            with (unfinished / f"{field.name}.npy").open("wb") as file:
+                np.save(WriteOnly(file), getattr(index, field.name), allow_pickle=False)
 
 
 def read_index(folder: Path) -> SampleIndex:

@@ -111,7 +111,8 @@ def batches_of_run(keys: Hashes, steps: int, batch: int) -> npt.NDArray[np.int64
     """
     count = steps * batch
     whole, rest = divmod(count, len(keys))
-    once_more = np.argsort(mixed(keys + _STEP), kind="stable")[:rest]
+    # By other numbers than those of the times: a part of the corpus must not come at the beginning of the run.
+    once_more = np.argsort(mixed(keys), kind="stable")[:rest]
     readings = [*([np.arange(len(keys))] * whole), once_more]
     samples = np.concatenate(readings)
     times = np.concatenate([numbered(keys[part], np.full(len(part), at)) for at, part in enumerate(readings)])

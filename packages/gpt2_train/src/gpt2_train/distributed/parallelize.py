@@ -32,10 +32,11 @@ import functools
 import importlib.util
 import os
 import shutil
+import sys
 import sysconfig
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,19 +181,33 @@ def apply_activation_checkpointing(
         block.forward = forward
 
 
-def missing_for_compilation(device: torch.device) -> str:
+def missing_for_compilation(device: torch.device, *, is_asked: bool = False) -> str:
     """What `torch.compile` needs for a device and this machine lacks, as the end of a sentence; "" if nothing.
 
-    On CUDA kernels are written in Triton, which compiles a launcher in C for each. Slim images have no compiler.
+    On CUDA kernels are written in Triton, which compiles a launcher in C for each. Slim images have no compiler. On a
+    CPU, where nothing is compiled unless it `is_asked` for, it needs one of C++.
     """
     if device.type == "cuda":
         if importlib.util.find_spec("triton") is None:
             return "Triton is not installed"
-        if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
-            return "there is no C compiler (gcc, clang, or what CC names)"
+        if missing := _missing_compiler("C", "CC", ("gcc", "clang")):
+            return missing
         if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
             return "Python's headers are missing (python3-dev)"
-    return ""
+    return _missing_compiler("C++", "CXX", CPP_COMPILERS) if is_asked and device.type == "cpu" else ""
+
+
+CPP_COMPILERS = ("clang++" if sys.platform == "darwin" else "g++",)
+"""What torch compiles C++ with where CXX names nothing."""
+
+
+def _missing_compiler(language: str, variable: str, usual: Sequence[str]) -> str:
+    named = os.environ.get(variable)
+    if named is not None:
+        return "" if shutil.which(named) else f"{variable} is {named!r}, which is no program here"
+    if any(map(shutil.which, usual)):
+        return ""
+    return f"there is no {language} compiler ({', '.join(usual)}, or what {variable} names)"
 
 
 def is_compiled(asked: Literal["blocks"] | bool | None, device: torch.device) -> bool:
@@ -200,7 +215,7 @@ def is_compiled(asked: Literal["blocks"] | bool | None, device: torch.device) ->
 
     Raises Gpt2UsageError for what was asked for and this machine can't compile.
     """
-    missing = missing_for_compilation(device)
+    missing = missing_for_compilation(device, is_asked=bool(asked))
     if asked and missing:
         raise Gpt2UsageError(f"--compile: {missing}; install it, or give --no-compile.")
     return bool(asked) if asked is not None else device.type == "cuda" and not missing

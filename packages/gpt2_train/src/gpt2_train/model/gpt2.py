@@ -144,25 +144,22 @@ class GPT2(nn.Module):
         return model
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator | None = None, *, residual: str = "scaled") -> GPT2:
+    def initialise(self, generator: torch.Generator | None = None) -> GPT2:
         """Set new weights, as `initial_weights` makes them; returns itself."""
         parameters = dict(self.named_parameters())
-        for name, values in self.initial_weights(generator, residual=residual):
+        for name, values in self.initial_weights(generator):
             parameters[name].copy_(values)
         return self
 
-    def initial_weights(
-        self, generator: torch.Generator | None = None, *, residual: str = "scaled"
-    ) -> Iterator[tuple[str, Tensor]]:
+    def initial_weights(self, generator: torch.Generator | None = None) -> Iterator[tuple[str, Tensor]]:
         """New values of each parameter by its name, whole, on the CPU: normal with deviation 0.02, biases 0, norms 1.
 
         They are drawn one matrix at a time when they are asked for: the same `generator`, one of the CPU, gives the
         same weights on any device and in any layout, for the price of one matrix on the host. The two matrices that
         add to the residual stream get 0.02/√(2·layers), so that its variance does not grow with depth (Radford et al.
-        2019, section 2.3); or with `residual` "zero" 0, so that each block begins as the identity (Goyal et al. 2017,
-        section 5.1; Zhang, Dauphin and Ma 2019, Fixup).
+        2019, section 2.3).
         """
-        deviation = 0.0 if residual == "zero" else INIT_STD / math.sqrt(2 * self.config.layers)
+        deviation = INIT_STD / math.sqrt(2 * self.config.layers)
         for name, parameter in self.named_parameters():
             values = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
             if parameter.dim() == 2:

@@ -55,7 +55,6 @@ class AdamW:
         betas: decay of the mean gradient and of the squared one.
         weight_decay: of matrices; biases and norms have none.
         device: where they are.
-        is_cautious: whether only weights that a step moves towards 0 decay in it (Chen et al. 2025, arXiv 2510.12402).
     """
 
     def __init__(
@@ -64,10 +63,8 @@ class AdamW:
         betas: tuple[float, float],
         weight_decay: float,
         device: torch.device,
-        *,
-        is_cautious: bool = False,
     ) -> None:
-        self.parameters, self.betas, self.is_cautious = dict(parameters), betas, is_cautious
+        self.parameters, self.betas = dict(parameters), betas
         self.is_fused = has_fused_adamw(device)
         self.means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
         self.squares = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
@@ -115,20 +112,10 @@ class AdamW:
                 beta1=self.betas[0],
                 beta2=self.betas[1],
                 lr=rate,
-                weight_decay=0.0 if self.is_cautious else decay,
+                weight_decay=decay,
                 eps=ADAM_EPSILON,
                 maximize=False,
             )
-            for name in names if self.is_cautious and decay else ():
-                # The mean gradient has the sign of the move against which it points.
-                decay_cautiously(
-                    local(self.parameters[name]), local(self.means[name]), is_finite.float() * rate * decay
-                )
-
-
-def decay_cautiously(parameter: Tensor, update: Tensor, share: Tensor) -> None:
-    """Take `share` off each weight that has the sign of `update`, which is subtracted from it."""
-    parameter.sub_(parameter * (parameter * update > 0) * share)
 
 
 def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
@@ -138,38 +125,8 @@ def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -
     """
     parameters = dict(model.named_parameters())
     betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
-    is_cautious = settings.cautious_decay
     if settings.optimizer == "adamw":
-        return AdamW(parameters, betas, decay, device, is_cautious=is_cautious)
+        return AdamW(parameters, betas, decay, device)
     matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
     others = {name: p for name, p in parameters.items() if name not in matrices}
-    rest = AdamW(others, betas, decay, device, is_cautious=is_cautious)
-    return Muon(matrices, decay, model.config.head_dim, rest, is_cautious=is_cautious)
-
-
-class TailAverage:
-    """The mean of a model's weights over the last steps of a run, which is often a better model than the last ones.
-
-    Weights of the last steps scatter around a minimum; their mean lies closer to it (Polyak and Juditsky 1992; Izmailov
-    et al. 2018, Averaging Weights Leads to Wider Optima). It costs 4 bytes and one pass over each parameter.
-
-    Attributes:
-        steps: how many it is the mean of.
-    """
-
-    def __init__(self, parameters: Mapping[str, Tensor], steps: int = 0) -> None:
-        self._parameters = parameters
-        self._means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
-        self.steps = steps
-
-    def tensors(self, part: str = "average") -> dict[str, Tensor]:
-        """The means in the layout of the parameters, by the names in checkpoints, as those of a `part`."""
-        return {f"{part}.{name}": mean for name, mean in self._means.items()}
-
-    @torch.no_grad()
-    def update(self, *, is_tail: bool) -> None:
-        """Take the weights of one more step; before the tail of the run there is nothing to take."""
-        self.steps = self.steps + 1 if is_tail else 0
-        if is_tail:
-            for name, parameter in self._parameters.items():
-                local(self._means[name]).lerp_(local(parameter), 1 / self.steps)
+    return Muon(matrices, decay, model.config.head_dim, AdamW(others, betas, decay, device))

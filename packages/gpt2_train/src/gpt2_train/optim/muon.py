@@ -99,7 +99,6 @@ class Muon:
         weight_decay: decoupled, as AdamW's.
         head_dim: rows of a head in queries, keys and values.
         rest: the optimizer of all other parameters.
-        is_cautious: whether only weights that a step moves towards 0 decay in it.
     """
 
     def __init__(
@@ -108,11 +107,8 @@ class Muon:
         weight_decay: float,
         head_dim: int,
         rest: Any,
-        *,
-        is_cautious: bool = False,
     ) -> None:
         self.parameters, self.weight_decay, self.head_dim, self.rest = dict(parameters), weight_decay, head_dim, rest
-        self.is_cautious = is_cautious
         self.means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -131,8 +127,7 @@ class Muon:
         updates = ((name, self._update(name, factor, is_finite)) for name in names)
         for name, step in directions(updates, lambda name: self.head_dim if name.endswith("qkv.weight") else None):
             parameter, update, decay = local(self.parameters[name]), local(step), rate_now * self.weight_decay
-            kept = 1 - decay * (parameter * update > 0) if self.is_cautious else 1 - decay
-            parameter.mul_(kept).sub_(update * rate_now)
+            parameter.mul_(1 - decay).sub_(update * rate_now)
         self.rest.step(rate, factor, is_finite)
 
     def _update(self, name: str, factor: Tensor, is_finite: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})
+BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
 BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 
@@ -57,11 +58,11 @@ BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 def overridden_keys(given: Iterable[str]) -> frozenset[str]:
     """The keys of a settings file that the flags `given` replace, beyond keys of the same names.
 
-    One length of the run stands for the others, `model` for the numbers of the shape, and any of these for `model`; a
-    number alone leaves the file's other two as they are.
+    One length of the run stands for the others, one size of the batch for the other, `model` for the numbers of the
+    shape, and any of these for `model`; a number alone leaves the file's other two as they are.
     """
     flags = frozenset(given)
-    keys: frozenset[str] = LENGTH_KEYS if flags & LENGTH_KEYS else frozenset()
+    keys = frozenset[str]().union(*(group for group in (LENGTH_KEYS, BATCH_KEYS) if flags & group))
     if "model" in flags:
         return keys | SHAPE_KEYS
     return keys | {"model"} if flags & SHAPE_KEYS else keys

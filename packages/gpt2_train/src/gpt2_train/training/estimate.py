@@ -12,9 +12,11 @@ import dataclasses
 import functools
 import json
 import math
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from command_kit import add_flags, duration, setting, settings_from
+from command_kit.settings import Removed
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_replicas, most_sequences, plan_batches
 from gpt2_train.config.settings import ModelSettings, TrainSettings, sequences_of
@@ -53,6 +55,8 @@ class EstimateSettings(ModelSettings):
     Raises Gpt2UsageError where two don't fit together.
     """
 
+    REMOVED: ClassVar[Mapping[str, Removed]] = TrainSettings.REMOVED
+
     tensor_parallel: int = _of_train("tensor_parallel")
     sequence_parallel: bool = _of_train("sequence_parallel")
     data_parallel: int = _of_train(
@@ -73,7 +77,6 @@ class EstimateSettings(ModelSettings):
     )
     activation_checkpointing: Literal["none", "full", "selective"] = _of_train("activation_checkpointing")
     optimizer: Literal["adamw", "muon"] = _of_train("optimizer")
-    average_tail: float = _of_train("average_tail")
     precision: Literal["fp32", "bf16", "fp16", "auto"] | None = _of_train(
         "precision",
         help="autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, "

@@ -11,7 +11,7 @@ import torch
 from command_kit.machine import GIB, Check, Machine, cores_check, disk_check, memory_check
 from gpt2_train.config.settings import PRESETS, ModelConfig
 from gpt2_train.distributed.device import choose_device, cpu_flops, default_precision, is_emulated
-from gpt2_train.distributed.parallelize import missing_for_compilation
+from gpt2_train.distributed.parallelize import CPP_COMPILERS, missing_for_compilation
 from gpt2_train.training.memory import RESERVE, memory_per_rank
 
 
@@ -51,11 +51,11 @@ def _precision(device: torch.device) -> Check:
 
 def _compiler(device: torch.device) -> Check:
     """What `--compile` needs: Triton on a GPU, a C++ compiler and its headers on a CPU."""
+    missing = missing_for_compilation(device, is_asked=True)
     if device.type == "cuda":
-        missing = missing_for_compilation(device)
         return Check("compiler", "none" if missing else "Triton", missing and f"models are not compiled: {missing}")
-    name = os.environ.get("CXX") or next((one for one in ("g++", "clang++", "c++") if shutil.which(one)), None)
-    return Check("compiler", f"{name}, for --compile" if name else "none: --compile needs g++ or clang++")
+    name = os.environ.get("CXX") or CPP_COMPILERS[0]
+    return Check("compiler", f"none for --compile: {missing}" if missing else f"{name}, for --compile")
 
 
 def _largest(machine: Machine, device: torch.device) -> Check:

@@ -56,7 +56,7 @@ MARGIN = 0.1
 """The part of a GPU's free memory that is left for uncounted parts: gaps, libraries' and NCCL's workspaces."""
 
 _LAYOUT = (
-    "sequence_parallel", "data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer", "average_tail",
+    "sequence_parallel", "data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer",
 )  # fmt: skip
 _SIZES = ("layers", "hidden", "heads", "sequence_length", "vocabulary_size", "global_batch_size")
 _DECIDE_MEMORY = (*_SIZES, *_LAYOUT, "tensor_parallel", "data_parallel", "documents", "device")
@@ -194,7 +194,6 @@ def memory_per_rank(
     precision: str = "fp32",
     activation_checkpointing: str = "none",
     optimizer: str = "adamw",
-    average_tail: float = 0.0,
     compiled: bool = False,
     on_cpu: bool = False,
     stages_checkpoints: bool = False,
@@ -212,7 +211,6 @@ def memory_per_rank(
         precision: `fp32`, or `bf16` or `fp16` by autocast.
         activation_checkpointing: `none`, `selective` or `full`.
         optimizer: `adamw` or `muon`.
-        average_tail: above 0 the mean of the weights is kept, too.
         compiled: whether torch.compile is used, whose loss needs no workspace.
         on_cpu: whether the run is on CPU, where kernels save more under dropout and the process itself counts.
         stages_checkpoints: whether checkpoints are written in the background.
@@ -245,7 +243,6 @@ def memory_per_rank(
         block = dataclasses.replace(block, none=block.none + 2 * tokens * size * h * (s - 1) // s)
     kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
     state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
-    state += 4 * share if average_tail else 0
     # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the
     # mask of the embeddings, and the ids and numbers of the loss.
     mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import write_text
-from command_kit.settings import as_table, changes, to_toml
+from command_kit.settings import as_table, changes, flag_name, to_toml
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FILE, LOCK_FILE, OF_A_RUN
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import GONE, ModelConfig, TrainSettings
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks, rank_and_size
 
@@ -177,11 +177,7 @@ def check_same_run(
             f"{folder} holds a run with another tokenizer: give the --data and --tokenizer that it began with, or "
             "another --output."
         )
-    if found := changes(info.config.as_table() | info.settings, config.as_table() | settings):
-        raise Gpt2UsageError(
-            f"{folder} holds a run with other settings ({found}): "
-            "give the same settings to resume it, or another --output."
-        )
+    check_same_settings(info, folder, config, settings)
     if len(info.data) != len(data):
         raise Gpt2UsageError(
             f"{folder} holds a run on {len(info.data)} token files, now there are {len(data)}: "
@@ -193,6 +189,22 @@ def check_same_run(
                 f"the data {prefix} has changed since the run in {folder} began ({found}): "
                 "a run resumes with the data that it began with; give another --output to train on the new data."
             )
+
+
+def check_same_settings(info: CheckpointInfo, folder: Path, config: ModelConfig, settings: dict[str, Any]) -> None:
+    """Raise Gpt2UsageError, naming what differs, if the run that `info` describes has another model or settings."""
+    for name in info.settings.keys() & GONE.keys():
+        if info.settings[name] != GONE[name].unused:
+            raise Gpt2UsageError(
+                f"{folder} holds a run with {flag_name(name)}, which is gone ({GONE[name].instead}): go on from its "
+                "weights with --init-from in another --output."
+            )
+    old = {name: value for name, value in info.settings.items() if name not in GONE}
+    if found := changes(info.config.as_table() | old, config.as_table() | settings):
+        raise Gpt2UsageError(
+            f"{folder} holds a run with other settings ({found}): "
+            "give the same settings to resume it, or another --output."
+        )
 
 
 def write_config(folder: Path, settings: TrainSettings) -> None:

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from gpt2_train.checkpoint.info import CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
+from gpt2_train.checkpoint.info import CheckpointInfo, describe_tokenizer, latest_checkpoint, load_tokenizer, read_info
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FILE
 from gpt2_train.config.layout import check_tensor_parallel
-from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_of
+from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_in
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
@@ -141,7 +141,10 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
 
     def read_checkpoint() -> CheckpointInfo | None:
         found = latest_checkpoint(folder / CHECKPOINTS_FOLDER)
-        return read_info(found) if found is not None else None
+        info = read_info(found) if found is not None else None
+        if info is not None and info.tokenizer:
+            load_tokenizer(info.folder)  # Damaged, it would be found by `verify` alone.
+        return info
 
     resumed = from_first_rank(read_checkpoint)
     tokenizer = keep_on_all_ranks(lambda: open_tokenizer(settings))
@@ -243,13 +246,15 @@ def shape_of_run(
     """The settings, and the model's shape: with --init-from its model's (the checkpoint's, once that is gone).
 
     Its sequences are then as long as that model takes them, unless another length is given. The batch is in sequences.
-    Raises as `config_of_first_weights` and `sequences_of` do.
+    Raises as `config_of_first_weights` and `sequences_in` do.
     """
-    source = (first or resumed) if settings.init_from else None
-    if source is not None and settings.sequence_length == GPT2_SEQUENCE_LENGTH:
-        settings = dataclasses.replace(settings, sequence_length=source.config.sequence_length)
-    batch = sequences_of(settings) or settings.global_batch_size
-    settings = dataclasses.replace(settings, global_batch_size=batch, batch_tokens=None)
+    source, length, batch = (first or resumed) if settings.init_from else None, settings.sequence_length, None
+    if source is not None and length == GPT2_SEQUENCE_LENGTH:
+        length = source.config.sequence_length
+    if settings.batch_tokens is not None:
+        batch = sequences_in(settings.batch_tokens, length)
+    changes: dict[str, Any] = {"sequence_length": length, "global_batch_size": batch or settings.global_batch_size}
+    settings = dataclasses.replace(settings, batch_tokens=None, **changes)
     if source is None:
         return settings, settings.model_config(tokenizer.vocabulary_size)
     if first is not None:
@@ -274,6 +279,11 @@ def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokeni
             f"{tokenizer.vocabulary_size:,}: tokenize the texts with the model's own tokenizer."
         )
     config = dataclasses.replace(first.config, dropout=settings.dropout)
+    if settings.vocabulary_size not in (None, config.vocabulary_size):
+        raise Gpt2UsageError(
+            f"{settings.init_from} knows {config.vocabulary_size:,} token ids, and --vocabulary-size is "
+            f"{settings.vocabulary_size:,}: leave it out."
+        )
     asked = dataclasses.replace(settings, sequence_length=config.sequence_length)
     if settings.names_a_size and asked.model_config(config.vocabulary_size) != config:
         raise Gpt2UsageError(
@@ -381,6 +391,7 @@ def describe_run(run: Run) -> list[str]:
         f"{plan.precision}): data parallel {data_parallel}, tensor parallel {world.tp_size}, "
         f"{plan.micro_batch} × {plan.accumulation} sequences each",
         *([str(plan.attention)] if plan.attention is not None else []),
+        *(f"warning: {sentence}" for sentence in run.settings.without_effect(plan.steps)),
     ]
 
 
@@ -400,8 +411,6 @@ def build_model(run: Run) -> GPT2:
     elif run.resumed is None:
         fill(
             model,
-            model.initial_weights(
-                torch.Generator().manual_seed(mixed_seed(run.settings.seed)), residual=run.settings.init_residual
-            ),
+            model.initial_weights(torch.Generator().manual_seed(mixed_seed(run.settings.seed))),
         )
     return model.train()

@@ -41,7 +41,6 @@ class TrainState:
         valid_loss: of the last validation.
         checkpoint: the newest one, None before the first.
         saved_step: its step, -1 before the first.
-        averaged: steps whose weights the average of the run's tail has.
         stop_signal: the signal that ends the run, 0 for none.
         schedule: decides rates and end of a run by time; None for a run by steps.
     """
@@ -55,7 +54,6 @@ class TrainState:
     valid_loss: float | None = None
     checkpoint: Path | None = None
     saved_step: int = -1
-    averaged: int = 0
     stop_signal: int = 0
     schedule: TimeSchedule | None = None
 
@@ -75,7 +73,6 @@ class TrainState:
             valid_loss=saved.get("valid_loss"),
             checkpoint=info.folder if info is not None else None,
             saved_step=run.step if info is not None else -1,
-            averaged=saved.get("averaged", 0),
         )
 
     def goes_past(self, step: int) -> bool:
@@ -90,7 +87,6 @@ class TrainState:
             self.scale.state()
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": self.loss, "valid_loss": self.valid_loss}
-            | ({"averaged": self.averaged} if self.averaged else {})
             | (run.plan.attention.state() if run.plan.attention is not None else {})
             | ({THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {})
             | (used.state() if used is not None else {})

@@ -10,7 +10,6 @@ whose decisions are recorded. Signals end the loop between two steps, after savi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gc
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from torch import Tensor
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
 from gpt2_train.config.errors import explained_compile_failure
-from gpt2_train.config.files import AVERAGE_FOLDER, CHECKPOINTS_FOLDER
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
@@ -31,7 +30,7 @@ from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
 from gpt2_train.distributed.parallelize import half_copies, synchronize_gradients
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import token_losses
-from gpt2_train.optim.adamw import TailAverage, make_optimizer
+from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
 from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
@@ -57,9 +56,7 @@ class Trainer:
         self.copies = half_copies(self.model, world, run.plan.precision, mode, reshard=reshard)
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self.optimizer = make_optimizer(self.model, settings, world.device)
-        self.average = TailAverage(self.parameters, self.averaged_steps()) if settings.average_tail else None
         tensors = model_tensors(self.model) | self.optimizer.tensors()
-        tensors |= self.average.tensors() if self.average is not None else {}
         if run.resumed is not None:
             load_tensors(run.resumed.folder, tensors)
             self.optimizer.set_step(self.state.step)
@@ -113,7 +110,6 @@ class Trainer:
                     if self.train_step():
                         self.recorder.after_step()
             self.recorder.finish()
-            self.save_average()
         except Exception:
             # What a save in the background has copied is good, whatever failed since; its own failure is not news.
             with contextlib.suppress(Exception):
@@ -157,9 +153,6 @@ class Trainer:
         self.model.zero_grad()
         state.scale.after_step()
         state.step = step
-        if self.average is not None:
-            self.average.update(is_tail=self.is_tail(step))
-            state.averaged = self.average.steps
         self.results.add(result)
         return True
 
@@ -218,30 +211,6 @@ class Trainer:
             return learning_rate_by_time(step, schedule.progress(step), self.run.settings)
         assert self.state.steps is not None  # known from the start
         return learning_rate(step, self.state.steps, self.run.settings)
-
-    def is_tail(self, step: int) -> bool:
-        """Whether `step` is in the fraction of the run over which weights are averaged."""
-        share, schedule = self.run.settings.average_tail, self.state.schedule
-        if schedule is not None:
-            return schedule.progress(step) >= 1 - share
-        assert self.state.steps is not None  # known from the start
-        return step > self.state.steps - max(1, round(share * self.state.steps))
-
-    def averaged_steps(self) -> int:
-        """The steps whose mean a resumed run goes on with: none where some are before the tail of a longer run."""
-        averaged = self.state.averaged
-        return averaged if self.is_tail(self.state.step - averaged + 1) else 0
-
-    def save_average(self) -> None:
-        """Save the mean of the weights as a model of its own, at the end of the run."""
-        state, settings = self.state, self.run.settings
-        if self.average is None or not self.average.steps or not settings.save or state.goes_past(state.step):
-            return
-        checkpointer = dataclasses.replace(
-            self.saver.checkpointer, checkpoints=self.run.folder / AVERAGE_FOLDER, keep=1, group=None
-        )
-        samples = state.step * settings.global_batch_size
-        checkpointer.save(self.average.tensors("model"), step=state.step, samples=samples)
 
     def close(self) -> None:
         """End the thread that reads batches, close open files, and wait for what is sent elsewhere."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from command_kit import available_cores, setting
+from command_kit import available_cores, setting, write_json
 from command_kit.colours import Paint
 from command_kit.settings import read_toml
 from webtext_prep.cli import find_stages
@@ -23,7 +23,8 @@ class PlanCommand(Command):
 
     The stages are the tables of a pipeline's file (--config), or without one all from a list of URLs to token files.
     Of lists and document shards rows are chosen by the hash of their URLs, of anything else whole files. Writes
-    plan.json; `webtext report` compares it with what happened. The same command resumes after an interruption."""
+    plan.json; `webtext report` compares it with what happened. The same command goes on with the stage that was
+    interrupted."""
 
     name: ClassVar[str] = "plan"
     order: ClassVar[int] = 15
@@ -47,7 +48,7 @@ class PlanCommand(Command):
     def find(self) -> Findings:
         """Sample, run, multiply. Raises InputError for input that is not there; WebtextError where a stage fails."""
         # All of this is for this command alone.
-        from webtext_audit.plan.plan_file import shown
+        from webtext_audit.plan.plan_file import NAME, VERSION, shown
         from webtext_audit.plan.planner import OF_A_LIST, make_plan, stages_of
 
         tables = read_toml(self.config) if self.config else {name: {} for name in OF_A_LIST}
@@ -61,12 +62,12 @@ class PlanCommand(Command):
             Path(self.output),
             given,
             self.config,
+            self.workers or available_cores(),
             share=self.sample / 100,
             at_least=self.at_least,
             at_most=self.at_most,
-            workers=self.workers or available_cores(),
         )
-        path = plan.write(Path(self.output))
-        return Findings(
-            f"{shown(plan, Paint.of(sys.stdout))}\n\nplan: {path}", plan.as_values() | {"output": str(path)}
-        )
+        path = Path(self.output) / NAME
+        values = {"version": VERSION, **asdict(plan)}
+        write_json(path, values)
+        return Findings(f"{shown(plan, Paint.of(sys.stdout))}\n\nplan: {path}", values | {"output": str(path)})

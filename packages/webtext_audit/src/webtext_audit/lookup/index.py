@@ -231,13 +231,13 @@ def _concatenate(parts: Sequence[Path], place: Path) -> list[int]:
     """Write several arrays as one, a part in memory at a time; returns where each ends."""
     mapped = [_mapped(part) for part in parts]
     ends = list(itertools.accumulate(map(len, mapped)))
-    if not ends or not ends[-1]:
-        np.save(place, mapped[0] if mapped else np.zeros(0, np.uint32))
-        return ends
-    joined = np.lib.format.open_memmap(place, mode="w+", dtype=mapped[0].dtype, shape=(ends[-1],))
-    for part, end in zip(mapped, ends, strict=True):
-        joined[end - len(part) : end] = part
-    joined.flush()
+    kind = mapped[0].dtype if mapped else np.dtype(np.uint32)
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (ends[-1] if ends else 0,)}
+    # Not mapped into memory: a full disk would be a signal that ends the process.
+    with place.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in mapped:
+            file.write(np.ascontiguousarray(part).data)
     return ends
 
 
@@ -249,9 +249,9 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
         return np.load(path, allow_pickle=False)
 
 
-def url_hash(url: str) -> int:
-    """64 bits that two URLs of one page share, as `url_key` decides."""
-    return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"))
+def url_hash(url: str, seed: int = 0) -> int:
+    """64 bits that two URLs of one page share, as `url_key` decides; others for each seed."""
+    return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"), seed)
 
 
 class _Url(msgspec.Struct):

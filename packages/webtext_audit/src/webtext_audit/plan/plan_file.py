@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from command_kit import parse_json, write_json
+from command_kit import parse_json
 from command_kit.charts.numbers import short
 from command_kit.colours import BOLD, DIM, PLAIN, Paint, aligned
 from command_kit.progress import spoken_duration
@@ -18,7 +17,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import readable
 
 NAME = "plan.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -29,33 +28,23 @@ class Expected:
         stage: its name.
         unit: what it counts.
         read: how many come in,
-        kept: how many are left, in proportion to the sample, and
-        kept_low, kept_high: between how many that may be: a sample leaves that open, and duplicates do.
-        seconds, seconds_high: between how many seconds it takes, with `Plan.workers` tasks at once.
-        cpu: seconds of processor time.
+        kept: how many are left, in proportion to the sample.
+        seconds: how long it takes, with `Plan.workers` tasks at once.
         memory: bytes, with all tasks at once, at most.
         output: bytes of what it writes,
         scratch: and of its files between phases, at their most.
-        bound: what its time follows from: "processor", or the "host" with the most pages.
         tokens: in the token files, 0 for a stage that makes none.
-        more_duplicates: how many fewer may be left since duplicates grow with the corpus.
     """
 
     stage: str
     unit: str
     read: int
     kept: int
-    kept_low: int
-    kept_high: int
     seconds: float
-    seconds_high: float
-    cpu: float
     memory: int
     output: int
     scratch: int
-    bound: str = "processor"
     tokens: int = 0
-    more_duplicates: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,8 +55,8 @@ class Plan:
         input: what was given.
         config: the pipeline's file, "" without one.
         workers: tasks at once.
-        machine: its processors, in words.
-        sampled, total: rows of the sample and of the input, or files, by `unit`.
+        unit: what the next two count: rows of the input, or files.
+        sampled, total: of the sample, and of the input.
         scale: how many times as much the input is.
         seconds: how long the sample took.
         stages: one after the other.
@@ -77,7 +66,6 @@ class Plan:
     input: tuple[str, ...]
     config: str
     workers: int
-    machine: str
     unit: str
     sampled: int
     total: int
@@ -85,31 +73,6 @@ class Plan:
     seconds: float
     stages: tuple[Expected, ...]
     notes: tuple[str, ...]
-
-    @property
-    def disk(self) -> int:
-        """Bytes that are needed: all outputs, and the most that one stage has between its phases."""
-        return sum(stage.output for stage in self.stages) + max(stage.scratch for stage in self.stages)
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the stage that needs the most."""
-        return max(stage.memory for stage in self.stages)
-
-    def as_values(self) -> dict[str, Any]:
-        """What `plan.json` holds."""
-        totals = {
-            "seconds": sum(stage.seconds for stage in self.stages),
-            "seconds_high": sum(stage.seconds_high for stage in self.stages),
-            "memory": self.memory,
-            "disk": self.disk,
-        }
-        return {"version": VERSION, **asdict(self), "all": totals}
-
-    def write(self, folder: Path) -> Path:
-        """Write `plan.json` into a folder; returns its path."""
-        write_json(folder / NAME, self.as_values())
-        return folder / NAME
 
 
 def read_plan(given: str | Path) -> Plan:
@@ -132,56 +95,30 @@ def read_plan(given: str | Path) -> Plan:
 
 def find_plan(places: Sequence[Path]) -> Path | None:
     """A plan that lies next to finished outputs: in the folder that holds them, or in `plan` there."""
-    for place in dict.fromkeys(place.parent for place in places):
-        for candidate in (place / "plan" / NAME, place / NAME):
-            if candidate.is_file():
-                return candidate
-    return None
-
-
-NOTE_COLUMNS = 110
+    folders = dict.fromkeys(place.parent for place in places)
+    candidates = (candidate for folder in folders for candidate in (folder / "plan" / NAME, folder / NAME))
+    return next(filter(Path.is_file, candidates), None)
 
 
 def shown(plan: Plan, paint: Paint = PLAIN) -> str:
     """The plan as people read it: a line a stage, all of them, and on what the numbers rest."""
-    what = f"{plan.sampled:,} of {plan.total:,} {plan.unit}"
-    head = f"{what} took {spoken_duration(plan.seconds)}; all of them, on {plan.machine}:"
-    rows = [["stage", "left", "", "", "in 95 of 100 cases", "time", "memory", "output", "between phases"]]
+    what = f"{plan.sampled:,} of {plan.total:,} {plan.unit} took {spoken_duration(plan.seconds)}"
+    head = f"{what}; all of them, on {plan.workers} cores like this machine's:"
+    rows = [["stage", "left", "", "", "time", "memory", "output", "between phases"]]
     for stage in plan.stages:
-        rows.append(
-            [
-                stage.stage,
-                about(stage.kept),
-                stage.unit,
-                f"{stage.kept / stage.read:.1%}" if stage.read else "",
-                between(about(stage.kept_low), about(stage.kept_high)) if stage.kept_low < stage.kept_high else "",
-                between(spoken_duration(stage.seconds), spoken_duration(stage.seconds_high)),
-                readable(stage.memory),
-                readable(stage.output),
-                readable(stage.scratch) if stage.scratch else "",
-            ]
-        )
-    low, high = sum(stage.seconds for stage in plan.stages), sum(stage.seconds_high for stage in plan.stages)
-    together = between(spoken_duration(low), spoken_duration(high))
-    output, scratch = sum(stage.output for stage in plan.stages), max(stage.scratch for stage in plan.stages)
-    rows.append(["all", "", "", "", "", together, readable(plan.memory), readable(output), readable(scratch)])
-    names, *table, total = aligned(rows, "<><>>>>>>")
-    lines = [paint(head, BOLD), ""]
-    lines += [f"  {line}" for line in (paint(names, DIM), *table, paint(total, BOLD))]
-    tokens = next((stage.tokens for stage in plan.stages if stage.tokens), 0)
-    notes = [*([f"{about(tokens)} tokens in the token files"] if tokens else []), *plan.notes]
-    if notes:
-        lines.append("")
-        for note in notes:
-            lines += textwrap.wrap(f"{note}.", NOTE_COLUMNS, initial_indent="  ", subsequent_indent="    ")
+        share = f"{stage.kept / stage.read:.1%}" if stage.read else ""
+        sizes = [readable(size) if size else "" for size in (stage.memory, stage.output, stage.scratch)]
+        rows.append([stage.stage, about(stage.kept), stage.unit, share, spoken_duration(stage.seconds), *sizes])
+    memory, scratch = (max(getattr(stage, name) for stage in plan.stages) for name in ("memory", "scratch"))
+    sizes = [readable(size) for size in (memory, sum(stage.output for stage in plan.stages), scratch)]
+    rows.append(["all", "", "", "", spoken_duration(sum(stage.seconds for stage in plan.stages)), *sizes])
+    names, *table, total = aligned(rows, "<><>>>>>")
+    lines = [paint(head, BOLD), "", *(f"  {line}" for line in (paint(names, DIM), *table, paint(total, BOLD))), ""]
+    for note in plan.notes:
+        lines += textwrap.wrap(f"{note}.", 110, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
 
 
 def about(count: int) -> str:
     """A count with the three digits that an estimate has: 12345 -> `12,300`, 23412001 -> `23.4M`."""
     return short(count) if count >= 100_000 else f"{round(count, -max(0, len(str(count)) - 3)):,}"
-
-
-def between(low: str, high: str) -> str:
-    """Two ends, or one where they are the same."""
-    return high if low == high else f"{low} to {high}"

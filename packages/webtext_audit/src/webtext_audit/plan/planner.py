@@ -1,48 +1,54 @@
 """A plan, from the input to its numbers: the sample, each stage on it, and what follows for the whole.
 
-The stages are the tables of a pipeline's file, each reading what the one before it wrote. Only what matters for a
-sample is wired here: stages, not training or reports. Where tasks run, and how many at once, is no part of it: the
-sample runs on this machine.
-
-Counts, bytes and processor time grow in proportion: `scale` times the sample's, but for the time of a start. Memory and
-files between phases are what the stage itself says of an input that large (`Stage.needs`). A download takes no less
-than its processor time, nor than its busiest host allows. What repeats other documents grows faster than the input:
-two copies are both in a sample of one in n only once in n*n, so the share found in the sample is the least there is.
+The stages are the tables of a pipeline's file, each reading what the one before it wrote; each runs on the sample as a
+process of its own. Counts, bytes and processor time grow in proportion, but for the time of a start: so a stage that
+reads documents also runs on a twentieth of its input, and the difference is the work. Memory and files between phases
+are what the stage itself says of an input that large (`Stage.needs`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import os
+import subprocess
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import UsageError
-from command_kit.machine import Machine
+from command_kit import UsageError, read_json, write_json, write_text
+from command_kit.command import PARENT
 from command_kit.progress import spoken_duration
-from webtext_audit.plan.plan_file import Expected, Plan
-from webtext_audit.plan.profiling import Measured, Measurements, inputs_of, run_webtext
-from webtext_audit.plan.sample import FILES, Sample, take
+from command_kit.settings import as_table, to_toml
+from webtext_audit.lookup.index import url_hash
+from webtext_audit.plan.plan_file import Expected, Plan, about
+from webtext_audit.plan.sample import SMALL_SEED, Sample, reads_documents, take, write_rows
 from webtext_prep import storage
-from webtext_prep.crawl.settings import ArchiveSettings
-from webtext_prep.documents.folders.sampling import Sample as Contents
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.url_lists import read_urls
-from webtext_prep.errors import InputError
-from webtext_prep.extraction.outcomes import is_gone
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.markers import digest
 from webtext_prep.running.output import locked
-from webtext_prep.running.preflight import USUAL_SHARD, readable
+from webtext_prep.running.preflight import USUAL_SHARD
 from webtext_prep.running.settings import Chain, Link, RunSettings, read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.download import Download
+from webtext_prep.storage import location
+from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import host_of
 
 OF_A_LIST = ("blacklist", "download", "merge", "clean", "dedup", "tokenize")
 """The plan without a file: the stages from a list of URLs to token files, with their defaults."""
+ONE_IN = 20
+"""Of the rows of a stage's input, for the small run that shows how long a start takes."""
+TOKENIZER = ".tokenizer.json"
+"""Lies next to token files, and is as large for any corpus."""
 
 
 def stages_of(
@@ -50,11 +56,9 @@ def stages_of(
 ) -> list[tuple[Stage, RunSettings]]:
     """The stages among the tables, in their order, with their settings. Raises InputError naming table and key."""
     found: list[tuple[Stage, RunSettings]] = []
-    for name, table in tables.items():
-        if name not in known:
-            continue  # of another program, or a command that only looks
+    for name in filter(known.__contains__, tables):  # others are of another program, or only look
         try:
-            stage, run, _ = read_table(known[name], table, f"{where} [{name}]")
+            stage, run, _ = read_table(known[name], tables[name], f"{where} [{name}]")
             check_format(run.format or stage.default_format)
         except UsageError as error:
             raise InputError(str(error)) from None
@@ -69,27 +73,10 @@ def stages_of(
     return found
 
 
-def linked(stages: Sequence[tuple[Stage, RunSettings]], sample: Sequence[str], folder: Path) -> list[Link]:
-    """The stages, one after another: the first reads `sample`, each writes into `folder`."""
-    chain = Chain(sample, "")
-    for number, (stage, run) in enumerate(stages, 1):
-        name = "corpus" if stage.makes == "tokens" else stage.name
-        here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.default_format)
-        chain.add(stage, here, str(folder / f"{number}-{name}"))
-    return chain.links
-
-
 def make_plan(
-    stages: Sequence[tuple[Stage, RunSettings]],
-    folder: Path,
-    given: Sequence[str],
-    config: str,
-    *,
-    share: float,
-    at_least: int,
-    at_most: int,
-    workers: int,
-) -> Plan:
+    stages: Sequence[tuple[Stage, RunSettings]], folder: Path, given: Sequence[str], config: str, workers: int,
+    *, share: float, at_least: int, at_most: int,
+) -> Plan:  # fmt: skip
     """A plan for an input.
 
     Args:
@@ -97,228 +84,176 @@ def make_plan(
         folder: where the sample, what the stages make of it, and what was measured lie.
         given: the input.
         config: the pipeline's file, "" without one.
-        share: of the input, up to 1.
-        at_least, at_most: rows of the sample.
         workers: tasks at once that are planned for.
+        share: of the input that the sample has, up to 1.
+        at_least, at_most: rows of the sample.
 
     Raises InputError for an input that is not there, WebtextError where a stage fails.
     """
+    files, _ = stages[0][0].find(given, folder)
     with locked(folder, folder):
-        sample = take(given, stages[0][0], folder / "sample", share=share, at_least=at_least, at_most=at_most)
-        for_sample = [(_for_sample(stage, sample.scale), run) for stage, run in stages]
-        links = linked(for_sample, sample.files, folder / "stages")
-        _announce(links, sample)
-        measurements = Measurements(folder, sample.key, run_webtext)
-        measured: list[Measured] = []
-        keys: list[str] = []
-        for at, link in enumerate(links):
-            _say(f"{link.name} on the sample ({at + 1} of {len(links)})")
-            found, key = measurements.measure(link, keys[link.reads] if link.reads >= 0 else "")
-            measured.append(found)
-            keys.append(key)
-    expectations: list[Expected] = []
-    host, pages, with_archives, of_archives = "", 0, list[Expected](), list[str]()
-    for (stage, _), link, found in zip(stages, links, measured, strict=True):
-        busiest, archives, gone = 0.0, ArchiveSettings(), 0
-        if isinstance(stage, Download):
-            archives = stage
-            gone = round(sum(count for reason, count in found.dropped.items() if is_gone(reason)) * sample.scale)
-        if isinstance(link.stage, Download) and sample.hosts:
-            left = Counter(host_of(row.url) for file in inputs_of(link) for row in read_urls(file))
-            busiest, host, pages = busiest_host(link.stage, sample, left, found.read / max(1, sample.rows))
-        files = inputs_of(link)
-        is_one = link.stage.is_one_document
-        contents = take_sample(files, storage.sizes(files), format_name=link.run.format, is_one_document=is_one)
-        before = expectations[link.reads] if link.reads >= 0 else None
-        one = expected(link, found, contents, sample, workers, before=before, busiest=busiest)
-        expectations.append(one)
-        low, high = (seconds + archives.seconds(gone) for seconds in (one.seconds, one.seconds_high))
-        with_archives.append(dataclasses.replace(one, seconds=low, seconds_high=high))
-        of_archives += [f"{one.stage}: {sentence}" for sentence in archives.expected(gone)]
-    machine, seconds = f"{workers} cores like this machine's", sum(one.usage.wall for one in measured)
+        sample = take(files, stages[0][0], folder / "sample", share, at_least, at_most)
+        links = _linked(stages, sample, folder / "stages")
+        names = ", ".join(link.name for link in links)
+        _say(f"{sample.rows:,} of {sample.total:,} {sample.unit} ({1 / sample.scale:.2%}) go through {names}")
+        found: list[Expected] = []
+        notes: list[str] = []
+        seconds, key = 0.0, digest([[str(file) for file in files], storage.stamps(files), share, at_least, at_most])
+        for link in links:
+            key = digest([key, _settings_of(link), link.run.keep_dropped, link.run.format])
+            did = _measured(link, key, folder)
+            seconds += did["seconds"]
+            found.append(_expected(link, did, sample.scale, workers))
+            notes += _notes(link, did, found[-1], sample.scale)
     of_sample = (sample.unit, sample.rows, sample.total, sample.scale)
-    plan = Plan(tuple(given), config, workers, machine, *of_sample, seconds, tuple(with_archives), ())
-    notes = notes_on(links, measured, expectations, sample, host, pages)
-    if of_archives:
-        notes += [*of_archives, "download: the sample asked no archive: the pages that they have come on top of these"]
-    return dataclasses.replace(plan, notes=(*notes, *too_much(plan, folder, Machine())))
+    return Plan(tuple(given), config, workers, *of_sample, seconds, tuple(found), tuple(notes))
 
 
-def too_much(plan: Plan, folder: Path, machine: Machine) -> list[str]:
-    """What of a plan does not fit a machine."""
-    notes = []
-    disk, memory = machine.disk_of(folder), machine.available_memory()
-    if disk is not None and plan.disk > disk.free:
-        notes.append(f"disk: {readable(plan.disk)} are needed, and {readable(disk.free)} are free here")
-    if memory is not None and plan.memory > memory:
-        stage = max(plan.stages, key=lambda stage: stage.memory)
-        notes.append(
-            f"memory: {stage.stage} needs {readable(stage.memory)} with {plan.workers} tasks at once, and "
-            f"{readable(memory)} are available here: give it fewer --workers"
+def _linked(stages: Sequence[tuple[Stage, RunSettings]], sample: Sample, folder: Path) -> list[Link]:
+    """The stages, one after another: the first reads the sample, each writes into `folder`."""
+    chain = Chain(sample.files, "")
+    for number, (stage, run) in enumerate(stages, 1):
+        if isinstance(stage, Download):  # a limit is one of all URLs, and archives are not asked for a sample
+            stage = dataclasses.replace(stage, archive=(), max_urls=math.ceil(stage.max_urls / sample.scale))
+        name = "corpus" if stage.makes == "tokens" else stage.name
+        here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.default_format)
+        chain.add(stage, here, str(folder / f"{number}-{name}"))
+    return chain.links
+
+
+# A stage on the sample
+
+
+def _measured(link: Link, key: str, folder: Path) -> dict[str, Any]:
+    """What a stage said of the sample (its summary), and what it took: `cpu`, `start`, `seconds`, `memory`, `bytes`.
+
+    Kept in `measured.json` by `key`, so that a plan that was interrupted goes on with the next stage. Raises
+    WebtextError where the stage fails, with its exit code.
+    """
+    kept = read_json(folder / "measured.json") or {}
+    if key in kept:
+        return dict(kept[key])
+    more = ": its pages are fetched from their servers, each once" if isinstance(link.stage, Download) else ""
+    _say(f"{link.name} on the sample{more}")
+    settings = folder / f"{Path(link.run.output).name}.toml"
+    write_text(settings, _settings_of(link))
+    did, code = run_webtext(_arguments(link, settings))
+    if code:
+        failure = WebtextError(
+            f"`webtext {link.name}` ended with exit code {code} on the sample: fix what it says above, or give a "
+            "larger --at-least if the sample is too small for it, then run the same command again."
         )
-    return notes
+        failure.exit_code = code if code > 0 else 1
+        raise failure
+    outputs = link.stage.outputs_in(location(link.run.output))
+    did["bytes"] = sum(storage.sizes([file for file in outputs if not file.name.endswith(TOKENIZER)]))
+    did["start"] = 0.0
+    if reads_documents(link.stage) and not link.is_beside and did["in"] >= 10 * ONE_IN:
+        place = folder / "small" / "part-00000.jsonl"
+        rows = write_rows(_inputs(link), link.stage, place, lambda url: url_hash(url, SMALL_SEED) % ONE_IN == 0)
+        run = dataclasses.replace(link.run, input=(str(place),), output=str(folder / "small" / link.name))
+        small, code = run_webtext(_arguments(dataclasses.replace(link, run=run), settings), is_quiet=True)
+        if not code:  # it fails where nothing of so little was kept
+            of_a_row = max(0.0, did["cpu"] - small["cpu"]) / (did["in"] - rows)
+            did["start"] = max(0.0, small["cpu"] - rows * of_a_row)
+    write_json(folder / "measured.json", kept | {key: did})
+    return did
 
 
-def _announce(links: Sequence[Link], sample: Sample) -> None:
-    names = ", ".join(link.name for link in links)
-    _say(f"{sample.rows:,} of {sample.total:,} {sample.unit} ({1 / sample.scale:.2%}) go through {names}")
-    for link in links:
-        if isinstance(link.stage, Download):
-            robots = "robots.txt is obeyed" if link.stage.robots else "robots.txt is not asked for"
-            _say(
-                f"download fetches the pages of the sample from their servers, each once; {robots}, and requests "
-                f"to one host are {link.stage.delay:g} s apart"
-            )
+def run_webtext(arguments: Sequence[str], *, is_quiet: bool = False) -> tuple[dict[str, Any], int]:
+    """Run `webtext` with such arguments; a signal to stop is passed on.
+
+    Returns the JSON object that it printed, with what it and its processes took: `cpu` and `seconds`, and `memory`, the
+    bytes of the largest of them; and its exit code. What it says of its progress is shown unless `is_quiet`.
+    """
+    with tempfile.TemporaryFile() as output:
+        start = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "webtext_prep", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.DEVNULL if is_quiet else None,
+            env=os.environ | {PARENT: str(os.getpid())},
+            start_new_session=True,  # Ctrl-C reaches it once: from here
+        )
+        try:
+            _, status, used = os.wait4(process.pid, 0)
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        lines = output.read().splitlines()
+    summary = json.loads(lines[-1]) if lines and not process.returncode else {}
+    memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    took = {"cpu": used.ru_utime + used.ru_stime, "seconds": time.monotonic() - start, "memory": memory}
+    return summary | took, process.returncode
+
+
+def _settings_of(link: Link) -> str:
+    return to_toml({link.name: as_table(link.stage)})
+
+
+def _arguments(link: Link, settings: Path) -> list[str]:
+    """The words after `webtext` that run a stage here; `settings` is written for it."""
+    words = [link.name, "--config", str(settings), "--input", *link.run.input, "--workers", "1", "--json", "--restart"]
+    words += [] if link.is_beside else ["--output", link.run.output]
+    words += ["--keep-dropped"] if link.run.keep_dropped else []
+    return words + (["--format", link.run.format] if link.run.format != link.stage.default_format else [])
+
+
+def _inputs(link: Link) -> list[Location]:
+    return link.stage.find(link.run.input)[0]
 
 
 def _say(sentence: str) -> None:
     print(f"plan: {sentence}", file=sys.stderr, flush=True)
 
 
-def _for_sample(stage: Stage, scale: float) -> Stage:
-    """The stage as it runs on the sample: a limit of URLs is one of all of them, and archives are not asked."""
-    if not isinstance(stage, Download):
-        return stage
-    return dataclasses.replace(stage, archive=(), max_urls=math.ceil(stage.max_urls / scale))
-
-
 # From the sample to the whole
 
 
-DEVIATIONS = 1.96
-"""Standard deviations within which 95 cases of 100 are."""
-RULE_OF_THREE = 3.0
-"""Where none was seen, this many are expected at most, in 95 cases of 100: Hanley and Lippman-Hand (1983)."""
-
-
-def expected(
-    link: Link,
-    measured: Measured,
-    contents: Contents,
-    sample: Sample,
-    workers: int,
-    *,
-    before: Expected | None = None,
-    busiest: float = 0.0,
-) -> Expected:
-    """What to expect of one stage over the whole input.
-
-    Args:
-        link: the stage.
-        measured: what it did with the sample.
-        contents: of the files that it read of the sample.
-        sample: the sample of the input.
-        workers: tasks at once.
-        before: the expectation for the stage whose output it reads.
-        busiest: seconds that the pages of the host with the most of them take, of a download.
-    """
-    scale, stage = sample.scale, link.stage
-    cpu = measured.start + (measured.usage.cpu - measured.start) * scale
-    needs = stage.needs(_scaled(contents, measured.read, scale), workers)
-    kept = round(measured.kept * scale)
-    more_duplicates = _more_duplicates(link, measured, scale)
-    if before is not None:
-        more_duplicates = max(more_duplicates, before.more_duplicates * kept / max(1, before.kept))
-    margin = _margin(measured.kept, sample)
-    quickest = max(cpu / workers, busiest)
-    slowest = quickest
-    if isinstance(stage, Download):  # the network gives no more than it gave the sample, whose end was one slow page
-        slowest = max(quickest, measured.usage.wall * scale)
-    return Expected(
-        stage.name,
-        stage.unit,
-        round(measured.read * scale),
-        kept,
-        max(measured.kept, round(kept - margin - more_duplicates)),
-        round(kept + margin),
-        quickest,
-        slowest,
-        cpu,
-        max(needs.memory, measured.usage.memory * workers),
-        round(measured.bytes_out * scale),
-        needs.scratch,
-        "host" if busiest > cpu / workers else "processor",
-        round(measured.facts.get("tokens", 0) * scale) if stage.makes == "tokens" else 0,
-        more_duplicates,
+def _expected(link: Link, did: Mapping[str, Any], scale: float, workers: int) -> Expected:
+    """What to expect of one stage over the whole input."""
+    stage, files = link.stage, _inputs(link)
+    contents = take_sample(
+        files, storage.sizes(files), format_name=link.run.format, is_one_document=stage.is_one_document
     )
+    sizes = {name: round(getattr(contents, name) * scale) for name in ("size", "largest", "text", "packed", "written")}
+    sizes["largest"] = min(sizes["largest"], max(USUAL_SHARD, contents.largest))
+    count = {"files": max(1, round(contents.files * scale)), "documents": round(did["in"] * scale)}
+    needs = stage.needs(dataclasses.replace(contents, **sizes, **count), workers)
+    seconds = (did["start"] + (did["cpu"] - did["start"]) * scale) / workers
+    if isinstance(stage, Download):
+        seconds = max(seconds, _busiest_host(files)[1] * scale * stage.delay)
+    read, kept, output = (round(did[name] * scale) for name in ("in", "out", "bytes"))
+    memory, tokens = max(needs.memory, did["memory"] * workers), did["tokens"] if stage.makes == "tokens" else 0
+    return Expected(stage.name, stage.unit, read, kept, seconds, memory, output, needs.scratch, round(tokens * scale))
 
 
-def _scaled(contents: Contents, rows: int, scale: float) -> Contents:
-    more = {name: round(getattr(contents, name) * scale) for name in ("size", "largest", "text", "packed", "written")}
-    more["largest"] = min(more["largest"], max(USUAL_SHARD, contents.largest))
-    return dataclasses.replace(
-        contents, files=max(1, round(contents.files * scale)), documents=round(rows * scale), **more
-    )
+def _busiest_host(files: Sequence[Location]) -> tuple[str, int]:
+    """The host with the most pages in lists of URLs, and their number."""
+    hosts = Counter(host_of(row.url) for file in files for row in read_urls(file))
+    return min(hosts.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
 
 
-def _margin(kept: int, sample: Sample) -> float:
-    """How far off a count may be since other rows might have been chosen, in 95 cases of 100 (the binomial's normal
-    approximation, for a finite whole). Whole files differ by nobody knows how much: 0."""
-    if sample.unit == FILES or kept > sample.rows:
-        return 0.0
-    share = kept / max(1, sample.rows)
-    return DEVIATIONS * math.sqrt(kept * (1 - share) * (1 - sample.share)) * sample.scale
-
-
-def _more_duplicates(link: Link, measured: Measured, scale: float) -> float:
-    """How many more documents may repeat others than in proportion: if each pair of the sample stands alone."""
-    reasons = link.stage.grows_with_corpus
-    if not reasons or scale <= 1:
-        return 0.0
-    found = sum(measured.dropped.get(reason, 0) for reason in reasons)
-    most = max(float(found), RULE_OF_THREE) * scale**2
-    return min(most - found * scale, measured.kept * scale)
-
-
-def busiest_host(
-    stage: Download, sample: Sample, in_download: Mapping[str, int], kept_of_others: float
-) -> tuple[float, str, int]:
-    """The host whose pages take the longest, by the pauses between them.
-
-    Args:
-        stage: the download with its settings.
-        sample: of the list: it holds the busiest hosts.
-        in_download: URLs of the sample by host that are left for the download.
-        kept_of_others: the share of the sample's URLs that are left, for hosts of which the sample has none.
-
-    Returns seconds, the host, and its pages.
-    """
-    found = (0.0, "", 0)
-    for host, (total, sampled) in sample.hosts.items():
-        share = in_download.get(host, 0) / sampled if sampled else kept_of_others
-        pages = math.ceil(total * share)
-        if pages and (seconds := pages * stage.delay) > found[0]:
-            found = (seconds, host, pages)
-    return found
-
-
-def notes_on(
-    links: Sequence[Link],
-    measured: Sequence[Measured],
-    stages: Sequence[Expected],
-    sample: Sample,
-    host: str,
-    pages: int,
-) -> list[str]:
-    """On what the numbers rest, in sentences."""
+def _notes(link: Link, did: Mapping[str, Any], one: Expected, scale: float) -> list[str]:
+    """On what the numbers of a stage rest, in sentences."""
     notes: list[str] = []
-    for link, found, one in zip(links, measured, stages, strict=True):
-        if isinstance(link.stage, Download):
-            busy = f"{host} has some {pages:,} pages, {link.stage.delay:g} s apart, "
-            notes.append(
-                f"download: {busy if one.bound == 'host' else ''}at most {spoken_duration(one.seconds_high)} if the "
-                "network gives no more pages a second than it gave the sample; pauses that servers ask for come on top"
-            )
-        if link.stage.grows_with_corpus and sample.scale > 1:
-            share = sum(found.dropped.get(reason, 0) for reason in link.stage.grows_with_corpus) / max(found.read, 1)
-            notes.append(
-                f"{one.stage}: {share:.1%} of the sample repeat others. There are more in the whole, since two copies "
-                f"are both in the sample only once in {sample.scale**2:,.0f} times: all after it is counted as if "
-                "there were not"
-            )
-        if found.is_mostly_start:
-            notes.append(
-                f"{one.stage}: the sample was too small to tell its work from its start, so that its time is a guess: "
-                "give a larger --at-least"
-            )
-    return notes
+    if isinstance(link.stage, Download):
+        host, pages = _busiest_host(_inputs(link))
+        notes.append(
+            f"download: {host} has some {about(round(pages * scale))} pages, {link.stage.delay:g} s apart; it takes "
+            f"{spoken_duration(did['seconds'] * scale)} if the network gives no more pages a second than it gave the "
+            "sample; pauses that servers ask for, and archives, come on top"
+        )
+    if link.stage.grows_with_corpus and scale > 1:
+        repeated = sum(did.get("dropped", {}).get(reason, 0) for reason in link.stage.grows_with_corpus)
+        notes.append(
+            f"{one.stage}: {repeated / max(did['in'], 1):.1%} of the sample repeat others. More of the whole will: two "
+            f"copies are both in the sample only once in {scale**2:,.0f} times"
+        )
+    if did["start"] > 0.75 * did["cpu"]:
+        notes.append(f"{one.stage}: the sample was too small to tell its work from its start: give a larger --at-least")
+    return notes + ([f"{about(one.tokens)} tokens in the token files"] if one.tokens else [])

@@ -43,10 +43,10 @@ def ablation(found: Mapping[str, Any]) -> Markup:
             tag(
                 "p",
                 f"Bits per byte by which an arm is better than {found['baseline']} (below 0: worse): a dot for each "
-                "seed, their mean, and its 95% interval.",
+                "seed, their mean, and its 95% interval over seeds and documents.",
                 class_="note",
             ),
-            charts.table(("", "seeds", "mean", "median", "over seeds", "over documents", "verdict"), _numbers(found)),
+            charts.table(("", "seeds", "mean", "median", "95% interval", "can see", "verdict"), _numbers(found)),
             charts.table(("arm", "documents", "unique tokens", "epochs", *_sets(found)), _arms(found), "Arms"),
         ]
     )
@@ -61,18 +61,18 @@ def _named(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _spreads(found: Mapping[str, Any]) -> Iterator[Spread]:
     for name, entry in _named(found):
-        over_seeds = entry["seeds_interval"]
         kind = "c1" if "verdict" in entry else "c2"
-        yield Spread(name, kind, entry["differences"], entry["mean"], over_seeds["low"], over_seeds["high"])
+        ends = entry["interval"]
+        yield Spread(name, kind, entry["differences"], entry["mean"], ends["low"], ends["high"])
 
 
 def _numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, entry in _named(found):
-        intervals = (f"[{entry[key]['low']:+.4f}, {entry[key]['high']:+.4f}]" for key in
-                     ("seeds_interval", "documents_interval"))  # fmt: skip
+        interval = f"[{entry['interval']['low']:+.4f}, {entry['interval']['high']:+.4f}]"
         seeds = " ".join(map(BITS.format, entry["differences"]))
         middle = (BITS.format(entry["mean"]), BITS.format(entry["median"]))
-        yield (name, seeds, *middle, *intervals, entry.get("verdict", ""))
+        sees = f"{entry['can_see']:.4f}" if "verdict" in entry else ""
+        yield (name, seeds, *middle, interval, sees, entry.get("verdict", ""))
 
 
 def _sets(found: Mapping[str, Any]) -> Iterator[str]:

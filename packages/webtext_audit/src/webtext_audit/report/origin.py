@@ -13,7 +13,7 @@ from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
 from webtext_audit.commands.inspect import figure
-from webtext_audit.plan.plan_file import Expected, Plan, about, between
+from webtext_audit.plan.plan_file import Expected, Plan, about
 from webtext_audit.report.collect import Corpus, Gathered
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.training import PIPELINE, bits_per_byte
@@ -295,8 +295,7 @@ def comparison(plan: Plan, steps: list[Step]) -> Markup | None:
         return None
     given = ", ".join(map(hide_credentials, plan.input))
     note = (
-        f"Planned for {given}, from {plan.sampled:,} of {plan.total:,} {plan.unit}, with {plan.workers} tasks at once; "
-        "in brackets what such a sample leaves open."
+        f"Planned for {given}, from {plan.sampled:,} of {plan.total:,} {plan.unit}, with {plan.workers} tasks at once."
     )
     first = next(((stage, step) for stage, step in pairs if stage is plan.stages[0]), None)
     more = None
@@ -321,9 +320,9 @@ def _row(stage: Expected, step: Step, most: int, longest: float, largest: int) -
     at_once = f"{step.run['workers']} at once" if step.run.get("workers") else ""
     return [
         stage.stage,
-        f"{about(stage.kept)} ({between(about(stage.kept_low), about(stage.kept_high))})",
+        about(stage.kept),
         charts.cell(brief(kept), _of_plan(kept, stage.kept), kept, most),
-        between(spoken_duration(stage.seconds), spoken_duration(stage.seconds_high)),
+        spoken_duration(stage.seconds),
         charts.cell(spoken_duration(seconds), at_once, seconds, longest) if isinstance(seconds, int | float) else "",
         readable(stage.output),
         charts.cell(readable(size), _of_plan(size, stage.output), size, largest) if size is not None else "",

@@ -41,6 +41,7 @@ MOST_BYTES = 200_000
 """A longer text has its tokens counted in so much of it."""
 NO_DOMAIN = "(no domain)"
 _SPACE = 1 << 64
+_SEED = 0x7265706F
 
 Found = TypeVar("Found", bound=Figures)
 
@@ -110,7 +111,7 @@ class DocumentPass(Pass[DocumentFigures]):
         found = DocumentFigures()
         limit = int(self.token_share * _SPACE)
         for document in self.rows(task.inputs[0], context):
-            key = xxhash.xxh3_64_intdigest(document.id.encode("utf-8", "surrogatepass"))
+            key = sample_key(document.id)
             size = len(document.text) if document.text.isascii() else len(document.text.encode("utf-8", "replace"))
             counted = [0.0, 0.0]
             if document.text and key < limit:
@@ -161,7 +162,7 @@ class OutcomePass(Pass[OutcomeFigures]):
             found.hosts.add(host_of(row.url) or NO_DOMAIN, 1, *(float(name == group) for name in GROUPS))
             if outcome not in found.examples and len(found.examples) >= 100:
                 continue
-            key = xxhash.xxh3_64_intdigest(row.url.encode("utf-8", "surrogatepass"))
+            key = sample_key(row.url)
             found.examples.setdefault(outcome, Lowest(3)).add(key, row.url[:NAME_CHARACTERS])
         return found
 
@@ -192,8 +193,13 @@ class DuplicatePass(Pass[DuplicateFigures]):
             if len(found.matches) > 2 * len(found.groups.names):
                 found.forget()
             values = {"url": row.url, "duplicate_of": kept, "similarity": similarity, "match": match}
-            found.examples.add(xxhash.xxh3_64_intdigest(row.url.encode("utf-8", "surrogatepass")), values)
+            found.examples.add(sample_key(row.url), values)
         return found
+
+
+def sample_key(name: str) -> int:
+    """What decides whether a row is an example, or has its tokens counted: the smallest do."""
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"), _SEED)
 
 
 def shown(document: Document) -> dict[str, Any]:

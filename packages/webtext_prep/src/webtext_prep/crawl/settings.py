@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from command_kit import setting
 from command_kit.progress import spoken_duration
-from webtext_prep.crawl.archives.captures import Archive, timestamp
+from webtext_prep.crawl.archives.answers import timestamp
+from webtext_prep.crawl.archives.captures import Archive
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
 from webtext_prep.urls.urls import host_of

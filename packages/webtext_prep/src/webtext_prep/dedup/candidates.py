@@ -282,4 +282,7 @@ def _mapped(count: int, kind: type[np.generic], folder: Path) -> npt.NDArray[Any
     if not count:
         return np.zeros(0, kind)
     with tempfile.TemporaryFile(dir=folder) as file:
-        return np.asarray(np.memmap(file, kind, "w+", shape=(count,)))
+        # Written before it is mapped: in a file with holes a full disk is a signal that ends the process.
+        file.write(np.zeros(count, kind).data)
+        file.flush()
+        return np.asarray(np.memmap(file, kind, "r+", shape=(count,)))

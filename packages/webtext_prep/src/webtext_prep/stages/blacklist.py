@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from urllib.parse import unquote
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.document import Document, encode_document, in_batches
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.folders.sampling import Sample
@@ -33,9 +34,8 @@ from webtext_prep.documents.folders.url_lists import (
     read_urls,
     row_ranges,
     run_part,
-    url_lines,
 )
-from webtext_prep.documents.formats.lines import has_ranges, read_lines, read_range, read_utf8
+from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.preflight import Needs
@@ -51,7 +51,9 @@ from webtext_prep.urls.urls import (
     parts_of,
     registered_name,
     shards_for,
+    url_key,
 )
+from webtext_prep.urls.usual import hosts_of_lines, urls_of_lines
 
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
@@ -61,8 +63,10 @@ ROWS_PER_TASK = 500_000
 """Rows of the ranges in which a larger list in Parquet is split."""
 BYTES_PER_STREAM = 16 << 20
 """A larger list that has no ranges, as it is compressed, a table, or in UTF-16, is first cut into runs of lines."""
-ROWS_AT_ONCE = 1000
-"""Rows of a shard that are written together."""
+BLOCK_BYTES = 1 << 20
+"""Bytes of a list that are looked at together."""
+MOST_HOSTS = 1 << 16
+"""Hosts, and ends of paths, of which it is remembered what was found."""
 NO_URLS = (
     "these are not URLs; give lists with one on each line, or if they are texts, give them to `webtext merge`, and "
     "pages or web archives to `webtext extract`"
@@ -233,31 +237,74 @@ class Blacklist(Stage):
 
     def split(self, task: Task, context: Context) -> int:
         """Task: a list, or a part of one, to a file with a bucket for each shard. Returns the number of URLs."""
-        count, shards = 0, task.options["shards"]
+        count, shards, buckets = 0, task.options["shards"], dict[bytes, int]()
         with write_partitions(task.outputs[0], shards) as writer:
-            for count, row in enumerate(context.counted(_rows(task)), 1):  # noqa: B007 - the last one counts
-                writer.add(bucket_of(host_of(row.url) or row.url, shards), encode_url(row))
+            for lines in _blocks(task):
+                held = defaultdict[int, list[bytes]](list)
+                for line, host in lines:
+                    bucket = buckets.get(host)
+                    if bucket is None:
+                        bucket = buckets[host] = bucket_of(host.decode("utf-8", "surrogatepass"), shards)
+                    held[bucket].append(line)
+                for bucket, some in held.items():
+                    writer.add_bytes(bucket, b"\n".join([*some, b""]))
+                count += len(lines)
+                context.report(count)
+                if len(buckets) > MOST_HOSTS:
+                    buckets.clear()
         return count
 
     def judge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the lists, to the shard."""
-        tally, seen, kept = Tally(), set[str](), list[bytes]()
+        tally, seen = Tally(), set[str]()
+        judge = self._judge_of_usual(seen)
         with shard_writer(task, tally) as writer:
-            for lines in read_partitions(task.inputs, task.options["bucket"]):
-                for row in map(read_url, io.BytesIO(lines)):
-                    assert row is not None
-                    reason = self.judge(row.url, seen)
-                    if reason is not None:
-                        tally.drop(row, reason)
-                        continue
-                    kept.append(encode_document(row))
-                    if len(kept) == ROWS_AT_ONCE:
-                        writer.write_lines(b"\n".join([*kept, b""]), len(kept))
-                        kept.clear()
-                tally.read += lines.count(b"\n")
-                context.report(tally.read)
-            writer.write_lines(b"\n".join([*kept, b""]), len(kept))
+            for run in map(io.BytesIO, read_partitions(task.inputs, task.options["bucket"])):
+                while lines := run.readlines(BLOCK_BYTES):
+                    kept: list[str] = []
+                    for line, key, host, path in urls_of_lines(b"".join(lines).decode()):
+                        row = None if host else read_url(line.encode())
+                        reason = judge(line, key, host, path) if row is None else self.judge(row.url, seen)
+                        if reason is not None:
+                            tally.drop(row or Document(line), reason)
+                        else:
+                            kept.append(f'{{"url":"{line}"}}' if row is None else encode_document(row).decode())
+                    writer.write_lines("\n".join([*kept, ""]).encode(), len(kept))
+                    tally.read += len(lines)
+                    context.report(tally.read)
         return tally.as_dict()
+
+    def _judge_of_usual(self, seen: set[str]) -> Callable[[str, str, str, str], str | None]:
+        """`judge` of usual URLs, by what `urls_of_lines` gives; it remembers what it found of hosts and endings."""
+        (domains, extensions), most = self.rules, self.max_length
+        sites: dict[str, bool] = {}
+        endings: dict[str, bool] = {}
+
+        def judged(url: str, key: str, host: str, path: str) -> str | None:
+            if len(url) > most:
+                return "too_long"
+            is_blocked = sites.get(host)
+            if is_blocked is None:
+                is_blocked = sites[host] = is_blocked_site(host, domains)
+            if is_blocked:
+                return "blocked_domain"
+            ending = path[path.rfind("/") + 1 :].partition(".")[2]
+            if ending:
+                is_blocked = endings.get(ending)
+                if is_blocked is None:
+                    if len(endings) == MOST_HOSTS:
+                        endings.clear()
+                    is_blocked = endings[ending] = blocked_extension(f".{ending}", extensions) is not None
+                if is_blocked:
+                    return "blocked_extension"
+            if not path:
+                key = url_key(url)
+            if key in seen:
+                return "duplicate"
+            seen.add(key)
+            return None
+
+        return judged
 
     def run(self, job: Run) -> Outcome:
         """Split by host, then judge."""
@@ -314,11 +361,27 @@ def _ranges(path: Location, size: int) -> list[dict[str, Any]]:
     return [{"rows": asdict(part)} for part in row_ranges(path, ROWS_PER_TASK)]
 
 
-def _rows(task: Task) -> Iterator[Document]:
-    """The rows that a task splits."""
+def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The rows that a task splits, as lines of a list, each with its host, or with all of what has none."""
     path, options = task.inputs[0], task.options
-    if "rows" in options:
-        return read_urls(path, UrlPart(**options["rows"]))
-    if "range" in options:
-        return url_lines(path, read_range(path, *options["range"]))
-    return url_lines(path, read_utf8(path)) if "run" in options else read_urls(path)
+    if "rows" in options or not ("range" in options or "run" in options or is_list_of_lines(path)):
+        rows = read_urls(path, UrlPart(**options["rows"]) if "rows" in options else None)
+        yield from in_batches(map(_line_of, rows), 1000, 1000, lambda _: 1)
+        return
+    chunks = read_range(path, *options["range"]) if "range" in options else read_utf8(path)
+    for block in line_blocks(path, chunks, BLOCK_BYTES):
+        lines = hosts_of_lines(block.replace(b"\r\n", b"\n"))
+        if not all(host for _, host in lines):
+            lines = [pair for pair in map(_read, lines) if pair is not None]
+        yield lines
+
+
+def _read(pair: tuple[bytes, bytes]) -> tuple[bytes, bytes] | None:
+    if pair[1]:
+        return pair
+    row = read_url(pair[0])
+    return None if row is None else _line_of(row)
+
+
+def _line_of(row: Document) -> tuple[bytes, bytes]:
+    return encode_url(row), (host_of(row.url) or row.url).encode("utf-8", "surrogatepass")

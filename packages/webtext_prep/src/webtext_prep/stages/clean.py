@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,12 +19,9 @@ from command_kit.plugins import find_plugins
 from command_kit.settings import check_choices
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.stage_record import recorded_documents
 from webtext_prep.errors import InputError
-from webtext_prep.running.run import Run
 from webtext_prep.running.stage import DocumentStage, Verdict
-from webtext_prep.running.tasks import Context, Tally, Task, with_reason
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.running.tasks import Tally, with_reason
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
 from webtext_prep.text.masks import MASKS
@@ -39,8 +36,6 @@ def known_detectors() -> dict[str, type[LanguageDetector]]:
 
 TITLES = ("title", "reddit_title")
 """Metadata that people have written: addresses in it are masked, too."""
-FEW_DOCUMENTS = 2000
-"""Documents that are done without machine code before it would be compiled."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -128,24 +123,6 @@ class Clean(DocumentStage):
         """The versions of the rules."""
         known = known_rules() if self.rules else {}
         return {"rule_versions": {name: known[name].version for name in self.rules}} if self.rules else {}
-
-    def hints(self, job: Run) -> dict[str, Any]:
-        """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
-        documents = job.expected_documents()
-        return {"compiled": documents is None or documents > FEW_DOCUMENTS}
-
-    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Replays.judged_again`."""
-        documents = recorded_documents(files)
-        if self.language != "any":
-            _detector(self.language_detector).use_machine_code(pays=documents is None or documents > FEW_DOCUMENTS)
-        return super().judged_again(files, most)
-
-    def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard to one shard."""
-        if self.language != "any":
-            _detector(self.language_detector).use_machine_code(pays=task.hints.get("compiled", True))
-        return super().process_shard(task, context)
 
     @property
     def libraries(self) -> tuple[str, ...]:

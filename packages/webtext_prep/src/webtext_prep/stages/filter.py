@@ -55,7 +55,7 @@ from webtext_prep.text.classifiers import (
     is_fasttext,
     read_classifier,
 )
-from webtext_prep.tokens.runs import shuffle_key
+from webtext_prep.tokens.runs import document_key
 
 DROPPED = "filtered"
 """The reason of a document for which the function says False."""
@@ -69,6 +69,9 @@ COLUMNS = 50
 """Of the histogram of scores that the record holds."""
 CUTS = ("keep_share", "threshold", "pareto")
 """The settings that say how scores decide: one of them."""
+
+TIES, PARETO = "filter: equal scores", "filter: pareto"
+"""What a document's random numbers are for."""
 
 Cut = tuple[int, int]
 """The lowest score, in units, that passes, and with this score the lowest key."""
@@ -85,6 +88,7 @@ class Filter(FilterStage):
 
     name: ClassVar[str] = "filter"
     order: ClassVar[int] = 55
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
 
@@ -204,20 +208,19 @@ class Filter(FilterStage):
     def passes(self, document: Document, score: int, cut: Cut | None) -> bool:
         """Whether a document is kept; `cut` is that of `--keep-share`."""
         if self.threshold is not None:
-            return score >= UNITS * self.threshold
-        key = shuffle_key(document, 0)
+            return score / UNITS >= self.threshold  # both the floats that are nearest to their decimals
         if self.pareto is None:
             assert cut is not None
-            return (score, key) >= cut
+            return (score, document_key(document, TIES)) >= cut
         # Brown et al. 2020, appendix A: numpy.random.pareto(alpha) > 1 - score, whose probability is this.
-        return key < (2 - score / UNITS) ** -self.pareto * 2.0**64
+        return document_key(document, PARETO) < (2 - score / UNITS) ** -self.pareto * 2.0**64
 
     def score_shard(self, task: Task, context: Context) -> None:
         """Task: the scores of the documents of a shard, and their keys, to two files."""
         scores, keys = list[int](), list[int]()
         for some in batches(context.counted(read_documents(task.inputs[0]))):
             scores += self.scores_of(some, compiled=task.hints["compiled"])
-            keys += (shuffle_key(document, 0) for document in some)
+            keys += (document_key(document, TIES) for document in some)
         save_array(task.outputs[0], np.array(scores, np.int32))
         save_array(task.outputs[1], np.array(keys, np.uint64))
 

@@ -41,7 +41,10 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import classifiers
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
+    FEWEST_BITS,
     FILE,
+    MOST_BITS,
+    MOST_ORDERS,
     PLAIN_CHARACTERS,
     LinearModel,
     Speakers,
@@ -81,6 +84,7 @@ class TrainFilter(Stage):
 
     name: ClassVar[str] = "train-filter"
     order: ClassVar[int] = 54
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
     makes: ClassVar[Made] = "filter"
     side_files: ClassVar[tuple[str, ...]] = (FILE,)
@@ -93,8 +97,10 @@ class TrainFilter(Stage):
         "which documents are good, by their metadata: KEY, one of >= <= == != > <, and a value, such as 'score >= 10'",
         metavar="CONDITION",
     )
-    ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=5)
-    bits: int = setting(20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=8, le=28)
+    ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=MOST_ORDERS)
+    bits: int = setting(
+        20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=FEWEST_BITS, le=MOST_BITS
+    )
     epochs: int = setting(5, "how often the sample is gone through", ge=1, le=100)
     rate: float = setting(0.2, "the first step's length, which falls to 0", gt=0, le=10)
     sample_bytes: int = setting(
@@ -145,15 +151,38 @@ class TrainFilter(Stage):
         holds = self._condition.holds(document)
         return int(holds) if of == "both" else 1 if holds else None
 
-    def choose(self, task: Task, context: Context) -> None:
-        """Task: keys and sizes of the texts of a shard, to a file for each side."""
+    def choose(self, task: Task, context: Context) -> list[int]:
+        """Task: keys and sizes of the texts of a shard, to a file for each side.
+
+        Returns how many documents have the key of `good_when`, and how many a value of its kind.
+        """
         rows: tuple[list[tuple[int, int]], ...] = ([], [])
+        has_key = compared = 0
         for document in context.counted(read_documents(task.inputs[0])):
+            if self._condition is not None:
+                known = self._condition.known(document)
+                has_key += known is not None
+                compared += self._condition.compares(known)
             side = self._side(document, task.options["of"]) if document.text else None
             if side is not None:
                 rows[side].append((text_key(document), len(document.text.encode("utf-8", "replace"))))
         for place, found in zip(task.outputs, rows, strict=True):
             save_array(place, np.array(found, np.uint64).reshape(-1, 2))
+        return [has_key, compared]
+
+    def _check_key(self, counts: Sequence[Sequence[int]]) -> None:
+        """Raise WebtextError where no document can meet the condition, from what `choose` returned."""
+        if self._condition is None:
+            return
+        has_key, compared = (sum(of_shard[at] for of_shard in counts) for at in (0, 1))
+        key = self._condition.key
+        if not has_key:
+            raise WebtextError(f"train-filter: no document has the key {key}: check --good-when.")
+        if not compared:
+            raise WebtextError(
+                f"train-filter: no document has a {self._condition.kind} under the key {key}: check --good-when, where "
+                "quotes make a text of a number."
+            )
 
     def sample(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the documents of a shard that are in the sample, to a file for each side. Returns counts."""
@@ -216,7 +245,7 @@ class TrainFilter(Stage):
             Task(name, (path,), tuple(job.scratch / f"{name}.{side}.npy" for side in SIDES), {"of": kind})
             for name, path, kind in zip(names, job.inputs, kinds, strict=True)
         ]
-        job.map("choose", self.choose, choosing, total=total)
+        self._check_key(job.map("choose", self.choose, choosing, total=total))
         limits = Limits.of(self.sample_bytes, [task.outputs for task in choosing])
         good = job.scratch / "good.npy"
         save_array(good, limits.good)

@@ -1,7 +1,7 @@
 """`webtext train-tokenizer`: a byte-level BPE of any size, learned from documents, in GPT-2's files.
 
 Word counts hardly change beyond some 100 MB of text, so a sample is enough, and bounds memory and time. It is taken by
-a hash of the seed and each document, as `tokenize` shuffles: which documents are in it does not depend on shards, order
+a hash of the seed and each document: which documents are in it does not depend on shards, order
 or workers, and neither does anything that is learned from them (`train_bpe`). Three phases:
 
     choose  each shard: the documents with the smallest hashes, as many as a whole sample has
@@ -42,7 +42,7 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.runs import Entries, first_by_key, shuffle_key
+from webtext_prep.tokens.runs import Entries, document_key, first_by_key, shuffle_key
 
 PIECE = 2_000
 """Characters of text that the trainer is given at once. Longer words, which are no language, are cut: the time for a
@@ -116,6 +116,15 @@ class Limits:
         return "sample" if self.sample is not None and key <= self.sample else None
 
 
+def sample_key(document: Document, seed: int) -> int:
+    """What decides whether a document is in the sample, by its size; its last digit says whether it is held out.
+
+    That digit is the one of `shuffle_key`, whose order does not follow from it.
+    """
+    key = document_key(document, f"train-tokenizer {seed}")
+    return key - key % HELD_OUT_EVERY + shuffle_key(document, seed) % HELD_OUT_EVERY
+
+
 def is_held_out(key: Any) -> Any:
     """Whether a document with that key is kept from training, where there are others; for one key, or an array."""
     return key % HELD_OUT_EVERY == 0
@@ -131,7 +140,7 @@ class TrainTokenizer(Stage):
 
     name: ClassVar[str] = "train-tokenizer"
     order: ClassVar[int] = 75
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
     makes: ClassVar[Made] = "tokenizer"
     side_files: ClassVar[tuple[str, ...]] = FILES
@@ -155,7 +164,7 @@ class TrainTokenizer(Stage):
         """See `Replays.judge_again`. Which of the others are in the sample depends on all of them."""
         if not document.text:
             return Verdict(with_reason(document, "empty"))
-        return Verdict(with_reason(document, "held_out") if is_held_out(shuffle_key(document, self.seed)) else None)
+        return Verdict(with_reason(document, "held_out") if is_held_out(sample_key(document, self.seed)) else None)
 
     def is_judged_again(self, reason: str) -> bool:
         """All reasons but `not_sampled`."""
@@ -166,7 +175,7 @@ class TrainTokenizer(Stage):
         rows = []
         for document in context.counted(read_documents(task.inputs[0])):
             if document.text:
-                rows.append((shuffle_key(document, self.seed), len(document.text.encode("utf-8", "replace"))))
+                rows.append((sample_key(document, self.seed), len(document.text.encode("utf-8", "replace"))))
         save_array(task.outputs[0], np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
 
     def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
@@ -189,7 +198,7 @@ class TrainTokenizer(Stage):
         files = (write_documents(place, durable=False) for place in task.outputs)
         with next(files) as sample, next(files) as held_out:
             for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
-                key = shuffle_key(document, self.seed)
+                key = sample_key(document, self.seed)
                 kind = limits.kind_of(key) if document.text else None
                 if kind is not None:
                     writer = sample if kind == "sample" else held_out

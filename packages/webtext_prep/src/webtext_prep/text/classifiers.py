@@ -8,6 +8,7 @@ fastText's, `.bin` and compressed `.ftz`, are read by the package `fasttext-pred
 from __future__ import annotations
 
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -30,7 +31,23 @@ MAGIC = b"webtext filter 1"
 _LENGTH, _CHECKSUM = struct.Struct("<I"), struct.Struct("<Q")
 _WORDS = Shingling("word", 1)
 
+MOST_ORDERS, FEWEST_BITS, MOST_BITS = 5, 8, 28
+"""What a linear classifier may have; see `LinearModel`."""
+
 Floats = npt.NDArray[np.float64]
+
+
+class _Header(msgspec.Struct):
+    """What the header of a linear classifier must tell, and the form of what others read of the rest."""
+
+    orders: Annotated[int, msgspec.Meta(ge=1, le=MOST_ORDERS)]
+    bits: Annotated[int, msgspec.Meta(ge=FEWEST_BITS, le=MOST_BITS)]
+    good: int = 0
+    against: int = 0
+    auc: float = 0
+    good_when: str = ""
+    speaks_for: list[tuple[str, float]] = []
+    speaks_against: list[tuple[str, float]] = []
 
 
 @dataclass(frozen=True)
@@ -66,8 +83,18 @@ class LinearModel:
                 f"{name} is damaged: its checksum differs; train the filter again, or copy the file again."
             )
         end = begin + _LENGTH.unpack_from(data, len(MAGIC))[0]
+        try:
+            bits = msgspec.json.decode(body[begin:end], type=_Header).bits
+            # Compiled code reads weights without looking how many there are.
+            if len(body) - end != 4 << bits:
+                raise ValueError(f"2 to the power of {bits} weights belong there, and it has {len(body) - end:,} bytes")
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{name} is no filter ({error}): give what `webtext train-filter` wrote.") from error
+        weights = np.frombuffer(body[end:], "<f4")
+        if not np.isfinite(weights.sum(dtype=np.float64)):
+            raise InputError(f"{name} is no filter (some weights are not finite): train the filter again.")
         header = msgspec.json.decode(body[begin:end])
-        return cls(header.pop("orders"), header.pop("bits"), np.frombuffer(body[end:], "<f4"), header)
+        return cls(header.pop("orders"), header.pop("bits"), weights, header)
 
     def about(self) -> dict[str, Any]:
         """What it was learned from, and how well it tells that apart."""
@@ -238,21 +265,35 @@ def precision_at(
 
 FASTTEXT_MAGIC = (793712314).to_bytes(4, "little")
 """With which each of fastText's files begins."""
-_CHECK = "import sys, fasttext; fasttext.load_model(sys.argv[1]).predict('', k=-1)[0] or sys.exit('it has no labels')"
+_CHECK = """import resource, sys, fasttext
+for kind, limit in ((resource.RLIMIT_AS, int(sys.argv[2])), (resource.RLIMIT_CPU, int(sys.argv[3]))):
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+fasttext.load_model(sys.argv[1]).predict('', k=-1)[0] or sys.exit('it has no labels')"""
+CHECK_BYTES, CHECK_SECONDS = 1 << 30, 60
+"""What reading a file of fastText's may take at the least; a file's own size counts ten times in memory, and a second
+for 10 MB. A header may claim any number of words."""
 LABELS = tuple(f"__label__{name}" for name in ("hq", "good", "high", "positive", "pos", "1"))
 """What such models call good documents: the first of these that a model has."""
 
 
 def check_fasttext(path: Path) -> None:
-    """Read a file, and ask it once, in a process of its own: of a damaged file the reader may crash.
+    """Read a file, and ask it once, in a process of its own with bounded memory and time: of a damaged file the reader
+    may crash, or not end.
 
     Raises InputError for a file that can't be used.
     """
     if find_spec("fasttext") is None:
         raise InputError(f"{path} is a model of fastText: install the package fasttext-predict.")
-    done = subprocess.run([sys.executable, "-c", _CHECK, str(path)], capture_output=True, text=True, check=False)
+    size = path.stat().st_size
+    limits = [str(CHECK_BYTES + 10 * size), str(CHECK_SECONDS + size // 10_000_000)]
+    done = subprocess.run(
+        [sys.executable, "-c", _CHECK, str(path), *limits], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] if done.returncode > 0 else ["it crashes"]
+        if done.returncode == -signal.SIGXCPU:
+            reason = ["it takes too long"]
         raise InputError(f"fastText can't read {path} ({(reason or ['no reason'])[0]}): copy the file again.")
 
 

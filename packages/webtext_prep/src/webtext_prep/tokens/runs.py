@@ -43,15 +43,21 @@ _AT_ONCE = 100_000
 _PORT = re.compile(r"^(\w+://[^/?#:]*):\d+")
 
 
-def shuffle_key(document: Document, seed: int) -> int:
-    """Where a document comes in the shuffle of that seed: 64 bits that follow from its URL and text alone.
+def document_key(document: Document, use: str) -> int:
+    """A random number for a document: 64 bits that follow from its URL and text, and from what they are for, alone.
 
-    Documents sorted by it are in random order, and one more or one less leaves the order of all others as it was. The
-    port in a URL does not count: a server on this machine has another one each time.
+    Each use has a name of its own, so that what one chooses says nothing of what another chooses. The port in a URL
+    does not count: a server on this machine has another one each time.
     """
     text = xxhash.xxh3_128_digest(document.text.encode("utf-8", "surrogatepass"))
     url = _PORT.sub(r"\1", document.url)
-    return xxhash.xxh3_64_intdigest(b"%d %b %b" % (seed, text, url.encode("utf-8", "surrogatepass")))
+    return xxhash.xxh3_64_intdigest(b"%b %b %b" % (use.encode(), text, url.encode("utf-8", "surrogatepass")))
+
+
+def shuffle_key(document: Document, seed: int) -> int:
+    """Where a document comes in the shuffle of that seed: one more or one less leaves the order of all others as it
+    was."""
+    return document_key(document, str(seed))
 
 
 def encoding_refused(document: Document, hold_out: float, *, only_held_out: bool) -> str:
@@ -123,9 +129,9 @@ class RunWriter:
         documents = [self._documents[at] for at in order.tolist()]
         lengths = np.fromiter(map(len, documents), np.uint64, len(documents))
         ends = np.uint64(self._end) + np.cumsum(lengths)
-        np.concatenate(documents).tofile(self._tokens)
-        keys[order].tofile(self._table)
-        ends.tofile(self._table)
+        self._tokens.write(np.concatenate(documents).data)
+        self._table.write(keys[order].data)
+        self._table.write(ends.data)
         self._end = int(ends[-1])
         self.runs.append(len(keys))
         self._keys, self._documents, self.pending = [], [], 0

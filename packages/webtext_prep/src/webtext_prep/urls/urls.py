@@ -277,6 +277,8 @@ class Hosts:
 
 # Indexes of web archives
 
+MAX_KEYED = 8_192
+"""Characters of a URL that has a key: what was escaped many times costs the square of its length."""
 _WWW = re.compile(r"www\d*\.")
 _SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b"#%")
 _PATH_SESSION = re.compile(r";jsessionid=[0-9a-z]{32}(?=[/?]|$)|/\((?:[a-z]\([0-9a-z]{24}\)|[0-9a-z]{24})+\)(?=/)")
@@ -292,11 +294,13 @@ def surt(url: str) -> str:
     It follows the rules of the Internet Archive's URL canonicalization, which Common Crawl's index uses, too: no
     scheme, user name, fragment or default port, no `www.`, everything in small letters, parameters of the query in
     order, and no identifiers of sessions. What the rules say of malformed addresses is not repeated here: their pages
-    are not found.
+    are not found, nor those of addresses with more than `MAX_KEYED` characters.
 
     >>> surt("https://www.Example.org:443/A//b/?z=1&a=%7E#top")
     'org,example)/a/b?a=~&z=1'
     """
+    if len(url) > MAX_KEYED:
+        return ""
     try:
         parts = urlsplit(url.strip())
         host, port = canonical_host((parts.hostname or "").lower()), parts.port

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.corpus import Corpus
-from gpt2_train.data.order import Hashes, sequence_hashes
+from gpt2_train.data.order import Hashes, document_keys, sequence_hashes
 from gpt2_train.training.setup import open_tokenizer
 from indexed_tokens import Tokenizer
 
@@ -37,13 +38,17 @@ class Arm:
         return self.corpus.tokens.total_tokens
 
     def share_of(self, other: Arm) -> float:
-        """The share of the larger one's tokens that is in documents that both have."""
-        shared = int(self.corpus.tokens.lengths[np.isin(self.hashes, other.hashes)].sum(dtype=np.int64))
-        return min(1.0, shared / max(self.tokens, other.tokens))
+        """The share of the larger one's tokens that is in documents that both have, copies as often as in both."""
+        shared = int(self.corpus.tokens.lengths[self._also_in(other)].sum(dtype=np.int64))
+        return shared / max(self.tokens, other.tokens)
 
     def shared_with(self, other: Arm) -> int:
-        """How many of its documents `other` has, too."""
-        return int(np.isin(self.hashes, other.hashes).sum())
+        """How many of its documents `other` has, too, copies as often as in both."""
+        return int(self._also_in(other).sum())
+
+    def _also_in(self, other: Arm) -> npt.NDArray[np.bool_]:
+        """Which of its documents `other` has: bool (documents,). The nth copy is the nth there."""
+        return np.isin(document_keys(self.hashes, 0), document_keys(other.hashes, 0))
 
 
 def open_arms(prefixes: Mapping[str, str]) -> tuple[list[Arm], Tokenizer]:

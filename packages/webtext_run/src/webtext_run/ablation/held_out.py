@@ -1,14 +1,15 @@
 """What models are measured on: documents that no arm learned from, in sets with a name.
 
 A filter wins on text of its own kind: what it keeps is easier to predict after it. So there are several sets, and the
-one that the user wants decides. A document whose tokens stand in an arm's file is left out of every set.
+one that the user wants decides. A document that stands in an arm's file is left out of every set, also if only most of
+its passages do: words are compared, whatever their case and what is between them (`webtext_prep.text.fingerprints`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,24 @@ import numpy.typing as npt
 
 from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.data.order import Hashes, sequence_hash
+from gpt2_train.data.order import sequence_hash
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer, idx_path, prefix_of
+from webtext_prep.documents.document import in_batches
+from webtext_prep.text.fingerprints import Shingling, shingle_sets
 from webtext_run.ablation.arms import Arm
 
 FEWEST = 10
 """Documents of a set: fewer say nothing of others."""
 LONGEST = 2048
 """Tokens of a document that are scored: a long one must not be most of a set."""
+PASSAGE = Shingling("word", 13)
+"""As long as those that `webtext decontaminate` cuts out by itself; a shorter text counts whole."""
+BATCH = 1 << 22
+"""Characters of the arms that are looked through at a time."""
+KNOWN = 0.5
+"""Share of a document's passages that an arm may have: a page's header is in many, a piece of a document altogether."""
+PLAIN_TOKENS = 3_000_000
+"""Arms of as many tokens in all are read through before machine code would be loaded."""
 POOL, KEPT = "the pool", "what every arm keeps"
 
 Tokens = npt.NDArray[np.int64]
@@ -38,7 +49,7 @@ class HeldOut:
         name: what it is called.
         documents: token ids of each, at most `LONGEST`.
         sizes: bytes of the text of each.
-        left_out: how many were left out since an arm has them.
+        left_out: how many were left out since an arm has them, whole or most of their passages.
     """
 
     name: str
@@ -68,28 +79,79 @@ def held_out_sets(
 
     Raises Gpt2UsageError if there is no set, one has too few documents, or another tokenizer.
     """
-    trained = np.unique(np.concatenate([arm.hashes for arm in arms]))
-    sets = [_chosen(name, documents, trained, tokenizer, most) for name, documents in _wanted(want, tokenizer)]
+    found = [(name, _by_hash(documents)) for name, documents in _wanted(want, tokenizer)]
     own = [arm.corpus.held_out.prefix for arm in arms if arm.corpus.held_out is not None]
     has_own = arms[0].corpus.held_out is not None
     pool = held_out or (own[0] if has_own else "")
     if pool:
-        sets.append(_chosen(POOL, _of_tokens(pool, tokenizer), trained, tokenizer, most))
+        found.append((POOL, _by_hash(_of_tokens(pool, tokenizer))))
     if len(own) == len(arms):
-        kept = [{sequence_hash(tokens): tokens for tokens in _of_tokens(prefix, tokenizer)} for prefix in own]
-        common = set(kept[0]).intersection(*kept[1:])
-        documents = [tokens for key, tokens in kept[0].items() if key in common]
-        if len(documents) >= FEWEST and len(documents) < len(kept[0]):
-            sets.append(_chosen(KEPT, documents, trained, tokenizer, most))
-    names = [entry.name for entry in sets]
+        kept = [_by_hash(_of_tokens(prefix, tokenizer)) for prefix in own]
+        common = {key: tokens for key, tokens in kept[0].items() if all(key in other for other in kept[1:])}
+        if FEWEST <= len(common) < len(kept[0]):
+            found.append((KEPT, common))
+    names = [name for name, _ in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise Gpt2UsageError(f"two sets of held-out texts are called {twice}: rename one of the folders or files.")
-    if not sets:
+    if not found:
         raise Gpt2UsageError(
             "nothing to measure on: give --want texts that the corpus is for, or --held-out PREFIX, token files of "
             "documents that no arm learns from."
         )
-    return sets
+    known = known_to(arms, tokenizer, {key: tokens for _, documents in found for key, tokens in documents.items()})
+    return [_chosen(name, documents, known, tokenizer, most) for name, documents in found]
+
+
+def known_to(arms: Sequence[Arm], tokenizer: Tokenizer, documents: Mapping[int, Tokens]) -> set[int]:
+    """The keys of the documents that stand in an arm's file, or `KNOWN` of whose passages do, of what is scored.
+
+    Costs a pass over the text of all different documents of the arms.
+
+    Args:
+        arms: all of them.
+        tokenizer: of the arms.
+        documents: token ids by their hashes.
+
+    Raises Gpt2UsageError for tokens that the tokenizer does not have.
+    """
+    compiled = sum(arm.tokens for arm in arms) > PLAIN_TOKENS
+    texts = [_text(tokens[:LONGEST], tokenizer) for tokens in documents.values()]
+    passages, ends = shingle_sets(texts, PASSAGE, compiled=compiled)
+    different = np.unique(passages)
+    seen = np.zeros(len(different), np.bool_)
+    for batch in in_batches(_texts_of(arms, tokenizer), BATCH, BATCH, len):
+        read, _ = shingle_sets(batch, PASSAGE, compiled=compiled)
+        seen |= np.isin(different, read)
+    is_seen = seen[np.searchsorted(different, passages)]
+    trained = set(np.concatenate([arm.hashes for arm in arms]).tolist())
+    return {
+        key
+        for key, own in zip(documents, np.split(is_seen, ends[:-1]), strict=True)
+        if key in trained or (len(own) and own.mean() >= KNOWN)
+    }
+
+
+def _texts_of(arms: Sequence[Arm], tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of every different document of the arms."""
+    read: set[int] = set()
+    for arm in arms:
+        for number, key in enumerate(arm.hashes.tolist()):
+            if key not in read:
+                read.add(key)
+                try:
+                    yield _text(arm.corpus.tokens[number], tokenizer)
+                except ValueError as error:
+                    raise Gpt2UsageError(
+                        f"the arm {arm.name}, {arm.prefix}, was not made with the tokenizer beside it: {error}"
+                    ) from error
+
+
+def _text(tokens: npt.NDArray[np.integer], tokenizer: Tokenizer) -> str:
+    return tokenizer.decode(tokens[tokens != tokenizer.document_end].tolist())
+
+
+def _by_hash(documents: Iterable[Tokens]) -> dict[int, Tokens]:
+    return {sequence_hash(tokens): tokens for tokens in documents if len(tokens) > 1}
 
 
 def _wanted(places: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[str, Iterable[Tokens]]]:
@@ -140,22 +202,21 @@ def _of_tokens(prefix: str | Path, tokenizer: Tokenizer) -> Iterator[Tokens]:
     return (tokens.astype(np.int64) for tokens in IndexedTokens(prefix))
 
 
-def _chosen(name: str, documents: Iterable[Tokens], trained: Hashes, tokenizer: Tokenizer, most: int) -> HeldOut:
+def _chosen(name: str, documents: Mapping[int, Tokens], known: set[int], tokenizer: Tokenizer, most: int) -> HeldOut:
     """As many documents as make `most` tokens, in the order of their hashes, which is a sample by chance."""
-    by_hash = {sequence_hash(tokens): tokens for tokens in documents if len(tokens) > 1}
-    keys = np.array(sorted(by_hash), np.uint64)
-    new = keys[~np.isin(keys, trained)].tolist()
+    new = [key for key in sorted(documents) if key not in known]
     taken: list[Tokens] = []
     total = 0
     for key in new:
-        tokens = by_hash[key][:LONGEST]
+        tokens = documents[key][:LONGEST]
         if total + len(tokens) > most:
             break
         taken.append(tokens)
         total += len(tokens)
-    left_out = len(keys) - len(new)
+    left_out = len(documents) - len(new)
     if len(taken) < FEWEST:
-        told = f", of {len(keys):,} ({left_out:,} stand in an arm's file)" if left_out else ""
+        told = f", of {len(documents):,} ({left_out:,} stand in an arm's file, whole or for the most part)"
+        told = told if left_out else ""
         raise Gpt2UsageError(
             f"{name} holds {len(taken)} documents to measure on{told}: an interval needs {FEWEST} or more; give more "
             "texts, cut long ones into several files, or raise --held-out-tokens."

@@ -1,10 +1,9 @@
 """Which runs an ablation makes, of how many steps: decided once, before the first, and kept in `plan.json`.
 
-For each seed every arm has a run, and the baseline a second one, in which as much comes in other batches as the arms do
-not share: that pair differs by nothing, and shows what this ablation can see. The first half of the seeds have two
-more: every arm at a tenth of the learning rate, at which small runs foretell better what large ones will find (Wang et
-al. 2025, arXiv 2512.24503), and the baseline with half of the steps, whose distance to the whole run is the slope of
-the baseline's loss.
+For each seed every arm has a run, and the baseline two more: one in which as much comes in other batches as the arms do
+not share, so that this pair differs by nothing else; and one with half of the steps, whose distance to the whole run is
+the slope of the baseline's loss. In the first half of the seeds every arm also runs at a tenth of the learning rate, at
+which small runs foretell better what large ones will find (Wang et al. 2025, arXiv 2512.24503).
 """
 
 from __future__ import annotations
@@ -65,10 +64,9 @@ def planned_runs(arms: Sequence[str], seeds: Sequence[int]) -> Iterator[PlannedR
     some = half_of(seeds)
     for seed in seeds:
         yield from (PlannedRun(arm, seed) for arm in arms)
-        yield PlannedRun(arms[0], seed, AGAIN)
+        yield from (PlannedRun(arms[0], seed, kind) for kind in (AGAIN, HALF))
         if seed in some:
             yield from (PlannedRun(arm, seed, LOW) for arm in arms)
-            yield PlannedRun(arms[0], seed, HALF)
 
 
 def half_of(seeds: Sequence[int]) -> Sequence[int]:
@@ -79,7 +77,7 @@ def half_of(seeds: Sequence[int]) -> Sequence[int]:
 def rounds_of(arms: int, seeds: int, processes: int) -> int:
     """How many whole runs one process makes after another, with as many in all as `planned_runs` has."""
     some = max(1, seeds // 2)
-    return math.ceil((seeds * (arms + 1) + some * (arms + 0.5)) / processes)
+    return math.ceil((seeds * (arms + 1.5) + some * arms) / processes)
 
 
 @dataclasses.dataclass(frozen=True)

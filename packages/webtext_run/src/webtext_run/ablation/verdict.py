@@ -1,14 +1,15 @@
 """From the losses of all runs to intervals and verdicts: what `ablation.json` holds.
 
 Only the ends of runs are compared, each of a schedule that ended: curves that cross on the way say nothing. An arm is
-"better" or "worse" than the baseline on a set of documents if the interval over seeds and that over documents both
-exclude 0, at 95% for all arms together (Holm's correction), and the seeds at a tenth of the learning rate have the same
-sign. A difference is bits per byte of the baseline less the arm's: above 0 the arm is better.
+"better" or "worse" than the baseline on a set of documents if the interval over seeds and documents excludes 0, at 95%
+for all arms and sets together (Holm's correction), and the seeds at a tenth of the learning rate have the same sign. A
+difference is bits per byte of the baseline less the arm's: above 0 the arm is better. What a comparison can see is the
+true difference that it finds four times in five, were it one of as many comparisons.
 
 The baseline against itself: the same initial weights and documents, of which as much comes in other batches as the arms
 do not share. (The same batches would give the same model bit for bit, and others altogether a noise that no comparison
-has.) So that pair differs by what every pair here does but for a better corpus, and says what this ablation can see.
-What no seed and no resampling covers: another crawl, filtered alike, is other text; a verdict is about these files.
+has.) So that pair differs by what every pair here does but for other documents, and shows how much that alone is.
+What no seed and no document covers: another crawl, filtered alike, is other text; a verdict is about these files.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from webtext_run.ablation.arms import Arm
 from webtext_run.ablation.held_out import HeldOut
 from webtext_run.ablation.plan import AGAIN, FULL, HALF, LOW, Plan, PlannedRun, half_of
-from webtext_run.ablation.statistics import CONFIDENCE, Interval, holm, over_documents, over_seeds, ratio
+from webtext_run.ablation.statistics import CONFIDENCE, Values, estimate, holm, interval_of, over_seeds, ratio
 
 BETTER, WORSE, NO_DIFFERENCE, NO_VERDICT = "better", "worse", "no difference", "no verdict"
+
+MOST_DOUBLINGS = 10
+"""A thousand times the training: no run says what that is worth."""
 
 Measured = Mapping[str, Mapping[str, Any]]
 """What `held_out.json` of each run holds, by the run's name."""
@@ -43,7 +46,7 @@ class Losses:
     def __init__(self, measured: Measured, held_out: HeldOut) -> None:
         self.measured, self.set = measured, held_out
 
-    def bits(self, arm: str, seed: int, kind: str = FULL) -> npt.NDArray[np.float64]:
+    def bits(self, arm: str, seed: int, kind: str = FULL) -> Values:
         """Of each document, summed over its tokens: float64 (documents,)."""
         nats = self.measured[PlannedRun(arm, seed, kind).name]["nats"][self.set.name]
         return np.asarray(nats, np.float64) / math.log(2)
@@ -52,55 +55,50 @@ class Losses:
         """Bits per byte of the whole set."""
         return float(self.bits(arm, seed, kind).sum() / self.set.sizes.sum())
 
+    def pairs(self, base: str, arm: str, seeds: Sequence[int], kind: str = FULL) -> Values:
+        """Bits by which `arm`, its runs of `kind`, is better than the baseline: float64 (seeds, documents)."""
+        return np.array([self.bits(base, seed) - self.bits(arm, seed, kind) for seed in seeds])
+
     def compared(self, base: str, arm: str, seeds: Sequence[int], kind: str = FULL) -> dict[str, Any]:
-        """The differences of the seeds, their mean and median, and both intervals; of `arm` the runs of `kind`."""
-        pairs = [self.bits(base, seed) - self.bits(arm, seed, kind) for seed in seeds]
-        differences = [float(pair.sum() / self.set.sizes.sum()) for pair in pairs]
-        documents = over_documents(np.mean(pairs, axis=0), self.set.sizes, seed=len(pairs[0]))
+        """The differences of the seeds in bits per byte, their mean and median, the interval and its parts."""
+        found = estimate(self.pairs(base, arm, seeds, kind), self.set.sizes)
+        differences = [self.per_byte(base, seed) - self.per_byte(arm, seed, kind) for seed in seeds]
         return {
             "differences": differences,
-            "mean": statistics.fmean(differences),
+            "mean": found.value,
             "median": statistics.median(differences),
-            "seeds_interval": over_seeds(differences)._asdict(),
-            "documents_interval": documents._asdict(),
+            "interval": interval_of(found)._asdict(),
+            "standard_errors": {name: math.sqrt(getattr(found, name).value) for name in ("seeds", "documents")},
         }
 
 
-def verdict_of(seeds: Interval, documents: Interval, low_rate: Sequence[float], p: float) -> str:
+def verdict_of(difference: float, p: float, low_rate: Sequence[float]) -> str:
     """What may be said of a difference.
 
     Args:
-        seeds, documents: its intervals.
+        difference: in bits per byte.
+        p: its probability, corrected for the number of comparisons.
         low_rate: the differences at a tenth of the learning rate.
-        p: the larger of both probabilities, corrected for the number of arms.
     """
-    if (
-        not (seeds.excludes_zero and documents.excludes_zero)
-        or p >= 1 - CONFIDENCE
-        or seeds.value * documents.value < 0
-    ):
+    if p >= 1 - CONFIDENCE:
         return NO_DIFFERENCE
-    if statistics.fmean(low_rate) * seeds.value <= 0:
+    if statistics.fmean(low_rate) * difference <= 0:
         return NO_VERDICT
-    return BETTER if seeds.value > 0 else WORSE
+    return BETTER if difference > 0 else WORSE
 
 
 def result_of(plan: Plan, arms: Sequence[Arm], sets: Sequence[HeldOut], measured: Measured) -> dict[str, Any]:
     """All that an ablation found, as plain values; the same runs give the same result."""
     base, others = arms[0], arms[1:]
-    comparisons: list[dict[str, Any]] = []
-    for held_out in sets:
-        losses = Losses(measured, held_out)
-        found = [_comparison(plan, losses, base.name, arm.name) for arm in others]
-        corrected = holm([entry.pop("p") for entry in found])
-        for entry, p in zip(found, corrected, strict=True):
-            seeds, documents = (Interval(**entry[name]) for name in ("seeds_interval", "documents_interval"))
-            verdict = verdict_of(seeds, documents, entry["low_rate_differences"], p)
-            entry |= {"p": p, "verdict": verdict}
-        comparisons += found
+    count = len(others) * len(sets)
+    comparisons = [
+        _comparison(plan, Losses(measured, entry), base.name, arm.name, count) for entry in sets for arm in others
+    ]
+    corrected = holm([entry["interval"]["p"] for entry in comparisons])
+    for entry, p in zip(comparisons, corrected, strict=True):
+        entry |= {"p": p, "verdict": verdict_of(entry["mean"], p, entry["low_rate_differences"])}
     deciding = Losses(measured, sets[0])
-    some = half_of(plan.seeds)
-    slopes = [deciding.per_byte(base.name, seed, HALF) - deciding.per_byte(base.name, seed) for seed in some]
+    slopes = [deciding.per_byte(base.name, seed, HALF) - deciding.per_byte(base.name, seed) for seed in plan.seeds]
     itself = [
         {"set": entry.name, **Losses(measured, entry).compared(base.name, base.name, plan.seeds, AGAIN)}
         for entry in sets
@@ -125,9 +123,8 @@ def result_of(plan: Plan, arms: Sequence[Arm], sets: Sequence[HeldOut], measured
         },
         "comparisons": comparisons,
         "against_itself": itself,
-        "can_see": Interval(**itself[0]["seeds_interval"]).half_width,
         "slope": {"bits_per_byte_of_twice_the_steps": statistics.fmean(slopes), "seeds": slopes},
-        "worth": {arm.name: _worth(comparisons, arm.name, slopes) for arm in others},
+        "worth": {arm.name: _worth(deciding, plan, base.name, arm.name) for arm in others},
         "tasks": _tasks(measured, base.name, [arm.name for arm in others], plan.seeds),
     }  # fmt: skip
 
@@ -145,25 +142,26 @@ def _described(arm: Arm, base: Arm, measured: Measured, seed: int) -> dict[str, 
     }
 
 
-def _comparison(plan: Plan, losses: Losses, base: str, arm: str) -> dict[str, Any]:
+def _comparison(plan: Plan, losses: Losses, base: str, arm: str, comparisons: int) -> dict[str, Any]:
     found = losses.compared(base, arm, plan.seeds)
+    of_all = estimate(losses.pairs(base, arm, plan.seeds), losses.set.sizes)
     low = [
         losses.per_byte(base, seed, LOW) - losses.per_byte(arm, seed, LOW) for seed in half_of(plan.seeds)
     ]  # fmt: skip
-    p = max(found["seeds_interval"]["p"], found["documents_interval"]["p"])
-    return {"arm": arm, "set": losses.set.name, **found, "low_rate_differences": low, "p": p}
+    sees = of_all.can_see((1 - CONFIDENCE) / comparisons)
+    return {"arm": arm, "set": losses.set.name, **found, "can_see": sees, "low_rate_differences": low}
 
 
-def _worth(comparisons: Sequence[Mapping[str, Any]], arm: str, slopes: Sequence[float]) -> dict[str, float] | None:
+def _worth(deciding: Losses, plan: Plan, base: str, arm: str) -> dict[str, float] | None:
     """How much more training of the baseline the difference on the deciding set is worth: 0.09 for 9% more steps.
 
-    The slope is what the second half of a run gains, by runs of half the steps whose schedule ended, too: bits per byte
-    for a doubling. None where a run of half the steps is as good, so that there is no slope.
+    The slope is what the second half of a run gains, by runs of half the steps whose schedule ended, too: bits for a
+    doubling, of each seed and document. None where that is not surely above 0, or the interval has no end to speak of.
     """
-    if statistics.fmean(slopes) <= 0:
+    slopes = -deciding.pairs(base, base, plan.seeds, HALF)
+    doublings = ratio(deciding.pairs(base, arm, plan.seeds), slopes, deciding.set.sizes)
+    if doublings is None or doublings.high > MOST_DOUBLINGS:
         return None
-    found = next(entry for entry in comparisons if entry["arm"] == arm)
-    doublings = ratio(Interval(**found["seeds_interval"]), found["differences"], slopes)
     return {name: 2.0 ** getattr(doublings, name) - 1 for name in ("value", "low", "high")}
 
 

@@ -55,22 +55,27 @@ def sentences(result: Result, arm: str) -> Iterator[str]:
     worth = result["worth"][arm]
     if worth is not None and found[0]["verdict"] in (BETTER, WORSE):
         parts.append(_worth(worth))
-    yield "; ".join([*parts, _reads(result, arm)])
+    yield "; ".join([*parts, _reads(result, arm), _sees(found[0])])
 
 
 def _difference(entry: Mapping[str, Any], *, first: bool) -> str:
-    over_seeds, name = entry["seeds_interval"], entry["set"]
-    mean, width = entry["mean"], over_seeds["high"] - over_seeds["low"]
+    found, mean, name = entry["interval"], entry["mean"], entry["set"]
+    width = found["high"] - found["low"]
     unit = " bits per byte" if first else ""
     if entry["verdict"] in (BETTER, WORSE):
         shown = bits(abs(mean), width)
-        return f"{entry['verdict']} by {shown}{unit} {interval(over_seeds, turned=mean < 0)} on {name}"
-    value = f"{bits(mean, width)}{unit} {interval(over_seeds)}"
+        return f"{entry['verdict']} by {shown}{unit} {interval(found, turned=mean < 0)} on {name}"
+    value = f"{bits(mean, width)}{unit} {interval(found)}"
     if entry["verdict"] == NO_VERDICT:
         return f"no verdict on {name}, as the sign differs at a tenth of the learning rate: {value}"
-    if over_seeds["low"] > 0 or over_seeds["high"] < 0:
-        return f"no difference on {name}: {value} over seeds, {interval(entry['documents_interval'])} over documents"
+    if found["low"] > 0 or found["high"] < 0:
+        return f"no difference on {name}: {value}, not sure enough for one of several comparisons"
     return f"no difference on {name}: {value}"
+
+
+def _sees(entry: Mapping[str, Any]) -> str:
+    found = entry["interval"]
+    return f"this run can see {bits(entry['can_see'], found['high'] - found['low'])} on {entry['set']}"
 
 
 def _worth(worth: Mapping[str, float]) -> str:
@@ -85,19 +90,18 @@ def _reads(result: Result, name: str) -> str:
     arm = next(entry for entry in result["arms"] if entry["name"] == name)
     others = arm["documents"] - arm["of_the_baseline"]
     kept = f"{arm['of_the_baseline'] / base['documents']:.0%} of the documents"
-    has = f"keeps {kept}" if not others else f"has {kept} and {others:,} others"
+    has = f"keeps {kept}" if not others else f"has {kept} and {others:,} {'other' if others == 1 else 'others'}"
     return f"{name} {has}: {arm['epochs']:.2g} epochs instead of {base['epochs']:.2g}"
 
 
 def _seen(result: Result) -> str:
     itself = result["against_itself"][0]
-    over_seeds = itself["seeds_interval"]
-    width = over_seeds["high"] - over_seeds["low"]
+    found = itself["interval"]
     signs = [entry["mean"] * sum(entry["low_rate_differences"]) > 0 for entry in _deciding(result)]
     same = "same sign at both learning rates" if all(signs) else "not the same sign at a tenth of the learning rate"
     return (
-        f"{len(result['seeds'])} seeds, {same}; {result['baseline']} against itself: {bits(itself['mean'], width)} "
-        f"{interval(over_seeds)}, so this run can see {bits(result['can_see'], width)}"
+        f"{len(result['seeds'])} seeds, {same}; {result['baseline']} against itself: "
+        f"{bits(itself['mean'], found['high'] - found['low'])} {interval(found)}"
     )
 
 

@@ -7,28 +7,19 @@ says of the URL: `not_archived`, why its captures are no pages, or why it could 
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import math
-import re
-from collections.abc import Generator, Iterable
+import functools
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from webtext_prep.extraction.outcomes import is_retryable
+from webtext_prep.crawl.archives.answers import MalformedAnswerError
+from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.http.client import Reply
 
 CAPTURES = 3
 """Of one URL that an archive is asked for, the nearest ones, before it is taken for having none."""
-_ZERO = "00000101000000"
-_TIME = "%Y%m%d%H%M%S"
-_EPOCH = re.compile(r"[3-9]\d{8}|1[0-8]\d{8}")
-"""Seconds since 1970, from 1979 to 2030: other numbers begin with a year."""
-READABLE = "%Y-%m-%dT%H:%M:%SZ"
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,10 @@ def tried(attempts: Iterable[Generator[Request | Capture, Reply, Capture | str]]
         answer: the outcome without them.
     """
     for attempt in attempts:
-        found = yield from attempt
+        try:
+            found = yield from attempt
+        except MalformedAnswerError:
+            found = PageOutcome.MALFORMED_RESPONSE
         if isinstance(found, Capture):
             answer = (yield found).outcome
         elif is_retryable(found):
@@ -79,6 +73,19 @@ def tried(attempts: Iterable[Generator[Request | Capture, Reply, Capture | str]]
         else:
             answer = found
     return answer
+
+
+def ending(search: Callable[..., Search]) -> Callable[..., Search]:
+    """A search that ends as `malformed_response` where an answer makes no sense."""
+
+    @functools.wraps(search)
+    def made(*args: Any) -> Search:
+        try:
+            return (yield from search(*args))
+        except MalformedAnswerError:
+            return PageOutcome.MALFORMED_RESPONSE
+
+    return made
 
 
 class Archive(Protocol):
@@ -96,40 +103,3 @@ class Archive(Protocol):
     def search(self, url: str, date: str) -> Search:
         """Look for the captures of `url` that are the nearest to a date, a `timestamp`; the newest if it is empty."""
         ...
-
-
-def timestamp(date: str) -> str:
-    """A date as archives write it, with 14 digits; "" if it is none.
-
-    >>> timestamp("2019-03-01"), timestamp("2019-03-01T12:00:00Z"), timestamp("201903"), timestamp("1551441600")
-    ('20190301000000', '20190301120000', '20190301000000', '20190301120000')
-    """
-    date = date.strip()
-    if _EPOCH.fullmatch(date):
-        return datetime.datetime.fromtimestamp(int(date), datetime.UTC).strftime(_TIME)
-    digits = "".join(sign for sign in date.partition("+")[0] if sign.isascii() and sign.isdigit())[:14]
-    if len(digits) < 4:
-        return ""
-    padded = digits + _ZERO[len(digits) :]
-    return padded if math.isfinite(seconds_of(padded)) else ""
-
-
-def seconds_of(time: str) -> float:
-    """A `timestamp` in seconds since 1970; infinite if it is none."""
-    with contextlib.suppress(ValueError):
-        return datetime.datetime.strptime(time, _TIME).replace(tzinfo=datetime.UTC).timestamp()
-    return math.inf
-
-
-def readable_time(time: str) -> str:
-    """A `timestamp` as `2019-03-01T12:00:00Z`."""
-    return datetime.datetime.fromtimestamp(seconds_of(time), datetime.UTC).strftime(READABLE)
-
-
-def nearest(found: Iterable[tuple[str, Found]], date: str) -> list[tuple[str, Found]]:
-    """What has a `timestamp`, the nearest to `date` first, or the newest if that is empty; others are left out."""
-    timed = [(seconds_of(time), (time, each)) for time, each in found]
-    timed = [(seconds, each) for seconds, each in timed if math.isfinite(seconds)]
-    wanted = seconds_of(date) if date else math.inf
-    timed.sort(key=lambda entry: (abs(entry[0] - wanted) if date else -entry[0], entry[0]))
-    return [each for _, each in timed]

@@ -10,28 +10,28 @@ for twice while memory holds it.
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import io
-import re
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar
 
-from command_kit import parse_json
-from webtext_prep.crawl.archives.captures import (
-    CAPTURES,
-    Capture,
-    Request,
-    Search,
+from webtext_prep.crawl.archives.answers import (
+    MOST_CAPTURES,
+    Block,
+    MalformedAnswerError,
+    Record,
+    block_named,
+    captures_in,
+    crawls_listed,
+    file_size,
     nearest,
     readable_time,
     timestamp,
-    tried,
 )
+from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, ending, tried
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded, may_be_page
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.urls.urls import surt
@@ -45,46 +45,39 @@ HEADER_BYTES = 1 << 20
 """Of a record, on top of its page."""
 KEPT_BLOCKS = 4
 """Pages of one site, which a list often names one after the other, lie in one block."""
-_CRAWL = re.compile(r"CC-MAIN-(\d{4})-(\d{2})")
 PIECE_BYTES = 1 << 20
 OVERLAP_BYTES = 1 << 14
 """Of the next piece: a line that begins in a piece ends there."""
 KEPT_PIECES = 64
 MOST_BLOCKS = 3
 """Blocks that one URL may have captures in."""
-MOST_BLOCK_BYTES = 4 << 20
+MOST_KEY_BYTES = 2_048
+"""Of the first line of a piece that are remembered: keys that are longer and begin alike are not told apart there."""
 _BEYOND = b"\xff"
-_SIZE = re.compile(rb"bytes \d+-\d+/(\d{1,15})")
-_FILE = re.compile(r"[\w.-]+\.gz")
-
-
-class Block(NamedTuple):
-    """A block of an index, a gzip member of one of its files."""
-
-    file: str
-    offset: int
-    length: int
 
 
 class Kept:
-    """The lines of the pieces of files that were used last, by the file and the piece; `most` of them."""
+    """The pieces of files that were used last, by the file and the piece; `most` of them.
+
+    They are kept as they came: lines taken apart may need many times the memory.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lines: OrderedDict[tuple[str, Any], list[bytes]] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, Any], bytes] = OrderedDict()
 
-    def get(self, url: str, piece: Any) -> list[bytes] | None:
+    def get(self, url: str, piece: Any) -> bytes | None:
         """The lines of a piece, None where it was never read or is forgotten."""
-        found = self._lines.get((url, piece))
+        found = self._texts.get((url, piece))
         if found is not None:
-            self._lines.move_to_end((url, piece))
+            self._texts.move_to_end((url, piece))
         return found
 
-    def keep(self, url: str, piece: Any, lines: list[bytes]) -> None:
+    def keep(self, url: str, piece: Any, text: bytes) -> None:
         """Remember a piece, and forget others that were used longer ago."""
-        self._lines[url, piece] = lines
-        while len(self._lines) > self._most:
-            self._lines.popitem(last=False)
+        self._texts[url, piece] = text
+        while len(self._texts) > self._most:
+            self._texts.popitem(last=False)
 
 
 class ClusterIndex:
@@ -115,11 +108,16 @@ class ClusterIndex:
                 high = middle - 1
         if self._pieces.get(self._url, low) is None and (failure := (yield from self._read(low))):
             return failure
-        lines = self._pieces.get(self._url, low) or []
         # The block that may begin before the key, and the blocks that begin with it.
-        before = [line for line in lines if line < key][-1:]
-        found = map(_block, [*before, *(line for line in lines if line.startswith(key))])
-        return [block for block in found if block is not None][:MOST_BLOCKS]
+        found: list[bytes] = []
+        for line in io.BytesIO(self._pieces.get(self._url, low) or b""):
+            if line < key:
+                found = [line.rstrip()]
+            elif line.startswith(key) and len(found) <= MOST_BLOCKS:
+                found.append(line.rstrip())
+            else:
+                break
+        return [block for block in map(block_named, found) if block is not None][:MOST_BLOCKS]
 
     def _read(self, number: int) -> Generator[Request | Capture, Reply, str]:
         """Ask for a piece; returns the outcome of a request that failed, or ""."""
@@ -129,33 +127,23 @@ class ClusterIndex:
         reply = yield Request(self._url, end - start, (start, end - start))
         if reply.outcome != PageOutcome.OK:
             return reply.outcome
-        sizes = [_SIZE.match(value) for name, value in reply.headers if name.lower() == b"content-range"]
-        size = next((int(found[1]) for found in sizes if found), -1)
-        if size < 0 or start + len(reply.body) != min(end, size):
+        try:
+            size = file_size(reply.headers)
+        except MalformedAnswerError:
+            return PageOutcome.MALFORMED_RESPONSE
+        if start + len(reply.body) != min(end, size):
             return PageOutcome.MALFORMED_RESPONSE
         self._size = size
         text = reply.body if start == 0 else reply.body.partition(b"\n")[2]
-        lines = text.split(b"\n")
         if end < size:
-            lines.pop()  # it may go on
-        lines = [line for line in lines if line]
-        if not lines and end < size:
+            text = text[: text.rfind(b"\n") + 1]  # its last line may go on
+        text = text.lstrip(b"\n")
+        if not text and end < size:
             return PageOutcome.MALFORMED_RESPONSE
         # The last piece may hold no more than the end of a line: then it is beyond every key.
-        self._first[number] = lines[0] if lines else _BEYOND
-        self._pieces.keep(self._url, number, lines)
+        self._first[number] = text.partition(b"\n")[0][:MOST_KEY_BYTES] or _BEYOND
+        self._pieces.keep(self._url, number, text)
         return ""
-
-
-def _block(line: bytes) -> Block | None:
-    """The block that a line names: key and time, file, offset, length, and a number, with tabs between."""
-    try:
-        _, file, offset, length, *_ = line.decode("utf-8", "replace").split("\t")
-        block = Block(file, int(offset), int(length))
-    except ValueError:
-        return None
-    is_sound = _FILE.fullmatch(file) and block.offset >= 0 and 0 < block.length <= MOST_BLOCK_BYTES
-    return block if is_sound else None
 
 
 class CommonCrawl:
@@ -179,6 +167,7 @@ class CommonCrawl:
         self._indexes: dict[str, ClusterIndex] = {}
         self._pieces, self._blocks = Kept(KEPT_PIECES), Kept(KEPT_BLOCKS)
 
+    @ending
     def search(self, url: str, date: str) -> Search:
         """See `Archive`."""
         key = surt(url)
@@ -188,22 +177,22 @@ class CommonCrawl:
             reply = yield Request(f"{self._index_address}/collinfo.json", LIST_BYTES)
             if reply.outcome != PageOutcome.OK:
                 return reply.outcome
-            self._crawls = _crawls(reply.body)
-            if not self._crawls:
-                return PageOutcome.MALFORMED_RESPONSE
+            self._crawls = crawls_listed(reply.body)
         answer: str = PageOutcome.NOT_ARCHIVED
         for _, crawl in nearest(self._crawls, date)[:CRAWLS]:
-            lines = yield from self._lines(crawl, f"{key} ".encode())
-            if isinstance(lines, str):
-                if is_retryable(lines):
-                    return lines
-                answer = lines if lines != "http_404" else answer  # some early crawls have no such index
-                continue
-            captures = nearest(_captures(lines), date)[:CAPTURES]
-            answer = yield from tried((self._record(entry, key, time) for time, entry in captures), answer)
+            answer = yield from self._captures(crawl, key, date, answer)
             if is_retryable(answer):
                 return answer
         return answer
+
+    @ending
+    def _captures(self, crawl: str, key: str, date: str, answer: str) -> Search:
+        """Look for captures in one crawl; `answer` is what those before it have said."""
+        lines = yield from self._lines(crawl, f"{key} ".encode())
+        if isinstance(lines, str):
+            return lines if lines != "http_404" else answer  # some early crawls have no such index
+        captures = nearest(captures_in(lines), date)[:CAPTURES]
+        return (yield from tried((self._record(record, key, time) for time, record in captures), answer))
 
     def _lines(self, crawl: str, key: bytes) -> Generator[Request | Capture, Reply, list[bytes] | str]:
         """The lines of a crawl's index that begin with `key`, or why they can't be read."""
@@ -214,25 +203,25 @@ class CommonCrawl:
             return blocks
         found: list[bytes] = []
         for block in blocks:
-            lines = self._blocks.get(crawl, block)
-            if lines is None:
+            text = self._blocks.get(crawl, block)
+            if text is None:
                 reply = yield Request(f"{folder}/{block.file}", block.length, (block.offset, block.length))
                 if reply.outcome != PageOutcome.OK:
                     return reply.outcome
                 try:
-                    lines = _unpacked(reply.body, BLOCK_BYTES).split(b"\n")
+                    text = _unpacked(reply.body, BLOCK_BYTES)
                 except BodyError:
                     return PageOutcome.MALFORMED_RESPONSE
-                self._blocks.keep(crawl, block, lines)
-            found += [line for line in lines if line.startswith(key)]
+                self._blocks.keep(crawl, block, text)
+            found += _lines_with(text, key, MOST_CAPTURES - len(found))
         return found
 
-    def _record(self, entry: dict[str, Any], key: str, time: str) -> Generator[Request | Capture, Reply, Capture | str]:
+    def _record(self, record: Record, key: str, time: str) -> Generator[Request | Capture, Reply, Capture | str]:
         """The page in one record of a WARC file, or why there is none."""
-        offset, length = entry["offset"], entry["length"]
+        file, offset, length = record
         if length > self._max_bytes:
             return PageOutcome.TOO_LARGE
-        reply = yield Request(f"{self._address}/{entry['filename']}", length, (offset, length))
+        reply = yield Request(f"{self._address}/{file}", length, (offset, length))
         if reply.outcome != PageOutcome.OK:
             return reply.outcome
         if len(reply.body) != length:
@@ -256,6 +245,19 @@ class CommonCrawl:
         return Capture(readable_time(timestamp(found.fetched_at or "") or time), sent)
 
 
+def _lines_with(text: bytes, key: bytes, most: int) -> list[bytes]:
+    """The first lines that begin with a key, `most` of them."""
+    found: list[bytes] = []
+    begin = 0 if text.startswith(key) else text.find(b"\n" + key) + 1
+    while len(found) < most and text.startswith(key, begin):
+        end = text.find(b"\n", begin)
+        found.append(text[begin:] if end < 0 else text[begin:end])
+        begin = text.find(b"\n" + key, begin) + 1
+        if not begin:
+            break
+    return found
+
+
 def _unpacked(data: bytes, limit: int) -> bytes:
     """What gzip data hold. Raises as `decoded` does, also for other data."""
     if not data.startswith(GZIP):
@@ -272,36 +274,3 @@ class _Held(ArchiveReader):
 
     def _opened(self) -> BinaryIO:
         return io.BytesIO(self._data)
-
-
-def _crawls(body: bytes) -> list[tuple[str, str]]:
-    """Of each crawl the `timestamp` of its beginning, and its id."""
-    try:
-        listed = [entry for entry in parse_json(body) if isinstance(entry, dict)]
-    except (ValueError, TypeError):
-        return []
-    found = []
-    for entry in listed:
-        name = str(entry.get("id", ""))
-        week = _CRAWL.fullmatch(name)
-        if week is None:
-            continue  # crawls before 2013 have no such index
-        begin = timestamp(str(entry.get("from", "")))
-        with contextlib.suppress(ValueError):
-            begin = begin or timestamp(datetime.date.fromisocalendar(int(week[1]), int(week[2]), 1).isoformat())
-            found.append((begin, name))
-    return found
-
-
-def _captures(lines: list[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The captures in lines of an index that may be pages: `key timestamp {json}`."""
-    for line in lines:
-        try:
-            _, time, values = line.split(b" ", 2)
-            entry = parse_json(values)
-            entry = {**entry, "offset": int(entry["offset"]), "length": int(entry["length"])}
-            is_page = str(entry.get("status")) == "200" and may_be_page(str(entry.get("mime", "")).lower())
-            if is_page and entry["offset"] >= 0 < entry["length"] and str(entry["filename"]).endswith(".warc.gz"):
-                yield time.decode("ascii"), entry
-        except (ValueError, KeyError, TypeError):
-            continue

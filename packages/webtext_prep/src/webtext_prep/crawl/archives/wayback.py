@@ -5,16 +5,13 @@ A capture is recognised by `Memento-Datetime`, which every replay has (RFC 7089)
 
 from __future__ import annotations
 
-import contextlib
-import email.utils
 import re
 from collections.abc import Generator
-from time import strftime
 from typing import ClassVar
 from urllib.parse import urlencode
 
-from command_kit import parse_json
-from webtext_prep.crawl.archives.captures import CAPTURES, READABLE, Capture, Request, Search, nearest, tried
+from webtext_prep.crawl.archives.answers import index_rows, memento_time, nearest
+from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, ending, tried
 from webtext_prep.crawl.http.bodies import GZIP, BodyError, content_type_of, decoded, is_html_page, may_be_page
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
@@ -45,30 +42,33 @@ class Wayback:
         self.addresses: tuple[str, ...] = (self._address,)
         self._replay = re.compile(rf"{re.escape(self._address)}/web/(\d{{14}})(?:[a-z]{{2}}_)?/(.+)", re.DOTALL)
 
+    @ending
     def search(self, url: str, date: str) -> Search:
         """See `Archive`."""
+        key = surt(url)
+        if not key:
+            return PageOutcome.NOT_ARCHIVED
         wanted = {"sort": "closest", "closest": date, "limit": LISTED} if date else {"limit": -LISTED}
         filters = [("filter", "statuscode:200"), ("filter", "mimetype:(text/|application/xhtml|unk|warc/).*")]
-        query = urlencode([("url", url), ("output", "json"), ("fl", "timestamp,original"), *wanted.items(), *filters])
+        # Without it, an address that ends in `*` asks for all that begin so.
+        exact = [("url", url), ("matchType", "exact")]
+        query = urlencode([*exact, ("output", "json"), ("fl", "timestamp,original"), *wanted.items(), *filters])
         reply = yield Request(f"{self._address}/cdx/search/cdx?{query}", ROWS_BYTES)
         if reply.outcome != PageOutcome.OK:
             return PageOutcome.NOT_ARCHIVED if reply.status == 404 else reply.outcome
-        rows = _rows(reply.body)
-        if rows is None:
-            return PageOutcome.MALFORMED_RESPONSE
-        attempts = (self._capture(time, original) for time, original in nearest(rows, date)[:CAPTURES])
+        rows = [row for row in index_rows(reply.body, LISTED) if surt(row[1]) == key]
+        attempts = (self._capture(time, original, key) for time, original in nearest(rows, date)[:CAPTURES])
         return (yield from tried(attempts, PageOutcome.NOT_ARCHIVED))
 
-    def _capture(self, time: str, original: str) -> Generator[Request | Capture, Reply, Capture | str]:
-        """A capture, or why there is none."""
-        key = surt(original)
+    def _capture(self, time: str, original: str, key: str) -> Generator[Request | Capture, Reply, Capture | str]:
+        """A capture of the page with a key, or why there is none."""
         for _ in range(HOPS):
             reply = yield Request(f"{self._address}/web/{time}id_/{original}", self._max_bytes + 1)
             if reply.outcome != PageOutcome.REDIRECT:
                 return self._page(reply, original)
             # To another time; a redirect of the page itself leads to another page.
             led = self._replay.fullmatch(next_url(reply.url, reply.location) or "")
-            if led is None or surt(led[2]) != key or not key:
+            if led is None or surt(led[2]) != key:
                 return PageOutcome.BAD_REDIRECT
             time, original = led.groups()
         return PageOutcome.TOO_MANY_REDIRECTS
@@ -77,9 +77,7 @@ class Wayback:
         if reply.outcome != PageOutcome.OK:
             return reply.outcome
         headers = {name.lower(): value for name, value in reply.headers}
-        time = None
-        with contextlib.suppress(ValueError, TypeError):
-            time = email.utils.parsedate_to_datetime(headers.get(b"memento-datetime", b"").decode("latin-1"))
+        time = memento_time(headers)
         if time is None:
             return PageOutcome.NOT_ARCHIVED
         said = headers.get(b"content-type", b"")
@@ -99,15 +97,4 @@ class Wayback:
         sent = ((b"content-type", said), *(pair for pair in own if pair[0] != b"content-type"))
         page = Reply(PageOutcome.OK, original, 200, body=body, charset=charset, is_html=is_html, reason="OK",
                      headers=sent)  # fmt: skip
-        return Capture(strftime(READABLE, time.utctimetuple()), page)
-
-
-def _rows(body: bytes) -> list[tuple[str, str]] | None:
-    """The time and address of each capture in an answer of the index; None if it is none."""
-    if not body.strip():
-        return []
-    try:
-        rows = parse_json(body)
-        return [(str(time), str(original)) for time, original in rows if time != "timestamp"]
-    except (ValueError, TypeError):
-        return None
+        return Capture(time, page)

@@ -68,7 +68,10 @@ class Rules:
         """The outcome for `url` if it must not be fetched, or None."""
         if self.failure is not None:
             return self.failure
-        return None if self.parsed is None or self.parsed.can_fetch(url, "*") else PageOutcome.ROBOTS
+        try:
+            return None if self.parsed is None or self.parsed.can_fetch(url, "*") else PageOutcome.ROBOTS
+        except ValueError:  # half a character, half an address
+            return PageOutcome.MALFORMED_URL
 
     @property
     def crawl_delay(self) -> float | None:

@@ -175,7 +175,7 @@ def next_url(url: str, location: str) -> str | None:
         if target.scheme not in ("http", "https") or not target.raw_host:
             return None
         return without_credentials(str(target.with_fragment(None)))
-    except ValueError:
+    except (ValueError, LookupError):  # of `http://[]@` yarl looks for a first letter
         return None
 
 

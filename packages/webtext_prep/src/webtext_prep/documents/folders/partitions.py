@@ -27,6 +27,7 @@ import numpy.typing as npt
 import xxhash
 import zstandard
 
+from command_kit.atomic import WriteOnly
 from webtext_prep import storage
 from webtext_prep.errors import WebtextError
 from webtext_prep.storage.stores.base import Location
@@ -35,7 +36,7 @@ from webtext_prep.storage.stores.base import Location
 def save_array(place: Location, array: npt.NDArray[Any]) -> None:
     """Write an array to a scratch file."""
     with storage.create(place, durable=False) as file:
-        np.save(file, array, allow_pickle=False)
+        np.save(WriteOnly(file), array, allow_pickle=False)
 
 
 def load_array(place: Location) -> npt.NDArray[Any]:

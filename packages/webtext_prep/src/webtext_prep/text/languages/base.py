@@ -41,9 +41,6 @@ class LanguageDetector(abc.ABC):
     def languages() -> list[str]:
         """Every language that it can name, sorted. It needs no model for that."""
 
-    def use_machine_code(self, *, pays: bool) -> None:  # noqa: B027 - most detectors have none
-        """Is told by each task whether enough texts are to come for compiling to pay."""
-
     @abc.abstractmethod
     def detect(self, text: str) -> Guess | None:
         """The language of `text`, or None where there is nothing to go by."""
