@@ -177,7 +177,7 @@ def main() -> None:
     for case in CASES:
         if only in (None, case.name):
             rows = [row for row in rows if row["model"] != case.name] + run(case)
-    save("serve", {"machine": describe("torch", "starlette", "uvicorn"), "rows": rows})
+    save("serve", {"machine": describe("torch", "starlette", "hypercorn"), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.training.setup import set_up
 from gpt2_train.training.trainer import Trainer
 from indexed_tokens import IndexedTokensWriter

@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpt2_train.config.settings import TrainSettings
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.training import setup
 from gpt2_train.training.memory import memory_per_rank
 from gpt2_train.training.setup import set_up

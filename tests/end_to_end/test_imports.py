@@ -16,7 +16,7 @@ ROOMS = {
     ],
     "gpt2_train": [
         "training", "serving", "evaluation", "inference", "conversion", "metrics", "data", "checkpoint", "optim",
-        "distributed", "model", "config",
+        "distributed", "model", "torch_private", "config",
     ],
 }  # fmt: skip
 """Folders and modules of a package from the top down: each may use those after it."""

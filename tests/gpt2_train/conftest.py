@@ -17,7 +17,7 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 from gpt2_train.cli import main
-from gpt2_train.distributed.processes import STOP_SIGNALS
+from gpt2_train.distributed.jobs import STOP_SIGNALS
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer

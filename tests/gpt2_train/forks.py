@@ -144,6 +144,19 @@ def in_group(
     return done
 
 
+def in_job(size: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What a `program` prints in each process of a job of `gpt2` that meets in `folder`; all have to end well."""
+    started = []
+    for rank in range(size):
+        numbers = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size}
+        with mock.patch.dict(os.environ, {name: str(value) for name, value in numbers.items()}):
+            os.environ["GPT2_JOB_FOLDER"] = str(folder)
+            started.append(Started(program(work, *arguments)))
+    done = [process.communicate() for process in started]
+    assert not any(process.returncode for process in started), "\n".join(errors[-3000:] for _, errors in done)
+    return [json.loads(output) for output, _ in done]
+
+
 def _work(module: str, name: str, arguments: str, *numbers: str) -> None:
     import torch
     import torch.distributed as dist
@@ -169,10 +182,12 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
     # Those that there were remember whether they could seek in what the server had.
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.chdir(folder)
-    from gpt2_train.distributed import processes
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
     from webtext_run import runner
 
-    processes.subprocess = runner.subprocess = forking  # type: ignore[assignment]
+    runner.subprocess = forking  # type: ignore[assignment]
+    subprocess_handler.Popen = _fork  # type: ignore[assignment,misc]
     _become(words, environment)
 
 
@@ -180,7 +195,7 @@ _plain = subprocess.Popen
 
 
 def _fork(
-    words: list[str], *, pass_fds: Sequence[int] = (), env: Mapping[str, str] = os.environ, **options: Any
+    args: Sequence[str], *, pass_fds: Sequence[int] = (), env: Mapping[str, str] = os.environ, **options: Any
 ) -> subprocess.Popen[Any]:
     """`subprocess.Popen` of a Python program that is a fork of this process, which has no threads of torch."""
 
@@ -188,13 +203,13 @@ def _fork(
         # The pipe through which Popen waits for a program to begin is one of those that are closed.
         for low, high in itertools.pairwise([2, *sorted(pass_fds), os.sysconf("SC_OPEN_MAX")]):
             os.closerange(low + 1, high)
-        _become(words, dict(env))
+        _become([*args], dict(env))
 
     # What a thread has locked meanwhile, as that of torch's store has libc's resolver, stays locked in the fork.
     with contextlib.suppress(OSError):  # one has just ended
         names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
         assert not any(name.startswith("pt_") for name in names), "a process that is forked has threads of torch"
-    return _plain(words, preexec_fn=begin, pass_fds=pass_fds, **options)
+    return _plain(args, preexec_fn=begin, pass_fds=pass_fds, **options)
 
 
 def _run_fork(words: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
@@ -212,6 +227,8 @@ def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
     forkserver._forkserver.__init__()  # type: ignore[misc]
     multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environment)
     status: Any = 1

@@ -18,8 +18,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from command_kit.settings import make_settings
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.batches import BatchReader
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.launch import train

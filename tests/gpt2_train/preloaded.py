@@ -7,6 +7,7 @@ import torch._dynamo  # noqa: F401 - the compiler is loaded by the first model o
 from tests.gpt2_train import forks  # noqa: F401
 
 import gpt2_train.cli
+import gpt2_train.inference.divided
 import gpt2_train.training.launch  # noqa: F401
 import webtext_run.command  # noqa: F401
 from indexed_tokens import Tokenizer

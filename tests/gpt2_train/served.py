@@ -91,6 +91,6 @@ def running(server: Server, listener: socket.socket, token: str | None) -> Itera
     try:
         yield found
     finally:
-        server.should_exit = True
+        server.stop()
         thread.join(PATIENCE)
         assert not thread.is_alive()

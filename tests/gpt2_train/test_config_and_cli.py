@@ -129,7 +129,7 @@ def test_a_flag_replaces_what_the_file_says_in_other_words(
     """--layers with a file with layers, hidden and heads dropped all three of them, and then asked for the others."""
     (tmp_path / "run.toml").write_text("[train]\nlayers = 3\nhidden = 128\nheads = 4\nsteps = 7\n")
     got: list[TrainSettings] = []
-    monkeypatch.setattr("gpt2_train.training.launch.launch", lambda settings, **_: got.append(settings) or 0)
+    monkeypatch.setattr("gpt2_train.training.launch.launch", lambda settings, words, **_: got.append(settings) or 0)
     assert main(["train", "--config", str(tmp_path / "run.toml"), "--data", "x", "--output", "y", *flags]) == 0
     (found,) = got
     assert (found.model, found.layers, found.hidden, found.heads, found.steps, found.epochs) == expected
@@ -202,7 +202,7 @@ def test_the_launcher_is_told_whether_somebody_chose_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: str, expected: bool
 ) -> None:
     found: list[bool] = []
-    monkeypatch.setattr(launch, "launch", lambda settings, *, has_batch, **_: found.append(has_batch) or 0)
+    monkeypatch.setattr(launch, "launch", lambda settings, words, *, has_batch, **_: found.append(has_batch) or 0)
     (tmp_path / "run.toml").write_text(f'[train]\ndata = ["{tmp_path}/x"]\n{file}')
     (tmp_path / "x.bin").touch()
     (tmp_path / "x.idx").touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import platform
 import random
 from pathlib import Path
@@ -82,16 +81,11 @@ def test_every_row_gives_the_logits_of_a_full_pass(model: GPT2, static: bool, da
             new = [
                 data.draw(st.lists(st.integers(0, 256), min_size=1, max_size=16 - len(contents[row]))) for row in rows
             ]
-            every = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
-            logits = cached.feed(rows, new, every)
+            logits = cached.feed(rows, new)
             expected = []
             for place, row in enumerate(rows):
-                for token in new[place]:
-                    contents[row].append(token)
-                    if place in every:
-                        expected.append(full_pass(model, contents[row]))
-                if place not in every:
-                    expected.append(full_pass(model, contents[row]))
+                contents[row] += new[place]
+                expected.append(full_pass(model, contents[row]))
             torch.testing.assert_close(logits, torch.stack(expected), atol=2e-4, rtol=1e-4)
     assert cached.lengths == [len(content) for content in contents]
 
@@ -141,7 +135,7 @@ def drawn_request(source: random.Random) -> dict[str, Any]:
     prompt = source.choice([[7, 8, 9], [source.randrange(257) for _ in range(source.choice([1, 2, 5, 16, 40]))]])
     return {
         "prompt": prompt, "tokens": source.choice([1, 3, 12, 30]), "sampling": source.choice(SAMPLINGS),
-        "ignore_end": source.random() < 0.5, "client": source.choice("abc"),
+        "ignore_end": source.random() < 0.5,
     }  # fmt: skip
 
 
@@ -151,7 +145,6 @@ def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatc
     source = random.Random(seed)
     monkeypatch.setattr(engine_module, "POSITIONS_AT_ONCE", source.choice([1, 3, 7, 1000]))
     monkeypatch.setattr(engine_module, "POSITIONS_BESIDE", source.choice([1, 2, 5]))
-    monkeypatch.setattr(engine_module, "TURN", source.choice([2, 5, 1000]))
     cached = CachedModel(model, source.choice([1, 3, 5]), static=seed % 2 == 1)
     engine = Engine(cached, vocabulary_size=257, end=END)
     asked: dict[int, dict[str, Any]] = {}
@@ -222,64 +215,12 @@ def test_whoever_reads_a_prompt_for_others_may_leave(model: GPT2, monkeypatch: p
     assert found == {second: expected, third: expected}
 
 
-def ended(engine: Engine, number: int, found: dict[int, list[int]]) -> int:
-    """Steps until a sequence has ended; `found` gets the tokens of all."""
-    for count in itertools.count(1):
-        new = engine.step()
-        for one in new:
-            found.setdefault(one.number, []).append(one.token)
-        if any(one.number == number and one.finished for one in new):
-            return count
-    raise AssertionError
-
-
-def test_a_clients_many_sequences_leave_rows_to_others(model: GPT2) -> None:
-    """Whoever came first had all rows until its texts ended: another client's short text waited for that."""
-    engine = Engine(CachedModel(model, 4), vocabulary_size=257)
-    first = [engine.add(request([1, n], 60, client="a")) for n in range(9)]
-    assert [new.number for new in engine.step()] == first[:4]
-    assert ended(engine, engine.add(request([2], 5, client="b")), {}) == 5
-    assert [new.number for new in engine.step()] == first[:4]
-    # As long as both have texts, each has half of the rows.
-    second = [engine.add(request([3, n], 60, client="b")) for n in range(9)]
-    assert {new.number for new in engine.step()} == {*first[:2], *second[:2]}
-
-
-def test_a_sequence_that_gave_up_its_row_goes_on_as_if_it_had_not(model: GPT2) -> None:
-    """Also beyond the model's positions, where it sees less than all that it has."""
-    expected = [[new.token for new in alone(model, request([1, n], 40))] for n in range(2)]
-    for before in (1, 9, 14, 15, 16, 25):
-        engine = Engine(CachedModel(model, 2), vocabulary_size=257)
-        first = [engine.add(request([1, n], 40, client="a")) for n in range(2)]
-        found: dict[int, list[int]] = {}
-        for _ in range(before):
-            for new in engine.step():
-                found.setdefault(new.number, []).append(new.token)
-        assert ended(engine, engine.add(request([9], 3, client="b")), found) == 3
-        assert sorted(len(found[number]) for number in first) == [before, before + 3]
-        ended(engine, first[1], found)
-        assert [found[number] for number in first] == expected
-
-
-def test_more_clients_than_rows_take_turns(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many clients as rows, each with a long text, a further one waited until one of those ended."""
-    monkeypatch.setattr(engine_module, "TURN", 8)
-    engine = Engine(CachedModel(model, 1), vocabulary_size=257)
-    for client in range(3):
-        engine.add(request([client], 40, client=str(client)))
-    told = [new.number for _ in range(48) for new in engine.step()]
-    assert [(number, len(list(same))) for number, same in itertools.groupby(told)] == [
-        (number, 8) for number in (0, 1, 2, 0, 1, 2)
-    ]
-
-
-def test_a_clients_long_prompts_are_not_read_before_all_others(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prompts of all rows were read in the order in which they came, a short one after all long ones."""
-    monkeypatch.setattr(engine_module, "POSITIONS_AT_ONCE", 4)
-    engine = Engine(CachedModel(model, 4), vocabulary_size=257)
-    for n in range(3):
-        engine.add(request([n] * 12, 2, client="a"))
-    assert ended(engine, engine.add(request([5, 6], 1, client="b")), {}) == 4
+def test_who_comes_first_is_written_first(model: GPT2) -> None:
+    engine = Engine(CachedModel(model, 2), vocabulary_size=257)
+    numbers = [engine.add(request([n], 3)) for n in range(5)]
+    told = [new.number for _ in range(9) for new in engine.step()]
+    assert list(dict.fromkeys(told)) == numbers
+    assert told == [*numbers[:2] * 3, *numbers[2:4] * 3, *numbers[4:] * 3]
 
 
 def test_rows_that_are_too_short_for_a_text_are_refused(model: GPT2) -> None:
@@ -308,36 +249,6 @@ def test_log_probabilities_are_those_of_the_model(model: GPT2, sampling: Samplin
             assert [token for token, _ in new.most_likely] == likely.tolist()
             assert [value for _, value in new.most_likely] == pytest.approx(values.tolist(), abs=1e-4)
             ids.append(new.token)
-
-
-@pytest.mark.parametrize("at_once", [3, 1000])
-def test_prompts_are_scored_while_they_are_read(model: GPT2, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of their tokens but the first, whoever else reads or writes, in pieces or at once, and once for all texts
-    of a prompt; also where a row is given up meanwhile."""
-    monkeypatch.setattr(engine_module, "SCORED_AT_ONCE", at_once)
-    engine = Engine(CachedModel(model, 3), vocabulary_size=257, end=END)
-    prompts = {engine.add(request(ids, tokens, logprobs=2, prompt_logprobs=True, client="a")): (ids, tokens)
-               for ids, tokens in (([5, 6] * 6, 3), ([5, 6] * 6, 0), ([7], 0), ([*range(16)], 1))}  # fmt: skip
-    plain = engine.add(request([1, 2, 3], 9))
-    found: dict[int, list[NewToken]] = {}
-    for step in itertools.count():
-        if step == 2:
-            other = engine.add(request([3], 2, client="b"))
-        for new in engine.step():
-            found.setdefault(new.number, []).append(new)
-        if not (engine.writing or engine.waiting):
-            break
-    assert [new.token for new in found[plain]] == [new.token for new in alone(model, request([1, 2, 3], 9), END)]
-    assert len(found[other]) == 2
-    for number, (ids, tokens) in prompts.items():
-        first, *rest = found[number]
-        assert first.prompt is not None and all(new.prompt is None for new in rest)
-        assert len(found[number]) == max(1, tokens) and (first.token is None) == (tokens == 0)
-        assert len(first.prompt) == len(ids) - 1
-        for at, (logprob, likely) in enumerate(first.prompt, 1):
-            expected = full_pass(model, ids[:at]).log_softmax(0)
-            assert logprob == pytest.approx(float(expected[ids[at]]), abs=1e-4)
-            assert [token for token, _ in likely] == expected.topk(2).indices.tolist()
 
 
 # --- stop strings ----------------------------------------------------------------------------------------------------

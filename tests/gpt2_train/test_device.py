@@ -27,7 +27,7 @@ from gpt2_train.distributed.device import (
     unkept_random_state,
     widest_float,
 )
-from gpt2_train.distributed.processes import Place
+from gpt2_train.distributed.jobs import Place
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.sampling import Sampling, choose_for_each, choose_tokens
 from gpt2_train.metrics.log import peak_flops_of
@@ -224,8 +224,9 @@ def test_the_process_group_is_told_its_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: calls.append({"backend": backend, **more}))
     gpu = torch.device("cuda", 3)
     store = dist.HashStore()
-    Place(11, 16, 3, 8).join(gpu, store)
-    Place.local(0, 1, 0).join(torch.device("cpu"), store)
+    monkeypatch.setattr(Place, "meet", lambda place: store)
+    Place(11, 16, 3, 8).join(gpu)
+    Place(0, 1, 0, 1, Path("job")).join(torch.device("cpu"))
     common = {"store": store, "timeout": None}
     assert calls == [
         {"backend": "cpu:gloo,cuda:nccl", "device_id": gpu, "rank": 11, "world_size": 16, **common},
@@ -238,8 +239,9 @@ def test_two_processes_on_one_gpu_are_explained(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000")
 
     monkeypatch.setattr(dist, "init_process_group", refused)
+    monkeypatch.setattr(Place, "meet", lambda place: dist.HashStore())
     with pytest.raises(Gpt2UsageError, match="start one process for each GPU"):
-        Place.local(0, 2, 0).join(torch.device("cuda", 0), dist.HashStore())
+        Place(0, 2, 0, 2, Path("job")).join(torch.device("cuda", 0))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,11 @@ def test_the_examples_of_help_work(
             monkeypatch.setitem(settings.PRESETS, name, {"layers": 1, "hidden": 16, "heads": 2})
     real_launch = launch.launch
 
-    def short_launch(settings: settings.TrainSettings, **options: Any) -> int:
+    def short_launch(settings: settings.TrainSettings, words: Sequence[str], **options: Any) -> int:
         short = dataclasses.replace(
             settings, steps=1, tokens=None, epochs=None, global_batch_size=1, eval_batches=1, tokenizer="tokenizer"
         )
-        return real_launch(short, **options)
+        return real_launch(short, words, **options)
 
     monkeypatch.setattr(launch, "launch", short_launch)
     if command == "ablate":

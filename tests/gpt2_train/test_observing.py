@@ -23,9 +23,9 @@ from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main, make_parser
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.distributed.parallelize import parallelize
-from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.evaluation.tasks import parse_task
 from gpt2_train.evaluation.tasks.held_out_loss import HeldOutLoss
 from gpt2_train.evaluation.tasks.lambada import Lambada

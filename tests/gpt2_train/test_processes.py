@@ -28,15 +28,16 @@ from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
+from gpt2_train.distributed import jobs
+from gpt2_train.distributed.jobs import LocalJob, errors_in
 from gpt2_train.distributed.mesh import World, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.tensor_parallel import SharedDropout, _mixed_bits, share_dropout
 from gpt2_train.model.attention import PACKED
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training import launch, run_folder
-from gpt2_train.training.launch import LocalProcesses
+from gpt2_train.training import run_folder
 from gpt2_train.training.trainer import Trainer
 
 STEPS = 10
@@ -203,8 +204,31 @@ def test_a_process_that_was_killed_is_named_with_the_likely_cause(tmp_path: Path
 
 def train_with_patience(of_parent: float, for_storage: float, *words: str) -> None:
     """`gpt2 train` that waits so many seconds for other processes to end, and for files of other machines."""
-    launch.GRACE_SECONDS, run_folder.SHARED_STORAGE_PATIENCE = of_parent, for_storage
+    jobs.GRACE_SECONDS, run_folder.SHARED_STORAGE_PATIENCE = of_parent, for_storage
     sys.exit(main(list(words)))
+
+
+WATCHDOG = """\
+[rank1]:[E1124 00:05:11.1 ProcessGroupNCCL.cpp:685] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(...)
+Exception raised from checkTimeout at ProcessGroupNCCL.cpp:700 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation) + 0x80 (0x7f in libc10.so)
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0] Process group watchdog thread terminated with exception
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (WATCHDOG, [WATCHDOG.splitlines()[place] for place in (0, 3, 4)]),
+        ("host:7:9 [0] NCCL WARN ibv_create_qp failed\nmore\n", ["host:7:9 [0] NCCL WARN ibv_create_qp failed"]),
+        ("free(): invalid pointer\n", ["free(): invalid pointer"]),
+        ("", []),
+        ("[E1124 a]\n" * 100, ["[E1124 a]"] * 8),
+    ],
+)
+def test_the_last_words_of_libraries_are_their_errors(text: str, expected: list[str]) -> None:
+    assert errors_in(text) == expected
 
 
 @pytest.mark.exhaustive
@@ -220,20 +244,72 @@ def test_the_others_end_at_once_when_a_process_was_killed(tmp_path: Path, corpus
     assert "process 1 of 2 was killed by SIGKILL" in rest
 
 
-def test_a_process_killed_while_saving_is_named_and_not_the_connection_that_broke() -> None:
-    """The other process's error about the checkpoint, with gloo's source path in it, was shown instead."""
-    parent = LocalProcesses(TrainSettings(), 2, False)
-    parent.killed = {1: signal.SIGKILL}
-    echo = {
-        "error": "can't save the checkpoint: gloo/transport/tcp/pair.cc:544 Connection closed by peer",
-        "exit_code": 1, "is_expected": True, "is_interrupt": False, "time": 0.0, "traceback": "",
-    }  # fmt: skip
-    with pytest.raises(Gpt2Error, match="process 1 of 2 was killed by SIGKILL"):
-        parent._outcome([echo, {}])
-    # One that aborted on its way out of an error that it reported is not the cause.
-    parent.killed = {0: signal.SIGABRT}
-    with pytest.raises(Gpt2Error, match="can't save the checkpoint"):
-        parent._outcome([echo, {}])
+def report(error: str, *, is_expected: bool = True, exit_code: int = 1, time: float = 0.0) -> dict[str, Any]:
+    more = {"is_expected": is_expected, "time": time, "traceback": "Traceback\n"}
+    return {"error": error, "exit_code": exit_code, **more}
+
+
+CANT_SAVE = report("can't save the checkpoint: gloo/transport/tcp/pair.cc:544 Connection closed by peer")
+LOST = report("internal error: RuntimeError: Connection closed by peer", is_expected=False)
+WRONG = report("--steps is 0", exit_code=2, time=1.0)
+STOPPED, TERMINATED, KILLED, ABORTED = 128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGABRT
+
+
+@pytest.mark.parametrize(
+    ("codes", "first", "reports", "number", "expected"),
+    [
+        ((0, 0), {}, {}, 0, 0),
+        # The other process's error about the checkpoint, with gloo's source path in it, was shown instead.
+        ((1, KILLED), {1: KILLED}, {0: CANT_SAVE}, 0, "process 1 of 2 was killed by SIGKILL (out of memory?): again."),
+        # One that aborted on its way out of an error that it reported is not the cause.
+        ((1, ABORTED), {1: ABORTED}, {0: CANT_SAVE}, 0, CANT_SAVE["error"]),
+        ((1, ABORTED), {1: ABORTED}, {0: LOST}, 0, "process 1 of 2 was killed by SIGABRT: again."),
+        # What the command killed itself, after one had failed, says nothing.
+        ((2, KILLED), {0: 2}, {0: WRONG}, 0, WRONG["error"]),
+        ((1, 2), {0: 1}, {0: LOST, 1: WRONG}, 0, WRONG["error"]),
+        ((1, 1), {0: 1}, {0: LOST, 1: {**LOST, "time": -1.0, "error": "first"}}, 0, "first"),
+        ((3, KILLED), {0: 3}, {}, 0, "process 0 of 2 ended with status 3: again."),
+        ((STOPPED, STOPPED), {0: STOPPED}, {}, signal.SIGTERM, STOPPED),
+        ((0, 0), {}, {}, signal.SIGTERM, 0),
+        ((STOPPED, 1), {0: STOPPED}, {1: CANT_SAVE}, signal.SIGTERM, CANT_SAVE["error"]),
+        ((TERMINATED, TERMINATED), {0: TERMINATED}, {}, signal.SIGTERM, STOPPED),
+        ((130, 130), {0: 130}, {}, signal.SIGINT, 130),
+        ((130, 1), {0: 130}, {0: LOST}, signal.SIGINT, KeyboardInterrupt),
+    ],
+)
+def test_what_becomes_of_a_job_follows_from_its_processes(
+    tmp_path: Path, codes: tuple[int, int], first: dict[int, int], reports: dict[int, Any], number: int, expected: Any
+) -> None:
+    job = LocalJob([], 2, resumes="again")
+    job.ended_first, job.signal = first, number
+    table = dict(enumerate(codes))
+    if isinstance(expected, int):
+        assert job.judge(table, reports, tmp_path) == expected
+    elif isinstance(expected, str):
+        with pytest.raises(Gpt2Error) as raised:
+            job.judge(table, reports, tmp_path)
+        assert str(raised.value) == expected
+        assert isinstance(raised.value, Gpt2UsageError) == (expected == WRONG["error"])
+    else:
+        with pytest.raises(expected):
+            job.judge(table, reports, tmp_path)
+
+
+def test_last_words_of_the_one_that_failed_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "words-0").write_text(WATCHDOG.replace("rank1", "rank0"))
+    (tmp_path / "words-1").write_text(WATCHDOG)
+    job = LocalJob([], 2)
+    job.ended_first = {1: 1}
+    with pytest.raises(Gpt2Error, match="internal error"):
+        job.judge({0: -9, 1: 1}, {1: LOST}, tmp_path)
+    assert capsys.readouterr().err.startswith("process 1 of 2: [rank1]:[E1124 00:05:11.1 ProcessGroupNCCL.cpp:685]")
+
+
+def test_the_folder_of_a_killed_command_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "words-0").touch()
+    jobs.outlive(-1, tmp_path / "job")
+    assert [*tmp_path.iterdir()] == []
 
 
 # --- under torchrun --------------------------------------------------------------------------------------------------

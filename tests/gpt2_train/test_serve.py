@@ -19,19 +19,17 @@ import httpx2
 import openai
 import pytest
 import torch
-import uvicorn
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import read_until
 from tests.gpt2_train.served import NAME, PATIENCE, Served, served
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
-from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator, TextSession
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.sampling import Sampling
-from gpt2_train.serving import command
+from gpt2_train.serving import app, command
 from gpt2_train.serving import server as server_module
 from gpt2_train.serving.command import ServeSettings, address, given_token, is_loopback, model_name
 from gpt2_train.serving.completions import Limits, read_request
@@ -186,56 +184,6 @@ def test_echo_begins_a_text_with_its_prompt(client: openai.OpenAI) -> None:
     assert streamed == ["ab" + plain[0], "c" + plain[1]]
 
 
-def test_echo_with_logprobs_measures_the_prompt(client: openai.OpenAI) -> None:
-    """As lm-evaluation-harness asks: it was refused, so nothing could be measured through the server."""
-    texts = ["ab€d", "c"]
-    ids = [BYTES_OF.encode(text) for text in texts]
-    asked: dict[str, Any] = {"model": NAME, "temperature": 0, "seed": 1234, "logprobs": 1, "echo": True}
-    found = client.completions.create(prompt=ids, max_tokens=1, **asked)
-    assert found.usage is not None and found.usage.completion_tokens == 2
-    model = random_model()
-    for choice, text, tokens in zip(found.choices, texts, ids, strict=True):
-        told = choice.logprobs
-        assert choice.text.startswith(text)
-        assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
-        with torch.inference_mode():
-            expected = model(torch.tensor([tokens]))[0, :, : BYTES.vocabulary_size].log_softmax(1)
-        written = int(expected[-1].argmax())
-        assert told.token_logprobs[0] is None and told.top_logprobs[0] is None
-        for at, token in enumerate([*tokens, written][1:]):
-            own, likeliest = float(expected[at, token]), float(expected[at].max())
-            assert told.token_logprobs[at + 1] == pytest.approx(own, abs=1e-4)
-            # The token itself is there, too, as OpenAI has it: it is greedy where it is the largest.
-            top = told.top_logprobs[at + 1]
-            assert top[told.tokens[at + 1]] == told.token_logprobs[at + 1]
-            assert max(top.values()) == pytest.approx(likeliest, abs=1e-4)
-            assert len(top) == 1 + (token != int(expected[at].argmax()))
-        assert told.text_offset[: len(tokens)] == [0, 1, 2, 2, 2, 3][: len(tokens)]
-        assert told.text_offset[len(tokens)] == len(text)
-    # Without a further token, in a stream, for a text, and twice for the same: the same.
-    for options in ({"prompt": texts}, {"prompt": ids}, {"prompt": texts[0], "n": 2}):
-        only = client.completions.create(max_tokens=0, **options, **asked)  # type: ignore[call-overload]
-        pieces = list(client.completions.create(max_tokens=0, stream=True, **options, **asked))  # type: ignore[call-overload]
-        assert [choice.finish_reason for choice in only.choices] == ["length", "length"]
-        assert only.usage.completion_tokens == 0
-        for choice in only.choices:
-            place = 0 if "n" in options else choice.index
-            like = found.choices[place].logprobs
-            assert choice.text == texts[place]
-            assert choice.logprobs.tokens == like.tokens[:-1]
-            assert choice.logprobs.token_logprobs[1:] == pytest.approx(like.token_logprobs[1:-1], abs=1e-4)
-            (piece,) = [piece.choices[0] for piece in pieces if piece.choices[0].index == choice.index]
-            assert (piece.text, piece.logprobs) == (choice.text, choice.logprobs)
-
-
-def test_an_echo_of_the_prompt_alone_needs_no_logprobs(client: openai.OpenAI) -> None:
-    """max_tokens 0 was refused, with which OpenAI's API tells the prompt alone."""
-    found = client.completions.create(model=NAME, prompt=["ab", "c"], max_tokens=0, echo=True).choices
-    assert [(choice.text, choice.logprobs, choice.finish_reason) for choice in found] == [
-        ("ab", None, "length"), ("c", None, "length"),
-    ]  # fmt: skip
-
-
 def test_top_p_0_takes_the_likeliest_token(client: openai.OpenAI) -> None:
     """OpenAI's API takes it so, and the server refused it."""
     asked: dict[str, Any] = {"model": NAME, "prompt": "ab", "max_tokens": 8}
@@ -256,6 +204,7 @@ def test_top_p_0_takes_the_likeliest_token(client: openai.OpenAI) -> None:
         ({"n": 0}, "n"),
         ({"n": 273}, "n"),
         ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": 1, "echo": True}, "echo"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"stop": ""}, "stop"),
@@ -307,7 +256,7 @@ def test_a_prompt_of_megabytes_is_refused_before_its_tokens_are_looked_for(
         monkeypatch.setattr(encoder, name, lambda given: pytest.fail("looked for tokens"))
     body = json.dumps({"prompt": prompt, **more}).encode()
     with pytest.raises(ApiError) as raised:
-        read_request(body, encoder, NAME, Limits(tokens=16, request_tokens=16, positions=1024, texts=1), "client")
+        read_request(body, encoder, NAME, Limits(tokens=16, request_tokens=16, positions=1024, texts=1))
     assert raised.value.code == "context_length_exceeded"
     size = "3,900,000 bytes" if isinstance(prompt, str) else "1,900,000 tokens"
     assert f"the prompt has {size}, but the model sees at most 1,024 tokens" in raised.value.message
@@ -470,44 +419,27 @@ def test_more_texts_than_may_wait_are_refused(run_folder: Path) -> None:
         assert [chunk.choices[0].finish_reason for chunk in third] == ["length"]
 
 
-def other_client(api: Served) -> openai.OpenAI:
-    """A client at another address, for which a proxy on this machine asks."""
-    return api.client(default_headers={"X-Forwarded-For": "203.0.113.7"}, timeout=PATIENCE)
-
-
-def test_a_client_with_many_long_texts_makes_no_other_wait(run_folder: Path) -> None:
-    """Its texts had all rows until they ended: whoever came later waited for that, or was refused."""
+def test_a_request_that_waits_is_told_its_place(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In comments of its stream, which OpenAI's client skips; first in, first out."""
+    monkeypatch.setattr(app, "PLACE_SECONDS", 0.01)
+    asked = {"prompt": "ab", "stream": True}
     with (
-        served(run_folder, batch_size=2, queue=2, max_tokens=1_000_000) as api,
+        served(run_folder, batch_size=1, max_tokens=1_000_000) as api,
         api.client() as client,
-        other_client(api) as other,
+        httpx2.Client(base_url=api.url, timeout=PATIENCE) as plain,
     ):
-        asked: dict[str, Any] = {"model": NAME, "prompt": "ab"}
-        begun = client.completions.create(**asked, n=2, stream=True, **ENDLESS)
-        next(iter(begun))
-        waiting = [client.completions.create(**asked, stream=True, **ENDLESS) for _ in range(2)]
-        api.wait_for(lambda health: health["waiting"] == 2)
-        # All rows and places are taken. One of two rows is for this one, and the place of one that waits.
-        assert other.completions.create(**asked, n=1, max_tokens=8, seed=1).choices[0].text
-        with pytest.raises(openai.APIError, match="others ask for fewer texts"):
-            list(waiting[1])
-        health = api.wait_for(lambda health: health["writing"] == 2)
-        assert health["waiting"] == 1
-        # For the client that has them all there is no place of its own to take.
-        with pytest.raises(openai.RateLimitError):
-            client.completions.create(**asked, n=2, max_tokens=1)
-        begun.close()
-        waiting[0].close()
-
-
-def test_clients_at_one_address_are_told_apart_by_their_keys(run_folder: Path) -> None:
-    """All programs of a machine have one address: a program's long texts made the others of its user wait."""
-    with served(run_folder, batch_size=2, max_tokens=1_000_000) as api, api.client() as client:
-        begun = client.completions.create(model=NAME, prompt="ab", n=2, stream=True, **ENDLESS)
-        next(iter(begun))
-        other = client.with_options(api_key="another", timeout=PATIENCE)
-        assert other.completions.create(model=NAME, prompt="ab", max_tokens=8, seed=1).choices[0].text
-        begun.close()
+        first = client.completions.create(model=NAME, prompt="ab", stream=True, **ENDLESS)
+        next(iter(first))
+        second = client.completions.create(model=NAME, prompt="ab", stream=True, **ENDLESS)
+        api.wait_for(lambda health: health["waiting"] == 1)
+        with plain.stream("POST", "/v1/completions", json={**asked, "max_tokens": 2, "ignore_eos": True}) as third:
+            lines = third.iter_lines()
+            assert next(lines) == ": waiting in place 2"
+            first.close()
+            assert next(line for line in lines if line) == ": waiting in place 1"
+            assert next(iter(second)).choices[0].text
+            second.close()
+            assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
 def test_one_request_asks_for_no_more_tokens_than_it_may(run_folder: Path) -> None:
@@ -557,22 +489,21 @@ def test_texts_being_written_may_end_before_the_server_does(run_folder: Path) ->
     with served(run_folder, stop_seconds=PATIENCE, max_tokens=1_000_000) as api, api.client() as client:
         stream = iter(client.completions.create(model=NAME, prompt="ab", stream=True, seed=1, max_tokens=300))
         next(stream)
-        api.server.should_exit = True
+        api.server.stop()
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] in ("stop", "length")
 
 
 @pytest.mark.exhaustive
-def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
+def test_the_command_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
     """From its start to SIGTERM: where it is, a line for each request and none of their words, exit code 0."""
     flags = "--port 0 --device cpu --threads 1 --max-tokens 10000000 --stop-seconds 0.2 --token sesame"
     words = [sys.executable, "-m", "gpt2_train", "serve", "--checkpoint", str(run_folder), *flags.split()]
-    process = forks.Started([*words, "--tensor-parallel", "2"])
+    process = forks.Started(words)
     with contextlib.ExitStack() as stack:
         stack.callback(process.kill)
         lines = read_until(process, " at http")
         found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/) ", lines[-1])
         assert found and "sesame" not in "".join(lines), lines
-        children = children_of(process.pid)
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
             asked: dict[str, Any] = {"model": found[1], "prompt": "secret", "seed": 5}
             text = client.completions.create(**asked, max_tokens=20).choices[0].text
@@ -590,7 +521,6 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
     assert "secret" not in rest and "sesame" not in rest
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(found[3])))
-    assert len(children) == 1 and not Path(f"/proc/{children[0]}").exists()
 
 
 FEW_FILES = """
@@ -630,7 +560,7 @@ def test_connections_that_send_no_request_keep_nobody_out(run_folder: Path) -> N
         _, log = said.result(20)
         assert process.returncode == 0
     told = [line for line in log.splitlines() if not re.search(r" POST /v1/completions (200|499)", line)]
-    assert len(told) == 2 and "connections are open, the most at once" in told[0], told
+    assert len(told) == 2 and "can't serve a connection (Too many open files): the next ones wait." in told[0], told
     assert told[1] == "gpt2: stopped"
 
 
@@ -647,28 +577,16 @@ def test_a_request_whose_head_does_not_come_is_given_up(run_folder: Path, monkey
         assert api.health()["status"] == "ok"
 
 
-def test_too_few_files_for_any_client_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where descriptors are left for no connection, the server started and could answer nobody."""
-    monkeypatch.setattr(server_module.resource, "getrlimit", lambda kind: (20, 20))
-    with pytest.raises(Gpt2UsageError, match="may open 20 files"):
-        server_module.connection_limit()
-    monkeypatch.setattr(server_module.resource, "getrlimit", lambda kind: (server_module.resource.RLIM_INFINITY,) * 2)
-    assert server_module.connection_limit() == server_module.MOST_CONNECTIONS
-
-
-def test_a_signal_before_the_server_listens_to_them_ends_it(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = uvicorn.Server.run
-
-    def run(self: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
-        signal.raise_signal(signal.SIGTERM)
-        start(self, sockets)
-
-    monkeypatch.setattr(uvicorn.Server, "run", run)
+def test_a_signal_before_the_server_listens_to_them_ends_it(run_folder: Path) -> None:
     source = open_model(run_folder, device="cpu")
     with contextlib.closing(bound_socket("127.0.0.1", 0)) as listener:
         server = command.make_server(ServeSettings(checkpoint=str(run_folder)), listener, source)
+        server.on_ready = lambda: signal.raise_signal(signal.SIGTERM)
         server.serve_until_stopped(listener)
-    assert server.should_exit
+        server.stop()
+        server = command.make_server(ServeSettings(checkpoint=str(run_folder)), listener, source)
+        server.stop()
+        server.serve_until_stopped(listener)
 
 
 def test_an_address_that_is_taken_is_one_sentence(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -677,3 +595,8 @@ def test_an_address_that_is_taken_is_one_sentence(run_folder: Path, capsys: pyte
         assert main(["serve", "--checkpoint", str(run_folder), "--port", str(port)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"gpt2: error: can't listen on 127.0.0.1, port {port} (") and error.count("\n") == 1
+
+
+def test_a_model_in_several_processes_is_not_served(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--checkpoint", str(run_folder), "--tensor-parallel", "2"]) == 2
+    assert "gpt2 serve has the model in one process: leave out --tensor-parallel." in capsys.readouterr().err

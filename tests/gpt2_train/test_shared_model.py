@@ -10,9 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -21,24 +19,24 @@ from tests.gpt2_train.small_models import END, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train.cli import main
-from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.conversion.weights import EMBEDDING
-from gpt2_train.distributed.processes import Child, failure, send_report
+from gpt2_train.distributed.collectives import is_shared
+from gpt2_train.distributed.jobs import is_lost_connection
 from gpt2_train.evaluation.tasks import tasks
-from gpt2_train.inference.driver import WorkerGroup, interrupts_deferred
+from gpt2_train.inference.divided import load_part
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import ModelSettings, open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.worker import is_lost_connection, load_part
 from indexed_tokens import IndexedTokensWriter
 
 PROMPTS = ["hello", "a prompt that is longer than all positions of the model", "x"]
-FED = [([0, 2], [[1, 2, 3], [4]], [0]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]], []), ([1], [[11]], [])]
-"""Calls of `CachedModel.feed`: rows that join at different times, and get different numbers of tokens and logits."""
+FED = [([0, 2], [[1, 2, 3], [4]]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]]), ([1], [[11]])]
+"""Calls of `CachedModel.feed`: rows that join at different times, and get different numbers of tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def measured(scorer: Scorer, inputs: Path) -> dict[str, dict[str, Any]]:
 
 @dataclasses.dataclass
 class Report:
-    """What a driver found."""
+    """What a process of a job found."""
 
     tasks: dict[str, dict[str, Any]]
     texts: list[str]
@@ -82,27 +80,17 @@ class Report:
     parameters: int
 
 
-def drive(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) -> dict[str, Any]:
-    """What a driver of so many processes finds: the fields of `Report`."""
+def share(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) -> dict[str, Any]:
+    """What one of so many processes finds: the fields of `Report`."""
     with ModelSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
         found: dict[str, Any] = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
-        runner: Any = source.runner
-        found["parameters"] = sum(parameter.numel() for parameter in runner.process.runner.model.parameters())
-        cached = runner.cached_model(3)
+        found["parameters"] = sum(parameter.numel() for parameter in source.model.parameters())
+        cached = CachedModel(source.model, 3, group=source.group)
         found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
         cached.copy(0, 2)
         found["logits"].append(cached.feed([2], [[12]]).tolist())
         greedy = Sampling(temperature=0)
         requests = [GenerationRequest(prompt, tokens=30, sampling=greedy, ignore_end=True) for prompt in PROMPTS]
-        feed = CachedModel.feed
-
-        def interrupted(self: CachedModel, *fed: Any) -> torch.Tensor:
-            os.kill(os.getpid(), signal.SIGINT)
-            return feed(self, *fed)
-
-        # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
-        with mock.patch.object(CachedModel, "feed", interrupted), pytest.raises(KeyboardInterrupt):
-            TextGenerator(source).generate(requests)
         found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
     return found
 
@@ -113,9 +101,12 @@ def layout(request: pytest.FixtureRequest) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def shared(layout: tuple[int, int], run_folder: Path, inputs: Path) -> Report:
-    """What a driver of (tensor parallel, data parallel) processes found."""
-    return Report(**json.loads(forks.in_group(1, drive, run_folder, inputs, *layout)[0].stdout))
+def shared(layout: tuple[int, int], run_folder: Path, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """What all of (tensor parallel times data parallel) processes found."""
+    size, meeting = layout[0] * layout[1], tmp_path_factory.mktemp("job")
+    first, *others = forks.in_job(size, meeting, share, run_folder, inputs, *layout)
+    assert all(other == first for other in others)
+    return Report(**first)
 
 
 def test_tasks_measure_the_same_in_all_layouts(
@@ -135,7 +126,7 @@ def test_tasks_measure_the_same_in_all_layouts(
 def test_logits_and_texts_are_the_same_in_all_layouts(
     shared: Report, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also after Ctrl-C in the middle of a step, and with prompts longer than the model's sequence."""
+    """Also with prompts longer than the model's sequence."""
     cached = CachedModel(open_model(run_folder, device="cpu").model, 3)
     alone = [cached.feed(*fed) for fed in FED]
     cached.copy(0, 2)
@@ -164,7 +155,7 @@ def test_each_process_holds_its_share(shared: Report, layout: tuple[int, int], r
 def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
     run_folder: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the driver reads standard input and prints."""
+    """Only the first reads standard input and prints."""
     assert main(["convert", str(run_folder), str(tmp_path / "hf")]) == 0
     capsys.readouterr()
     words = command("generate", "--checkpoint", tmp_path / "hf", "--prompt", "hello", "--tokens", 20, "--greedy")
@@ -235,10 +226,13 @@ def test_another_number_of_processes_than_torchruns_is_told(run_folder: Path, mo
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with (
-        pytest.raises(Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"),
+        pytest.raises(
+            Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"
+        ) as raised,
         ModelSettings(str(run_folder), tensor_parallel=2).opened(),
     ):
         pass
+    assert is_shared(raised.value), "all processes said it"
 
 
 def test_damaged_weights_are_one_sentence(run_folder: Path, tmp_path: Path) -> None:
@@ -253,101 +247,53 @@ def test_damaged_weights_are_one_sentence(run_folder: Path, tmp_path: Path) -> N
     assert done.stderr.count("error:") == 1 and "is not what was written" in done.stderr
 
 
-def writing(run_folder: Path) -> tuple[forks.Started, int, int]:
-    """`gpt2 generate` on two processes while it writes; its worker, and a handle of that."""
+def writing(run_folder: Path) -> tuple[forks.Started, list[int], list[int]]:
+    """`gpt2 generate` in two processes while it writes; these, and handles of them."""
     words = command("generate", "--checkpoint", run_folder, "--prompt", "x", "--tokens", 10**6, "--ignore-end")
     process = forks.Started([*words, "--tensor-parallel", "2"])
     assert len(process.stdout.read(20)) == 20
-    (worker,) = children_of(process.pid)
-    return process, worker, os.pidfd_open(worker)
+    found = children_of(process.pid)
+    assert len(found) == 2
+    return process, found, [os.pidfd_open(one) for one in found]
 
 
-def has_ended(handle: int) -> bool:
+def have_ended(handles: list[int]) -> bool:
     try:
-        return bool(select.select([handle], [], [], 60)[0])
+        return all(select.select([handle], [], [], 60)[0] for handle in handles)
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)
 
 
-def test_a_killed_follower_ends_the_command_with_a_sentence(run_folder: Path) -> None:
-    process, worker, handle = writing(run_folder)
-    os.kill(worker, signal.SIGKILL)
+def test_a_killed_process_ends_the_command_with_a_sentence(run_folder: Path) -> None:
+    process, found, handles = writing(run_folder)
+    os.kill(found[1], signal.SIGKILL)
     _, said = process.communicate()
     assert process.returncode == 1
     assert "process 1 of 2 was killed by SIGKILL (out of memory?)" in said
     assert said.count("error:") == 1
-    assert has_ended(handle)
+    assert have_ended(handles)
 
 
-def test_a_killed_leader_takes_its_followers_along(run_folder: Path) -> None:
-    process, _, handle = writing(run_folder)
+def test_a_killed_command_takes_its_processes_along(run_folder: Path) -> None:
+    process, _, handles = writing(run_folder)
     process.kill()
-    assert has_ended(handle), "a worker outlived its driver"
+    assert have_ended(handles), "a process outlived its command"
     _, said = process.communicate()
-    assert said == "gpt2: process 1 of 2 ends, since the one that leads it has ended.\n"
+    assert said == ""
 
 
 def test_an_interrupt_ends_all_processes_in_order(run_folder: Path) -> None:
-    process, _, handle = writing(run_folder)
+    process, _, handles = writing(run_folder)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert (process.returncode, said) == (130, "gpt2: interrupted.\n")
-    assert has_ended(handle)
-
-
-def test_a_child_that_dies_as_a_call_begins_is_watched() -> None:
-    """Whether it is checked before or after it died, the thread that watches knows that a call goes on."""
-    workers, seen = WorkerGroup(), []
-
-    class Process:
-        def poll(self) -> None:
-            seen.append(workers._is_calling)
-
-    workers.children = [SimpleNamespace(process=Process())]  # type: ignore[list-item]
-    with workers.working():
-        pass
-    assert (seen, workers._is_calling) == ([True], False)
-    workers.has_ended = True
-    with pytest.raises(Gpt2Error, match="have ended"), workers.working():
-        pass
-    assert not workers._is_calling
+    assert have_ended(handles)
 
 
 def test_only_errors_of_communication_are_a_lost_connection() -> None:
     assert is_lost_connection(RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))
     assert not is_lost_connection(FileNotFoundError("no file models/gloom-gloo"))
-
-
-@pytest.mark.parametrize("character", ["\x00", "é", "\U0001f600", "\ud800", '"'])
-def test_a_report_fits_into_its_pipe(character: str) -> None:
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    try:
-        raise OSError(character * 100_000)
-    except OSError as error:
-        send_report(writing, failure(error))
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        report = json.loads(pipe.read())
-    assert len(report["error"]) > 1000 and len(report["traceback"]) > 1000
-
-
-def test_the_pipe_of_a_report_is_closed_in_the_end() -> None:
-    workers = WorkerGroup()
-    workers.children = [Child("this", threads=1), Child("this", threads=1)]
-    assert workers.children[0].report() == workers.children[0].report() == {}
-    workers.end()
-    assert all(child._report.closed for child in workers.children)
-
-
-def test_an_interrupt_waits_for_the_end_of_a_call() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in a shared fixture may have left its own
-    done = []
-    with pytest.raises(KeyboardInterrupt), interrupts_deferred():
-        os.kill(os.getpid(), signal.SIGINT)
-        done.append("to the end")
-    assert done == ["to the end"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.exhaustive

@@ -106,10 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # PyTorch's C++ logs errors that are handled here and reported in a sentence: memory that ran out while a
-    # micro-batch is tried, and pages of stack traces where a process waits for another in vain.
+    # PyTorch's C++ logs errors that are handled here and reported in a sentence, such as memory that ran out while a
+    # micro-batch is tried. Of several processes its words are wanted: what a watchdog says of those that wait in vain.
     if "--debug" not in words:
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR" if "RANK" in os.environ else "FATAL")
     return run_command("gpt2", lambda: _run(words), debug="--debug" in words, resumes=False)
 
 
@@ -117,6 +117,7 @@ def _run(words: list[str]) -> int:
     command = next((word for word in words if word in COMMANDS), None)
     command = command or next((word for word in words if word in _others()), None)
     parsed = make_parser(command).parse_args(words)
+    parsed.words = words
     module = _module(parsed.command)
     resumes = getattr(module, "RESUMES", False)
     return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=resumes)

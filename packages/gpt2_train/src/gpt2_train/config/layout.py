@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
+
+JOB_FOLDER = "GPT2_JOB_FOLDER"
+"""The variable by which a process that a command has started on its own machine knows the folder of the job."""
+
+
+def is_in_job() -> bool:
+    """Whether torchrun, or a command that starts itself several times, has made this one of a job's processes."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
 
 CPU_MICRO_BATCH_TOKENS = 2048
 """Tokens that keep a CPU's cores busy; more at once cost memory and gain nothing."""

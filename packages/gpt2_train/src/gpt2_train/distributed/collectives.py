@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 
 from command_kit import CommandError
+from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 
 Result = TypeVar("Result")
@@ -207,7 +207,7 @@ class Attendance:
 
     def watch(self, groups: Iterable[dist.ProcessGroup], end: Callable[[BaseException], object]) -> None:
         """From now on, call `end` with the error if NCCL gives up in one of `groups`; in a thread."""
-        backends = [group._get_backend(torch.device("cuda")) for group in groups]
+        backends = [torch_private.backend_on_gpus(group) for group in groups]
 
         def ask() -> None:
             while not any(str(backend.get_error()).endswith("TIMEOUT") for backend in backends):

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from command_kit.colours import BOLD, CYAN, GREEN, YELLOW, Paint
 from command_kit.command import in_words
+from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_replicas
 from gpt2_train.distributed.device import widest_float
@@ -144,9 +145,7 @@ def part_of(whole: Tensor, parameter: Tensor) -> Tensor:
     """The part of `whole`, which has the global shape of `parameter`, that is this process's share of it: a view."""
     if not isinstance(parameter, DTensor):
         return whole
-    # What torch.distributed.checkpoint asks of a tensor: where its one local piece lies.
-    (piece,) = parameter.__create_chunk_list__()
-    for dimension, (begin, size) in enumerate(zip(piece.offsets, piece.sizes, strict=True)):
+    for dimension, (begin, size) in enumerate(zip(*torch_private.own_piece(parameter), strict=True)):
         whole = whole.narrow(dimension, begin if size else 0, size)
     return whole
 
@@ -181,7 +180,9 @@ def settle_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | No
     together = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(together, group=group)
     parts = together.split([gradient.numel() for gradient in gradients])
-    torch._foreach_copy_(gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)])
+    torch_private.foreach_copy(
+        gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
+    )
 
 
 def is_whole(parameter: Tensor) -> bool:

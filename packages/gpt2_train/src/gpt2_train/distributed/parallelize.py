@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.distributed.device import unkept_random_state
 from gpt2_train.distributed.mesh import World
@@ -106,19 +107,13 @@ Contexts = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractCont
 _KEPT = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    *torch_private.ATTENTION_OPERATORS,
 }
 """Saved because recomputing them is expensive: matrix products and attention."""
 
-_KEPT_WHERE_LOADED = "torch_attn._varlen_attn.default"
-"""Attention inside documents, by its name: loading it takes seconds, and few runs need it."""
-
 
 def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    is_kept = operation in _KEPT or str(operation) == _KEPT_WHERE_LOADED
+    is_kept = operation in _KEPT or str(operation) == torch_private.VARLEN_ATTENTION
     return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 

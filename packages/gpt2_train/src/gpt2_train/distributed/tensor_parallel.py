@@ -32,12 +32,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
+from gpt2_train import torch_private
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.distributed.mesh import World
 from gpt2_train.model.gpt2 import GPT2, Attention, FeedForward
-
-_collectives = torch.ops._c10d_functional
-_wait = torch.ops._c10d_functional.wait_tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +63,15 @@ def _start_sum(x: Tensor, part: Part) -> Tensor:
     """Begin to add up `x` over the group; with sequence parallelism each process gets the sum of its tokens."""
     x = x.contiguous()
     if not part.of_sequences:
-        return _collectives.all_reduce(x, "sum", part.group)
+        return torch_private.all_reduce(x, "sum", part.group)
     batch, length, width = x.shape
     x = x.view(part.size * batch, length // part.size, width)
-    return _collectives.reduce_scatter_tensor(x, "sum", part.size, part.group)
+    return torch_private.reduce_scatter(x, "sum", part.size, part.group)
 
 
 def _start_gather(x: Tensor, part: Part) -> Tensor:
     """Begin to gather all tokens, where they are divided."""
-    return _collectives.all_gather_into_tensor(x.contiguous(), part.size, part.group) if part.of_sequences else x
+    return torch_private.all_gather(x.contiguous(), part.size, part.group) if part.of_sequences else x
 
 
 def _wait_gather(x: Tensor, part: Part) -> Tensor:
@@ -81,7 +79,7 @@ def _wait_gather(x: Tensor, part: Part) -> Tensor:
     if not part.of_sequences:
         return x
     rows, length, width = x.shape
-    return _wait(x).view(rows // part.size, length * part.size, width)
+    return torch_private.wait(x).view(rows // part.size, length * part.size, width)
 
 
 class _Sum(torch.autograd.Function):
@@ -90,7 +88,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
         ctx.part = part
-        return _wait(_start_sum(x, part))
+        return torch_private.wait(_start_sum(x, part))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -118,7 +116,7 @@ class _ColumnLinear(torch.autograd.Function):
         rows = gradient.flatten(0, 1)
         of_weight = rows.t() @ _wait_gather(whole, part).flatten(0, 1)
         of_bias = rows.sum(0) if ctx.has_bias else None
-        return _wait(of_x), of_weight, of_bias, None
+        return torch_private.wait(of_x), of_weight, of_bias, None
 
 
 class _Local(torch.autograd.Function):
@@ -131,16 +129,16 @@ class _Local(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameter: DTensor) -> Tensor:
         ctx.parameter = parameter
-        return parameter._local_tensor.detach()
+        return torch_private.local_tensor(parameter).detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> None:
         parameter, (gradient,) = ctx.parameter, gradients
         if parameter.grad is None:
             # Laid out as the parameter, as autograd's own addition sees to: fused kernels go by memory alone.
-            parameter.grad = DTensor(gradient.contiguous(), parameter._spec, requires_grad=False)
+            parameter.grad = torch_private.as_part_of(gradient.contiguous(), parameter)
         else:
-            parameter.grad._local_tensor.add_(gradient)
+            torch_private.local_tensor(parameter.grad).add_(gradient)
 
 
 class DividedLayer(nn.Module):
@@ -165,7 +163,7 @@ class DividedLayer(nn.Module):
         whole.__class__ = cls
         whole.part = part  # type: ignore[assignment]
         for name, placement in zip(("weight", "bias"), cls.placements, strict=False):
-            parameter = whole._parameters.get(name)
+            parameter = getattr(whole, name, None)
             if parameter is None:
                 continue
             values = parameter.detach()
@@ -182,7 +180,7 @@ def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) ->
 
     def take(*_: Any) -> None:
         for layer in layers:
-            parts: list[Any] = [layer._parameters.get(name) for name in ("weight", "bias")]
+            parts: list[Any] = [getattr(layer, name, None) for name in ("weight", "bias")]
             weight, bias = (_Local.apply(part) if isinstance(part, DTensor) else part for part in parts)
             layer.here = weight, bias
 

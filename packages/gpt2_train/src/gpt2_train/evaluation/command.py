@@ -137,15 +137,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure as the flags ask, print the result, return the exit code. Raises Gpt2Error."""
     settings = settings_from(settings_class(), arguments, command="evaluate", config=arguments.config)
-    with explained_out_of_memory("lower --batch-size"):
-        result = evaluate(settings)
-    if arguments.json:
-        print(json.dumps(result))
-    else:
-        # A model of another program has no step.
-        head = str(result["checkpoint"]) + (f" at step {result['step']:,}" if result["step"] else "")
-        print("\n".join([head, *settings.make_task().describe(result)]))
-    return 0
+
+    def work() -> int:
+        with explained_out_of_memory("lower --batch-size"):
+            result = evaluate(settings)
+        if arguments.json:
+            print(json.dumps(result))
+        else:
+            # A model of another program has no step.
+            head = str(result["checkpoint"]) + (f" at step {result['step']:,}" if result["step"] else "")
+            print("\n".join([head, *settings.make_task().describe(result)]))
+        return 0
+
+    return settings.in_processes(arguments, work, settings.data_parallel)
 
 
 def evaluate(settings: EvaluateSettings) -> dict[str, Any]:

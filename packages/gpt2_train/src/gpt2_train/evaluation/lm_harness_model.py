@@ -36,7 +36,6 @@ class HarnessModel(TemplateLM):
     Args:
         checkpoint: the model.
         tokenizer: to use instead of its own.
-        tensor_parallel, data_parallel: processes, as in `gpt2 evaluate`.
         precision: of matrix products; what suits the device without it.
         device: where to compute; `auto` without it.
         threads: CPU threads of each process.
@@ -50,21 +49,24 @@ class HarnessModel(TemplateLM):
         checkpoint: str = "",
         *,
         tokenizer: str | None = None,
-        tensor_parallel: int = 1,
-        data_parallel: int = 1,
         precision: str | None = None,
         device: str | None = None,
         threads: int | None = None,
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
+        **others: Any,
     ) -> None:
         super().__init__()
+        if others:
+            raise Gpt2UsageError(
+                f"gpt2_train, which runs in one process here, has no {', '.join(others)}: leave it out."
+            )
         resources = contextlib.ExitStack()
         atexit.register(resources.close)
         where: Any = device or "auto"
         kind: Any = precision
-        settings = ModelSettings(checkpoint, tokenizer, tensor_parallel, where, kind, threads)
-        self.source = source = resources.enter_context(settings.opened(data_parallel))
+        settings = ModelSettings(checkpoint, tokenizer, 1, where, kind, threads)
+        self.source = source = resources.enter_context(settings.opened())
         if source.end_of_text is None:
             raise Gpt2UsageError(f"the tokenizer of {source.folder} has no <|endoftext|>, which tasks begin with.")
         chosen = None if batch_size in (None, 1, "1") or str(batch_size).startswith("auto") else int(str(batch_size))

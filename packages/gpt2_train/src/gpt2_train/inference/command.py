@@ -23,7 +23,13 @@ from command_kit import Progress, add_config_flag, add_flags, setting, settings_
 from command_kit.colours import has_colours
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.inference.model import InferenceModel, ModelSettings
-from gpt2_train.inference.prompts import prompt_loop, prompts_of_file, prompts_of_lines, valid_text
+from gpt2_train.inference.prompts import (
+    prompt_loop,
+    prompts_of_file,
+    prompts_of_lines,
+    shared_prompt_loop,
+    valid_text,
+)
 from gpt2_train.inference.trace import Tracer, shown
 
 if TYPE_CHECKING:
@@ -147,24 +153,34 @@ def run(arguments: argparse.Namespace) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         # A character that the terminal's encoding lacks is no reason to lose the text.
         sys.stdout.reconfigure(errors="replace")
-    is_loop = not settings.prompt and settings.prompts is None and sys.stdin.isatty()
     if settings.logprobs is not None and not arguments.json:
         raise Gpt2UsageError("--logprobs are part of what --json prints: add --json, or leave out --logprobs.")
-    if is_loop and arguments.json:
+    if arguments.json and reads_prompts_as_they_come(settings):
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
+    return settings.in_processes(arguments, lambda: generate(settings, as_json=arguments.json))
+
+
+def reads_prompts_as_they_come(settings: GenerateSettings) -> bool:
+    """Whether prompts are typed one after the other."""
+    return not settings.prompt and settings.prompts is None and sys.stdin.isatty()
+
+
+def generate(settings: GenerateSettings, *, as_json: bool) -> int:
+    """Write what `settings` ask for; return the exit code. Raises Gpt2Error."""
     tracer = Tracer(settings.trace) if settings.trace else None
     with (
         explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
         settings.opened() as source,
     ):
-        prompts = [] if is_loop else read_prompts(settings, sys.stdin)
+        is_loop = source.of_first(lambda: reads_prompts_as_they_come(settings))
+        prompts = [] if is_loop else source.of_first(lambda: read_prompts(settings, sys.stdin))
         requests = requests_for(settings, prompts)
         generator = make_generator(source, settings, min(settings.batch_size, max(1, len(requests))))
         if is_loop:
             print(f"{source.folder}: reading the model", file=sys.stderr)
             converse(generator, settings, tracer)
         else:
-            write_all(generator, requests, tracer, as_json=arguments.json)
+            write_all(generator, requests, tracer, as_json=as_json)
     return 0
 
 
@@ -205,8 +221,12 @@ def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Trace
             write_one(generator, generator.encoder.encoded(request), tracer)
             show_text("\n")
 
-    _ = generator.source.runner
-    prompt_loop(write)
+    source = generator.source
+    _ = source.model
+    if source.is_shared:
+        shared_prompt_loop(write, source.of_first)
+    else:
+        prompt_loop(write)
 
 
 class InOrder:
@@ -234,7 +254,7 @@ def write_all(
     started = time.monotonic()
     requests = [generator.encoder.encoded(request) for request in requests]
     # Damaged weights are an error before anything is printed.
-    _ = generator.source.runner
+    _ = generator.source.model
     if len(requests) == 1 and not as_json:
         write_one(generator, requests[0], tracer)
         return

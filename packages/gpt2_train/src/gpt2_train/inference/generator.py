@@ -17,8 +17,8 @@ import numpy as np
 
 from gpt2_train.config.errors import Gpt2UsageError, shortened
 from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
+from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.sampling import Likelihood
 from indexed_tokens import Tokenizer
 
 Finished = Literal["end_of_text", "stop", "length"]
@@ -73,14 +73,12 @@ class TextPiece:
             begins in has the text before it alone.
         written: tokens written so far, also ones held back or left out.
         finished: why the text has ended with this piece; None if it goes on.
-        prompt: how likely the prompt's tokens were, from the second on; with the first piece, if the request asked.
     """
 
     number: int
     tokens: tuple[TextToken, ...]
     written: int
     finished: Finished | None = None
-    prompt: tuple[Likelihood, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -224,8 +222,8 @@ class Encoder:
 
     def token_request(self, request: GenerationRequest) -> TokenRequest:
         """What `request` asks of an engine. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
-        if request.tokens < 0:
-            raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1, or 0 to read the prompt.")
+        if request.tokens < 1:
+            raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1.")
         if not all(request.stop):
             raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
         known = request.prompt_tokens
@@ -242,8 +240,7 @@ class TextSession:
 
     Args:
         source: the model; its weights are read here.
-        rows: texts written at once; further ones wait in the order in which they came, several clients in
-            turns.
+        rows: texts written at once; further ones wait in the order in which they came.
         length: positions that a text may take, prompt included; without it the model's, which are enough for
             any length: a text then goes on after the last half of them.
 
@@ -257,7 +254,7 @@ class TextSession:
     def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
         self.encoder = Encoder(source)
         self.rows = rows
-        self.cache = source.runner.cached_model(rows, length, precision=source.precision)
+        self.cache = CachedModel(source.model, rows, length, precision=source.precision, group=source.group)
         self.engine = Engine(self.cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
         self._writers: dict[int, _Writer] = {}
 
@@ -286,7 +283,7 @@ class TextSession:
             piece = self._writers[new.number].add(new)
             if piece.finished is not None:
                 self.cancel(new.number)  # A stop string is no end to the engine.
-            if piece.tokens or piece.finished or piece.prompt is not None:
+            if piece.tokens or piece.finished:
                 pieces.append(piece)
         return pieces
 
@@ -362,8 +359,6 @@ class _Writer:
 
     def add(self, new: NewToken) -> TextPiece:
         """The piece of text that a further token decides."""
-        if new.token is None:
-            return TextPiece(new.number, (), 0, "length", new.prompt)
         self._written += 1
         text = "" if new.finished == "end" else self._detokenizer.add(new.token)
         if new.finished is not None:
@@ -372,7 +367,7 @@ class _Writer:
         finished: Finished | None = "stop" if has_stopped else _FINISHED[new.finished]
         if finished is not None:
             tokens += self._stops.close()
-        return TextPiece(new.number, tuple(tokens), self._written, finished, new.prompt)
+        return TextPiece(new.number, tuple(tokens), self._written, finished)
 
 
 _FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text", "length": "length"}

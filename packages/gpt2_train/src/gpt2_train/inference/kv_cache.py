@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import autocast, is_emulated
 from gpt2_train.inference.sampling import on_device
@@ -47,8 +48,7 @@ class CachedModel:
     Attributes:
         lengths: positions that each row has filled.
 
-    All arguments of its methods are plain numbers, and a method's result follows from the calls before it alone, so
-    that processes which share a model can repeat each other's calls.
+    Processes that share a model each have one, and make the same calls.
     Raises Gpt2UsageError if `length` is more than the model's positions.
     """
 
@@ -63,7 +63,7 @@ class CachedModel:
         static: bool | None = None,
     ) -> None:
         config = model.config
-        self.model, self.rows, self.precision, self._group = model, rows, precision, group
+        self.model, self.rows, self.precision, self.group = model, rows, precision, group
         self.length = config.sequence_length if length is None else length
         if self.length > config.sequence_length:
             raise Gpt2UsageError(
@@ -81,12 +81,10 @@ class CachedModel:
         if static or (static is None and self.device.type == "cuda" and heads == config.heads):
             self._static = StaticSteps(model, self.keys, self.values, precision)
 
-    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Logits of what follows the new `tokens` of each of `rows`: (len(rows), vocabulary), float32.
 
-        For the places `every` of `rows` they are the logits of each of its tokens, in order, not of the last alone:
-        they take 4 bytes for each token of the vocabulary. Each row gets at least one token. Raises Gpt2UsageError if
-        a row has no room for its tokens.
+        Each row gets at least one token. Raises Gpt2UsageError if a row has no room for its tokens.
         """
         for row, new in zip(rows, tokens, strict=True):
             if self.lengths[row] + len(new) > self.length:
@@ -95,11 +93,11 @@ class CachedModel:
                 )
         with torch.inference_mode():
             way = self._feed_any if self._static is None else self._feed_apart
-            logits = way(rows, tokens, every)
+            logits = way(rows, tokens)
             for row, new in zip(rows, tokens, strict=True):
                 self.lengths[row] += len(new)
-        if self._group is not None:
-            logits = whole_logits(logits.float(), self._group)
+        if self.group is not None:
+            logits = whole_logits(logits.float(), self.group)
         return logits[:, : self.model.config.vocabulary_size].float()
 
     def prepare(self) -> None:
@@ -107,6 +105,14 @@ class CachedModel:
         if self._static is not None:
             with torch.inference_mode():
                 self._static.prepare()
+
+    def agreed(self, tokens: Tensor) -> Tensor:
+        """`tokens`, int64, as the first of the processes that divide the model has chosen them."""
+        if self.group is not None:
+            import torch.distributed as dist  # A single process has no group and needs none of this.
+
+            dist.broadcast(tokens, group=self.group, group_src=0)
+        return tokens
 
     def forget(self, row: int) -> None:
         """Empty a row."""
@@ -120,22 +126,21 @@ class CachedModel:
             self.values[:, to, :, :length] = self.values[:, row, :, :length]
         self.lengths[to] = length
 
-    def _feed_any(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int]) -> Tensor:
-        """Logits (one for each of `rows`, or of its tokens, padded vocabulary), by one pass over all tokens."""
+    def _feed_any(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (len(rows), padded vocabulary), by one pass over all tokens."""
         starts = [self.lengths[row] for row in rows]
         positions = [start + at for start, new in zip(starts, tokens, strict=True) for at in range(len(new))]
-        ends = itertools.accumulate(map(len, tokens))
-        asked = [at for end, count in zip(ends, asked_of(tokens, every), strict=True) for at in range(end - count, end)]
+        lasts = [end - 1 for end in itertools.accumulate(map(len, tokens))]
         ids = [token for new in tokens for token in new]
         spans = spans_of(rows, starts, [len(new) for new in tokens])
         with autocast(self.device, self.precision):
             update = CacheUpdate(
-                self.keys, self.values, spans, on_device(positions, self.device)[None], on_device(asked, self.device)
+                self.keys, self.values, spans, on_device(positions, self.device)[None], on_device(lasts, self.device)
             )
             logits: Tensor = self.model(on_device(ids, self.device)[None], update)[0]
         return logits
 
-    def _feed_apart(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int]) -> Tensor:
+    def _feed_apart(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """The same by a static step for single tokens, and then a pass over the others."""
         assert self._static is not None
         single = [place for place, new in enumerate(tokens) if len(new) == 1]
@@ -145,20 +150,12 @@ class CachedModel:
             ids = [tokens[place][0] for place in single]
             parts.append(self._static.feed([rows[place] for place in single], ids, self.lengths))
         if others:
-            among = [number for number, place in enumerate(others) if place in every]
-            fed = [rows[place] for place in others], [tokens[place] for place in others]
-            parts.append(self._feed_any(*fed, among))
+            parts.append(self._feed_any([rows[place] for place in others], [tokens[place] for place in others]))
         if len(parts) == 1:
             return parts[0]
-        counts = asked_of(tokens, every)
-        order = [place for place in single + others for _ in range(counts[place])]
+        order = single + others
         inverse = sorted(range(len(order)), key=order.__getitem__)
         return torch.cat(parts).index_select(0, on_device(inverse, self.device))
-
-
-def asked_of(tokens: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]:
-    """How many logits each of `tokens` gets, where the places `every` get one for each token."""
-    return [len(new) if place in every else 1 for place, new in enumerate(tokens)]
 
 
 def whole_logits(part: Tensor, group: ProcessGroup) -> Tensor:
@@ -294,21 +291,24 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, rows: int) -> None:
         super().__init__()
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
+        self._weight = torch_private.packed_weight(linear.weight.detach(), rows)
         self._bias = linear.bias
         self._type = linear.weight.dtype
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(self._type), self._weight, self._bias, "none", [], "")
-        return product
+        return torch_private.packed_product(x.to(self._type), self._weight, self._bias)
 
 
 def can_pack(device: torch.device, precision: str) -> bool:
     """Whether this build of torch has oneDNN's order of weights for products in `precision`: on x86 it does."""
-    has_operators = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.backends.mkldnn.is_available()
     is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
-    return has_operators and is_x86 and precision in ("fp32", "bf16") and not is_emulated(device, precision)
+    return (
+        torch_private.packs_weights()
+        and is_x86
+        and precision in ("fp32", "bf16")
+        and not is_emulated(device, precision)
+    )
 
 
 @torch.no_grad()

@@ -2,35 +2,40 @@
 
 Everything that uses a trained model starts with `open_model` or `ModelSettings.opened` and knows nothing of training:
 no module of the training loop, its launcher or its optimizers is imported here. What a path may be,
-`conversion.formats` knows. The weights, gigabytes, are read when `model` or `runner` is first used: data or prompts
-that do not fit are found before. For several processes, this one becomes the driver of local ones that it starts then,
-or it is one of a torchrun job, of which the first leads and the others follow from the moment they open the model.
+`conversion.formats` knows. The weights, gigabytes, are read when `model` or `scorer` is first used: data or prompts
+that do not fit are found before. Where several processes are to share it, a command starts itself in each of them
+(`ModelSettings.in_processes`), and all do the same.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from command_kit import setting
 from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2UsageError
+from gpt2_train.config.layout import is_in_job
 from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import MOST_THREADS, TOKENIZER_HELP
 from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
 
     from gpt2_train.config.settings import ModelConfig
+    from gpt2_train.conversion.weights import ModelWeights
     from gpt2_train.distributed.device import DeviceKind
-    from gpt2_train.inference.runner import ModelRunner
+    from gpt2_train.inference.runner import BatchScorer
     from gpt2_train.model.gpt2 import GPT2
+
+Result = TypeVar("Result")
 
 SMALL_MODEL = 10_000_000
 """Parameters below which one CPU thread writes best: a step is over before several have met, 30 times sooner on cores
@@ -53,7 +58,9 @@ class InferenceModel:
         load: reads the weights.
         assumes_tokenizer: whether the tokenizer is GPT-2's for want of another.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast).
-        start: starts the processes that share the model, which read the weights; None if this process has it alone.
+        make_scorer: makes what scores batches with the model; `BatchScorer` without it.
+        group: the processes that divide the model, for its logits; None for a whole one.
+        is_shared: whether several processes have it together, all of which do the same.
     """
 
     folder: Path
@@ -67,7 +74,9 @@ class InferenceModel:
     load: Callable[[], GPT2]
     assumes_tokenizer: bool = False
     precision: str = "fp32"
-    start: Callable[[], ModelRunner] | None = None
+    make_scorer: Callable[[GPT2, ProcessGroup | None], BatchScorer] | None = None
+    group: ProcessGroup | None = None
+    is_shared: bool = False
 
     @functools.cached_property
     def model(self) -> GPT2:
@@ -75,13 +84,19 @@ class InferenceModel:
         return self.load()
 
     @functools.cached_property
-    def runner(self) -> ModelRunner:
-        """What computes with the model, in all processes that share it. Raises as `model` does."""
-        if self.start is not None:
-            return self.start()
-        from gpt2_train.inference.runner import ModelRunner
+    def scorer(self) -> BatchScorer:
+        """What scores batches; all processes that share the model ask for it together. Raises as `model` does."""
+        from gpt2_train.inference.runner import BatchScorer
 
-        return ModelRunner(self.model)
+        return (self.make_scorer or BatchScorer)(self.model, self.group)
+
+    def of_first(self, work: Callable[[], Result]) -> Result:
+        """What `work` gives in the first of the processes that share the model; all call this. Raises as `work`."""
+        if not self.is_shared:
+            return work()
+        from gpt2_train.distributed.collectives import from_first_rank
+
+        return from_first_rank(work)
 
     @property
     def required_tokenizer(self) -> Tokenizer:
@@ -118,10 +133,11 @@ class InferenceModel:
 def open_model(
     path: str | Path,
     *,
-    device: DeviceKind = "auto",
+    device: DeviceKind | torch.device = "auto",
     tokenizer: str | None = None,
     precision: str | None = None,
-    processes: int = 1,
+    load: Callable[[ModelWeights], GPT2] | None = None,
+    reader: tuple[int, int] = (0, 1),
 ) -> InferenceModel:
     """The model that `path` names; its weights are not read yet.
 
@@ -131,18 +147,21 @@ def open_model(
         device: where to compute.
         tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
         precision: in what matrices multiply; what suits the device without it.
-        processes: how many of this machine will share it, each with a device of its own.
+        load: reads its weights; all of them, to the device, without it.
+        reader: (number, of how many) of the processes among which the check of its files is divided.
 
     Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer,
     Gpt2Error if the hub can't be reached.
     """
     if not path:
         raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
+    import torch
+
     from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
     from gpt2_train.distributed.device import choose_device, default_precision
 
-    weights = open_weights(find_model(path), ReadOptions(tokenizer=tokenizer))
-    where = choose_device(device, local_size=processes)
+    weights = open_weights(find_model(path), ReadOptions(tokenizer=tokenizer, reader=reader))
+    where = device if isinstance(device, torch.device) else choose_device(device)
     return InferenceModel(
         folder=weights.origin,
         step=weights.step,
@@ -152,7 +171,7 @@ def open_model(
         trained_with=weights.trained_with,
         settings=weights.settings,
         data=weights.data,
-        load=lambda: weights.load(where),
+        load=lambda: weights.load(where) if load is None else load(weights),
         assumes_tokenizer=weights.assumes_tokenizer,
         precision=precision or default_precision(where),
     )
@@ -183,39 +202,43 @@ class ModelSettings:
         le=MOST_THREADS,
     )
 
+    def in_processes(self, arguments: argparse.Namespace, work: Callable[[], int], data_parallel: int = 1) -> int:
+        """Do `work` of the command with these `arguments` in --tensor-parallel times `data_parallel` processes.
+
+        It returns the exit code, and so does this; under torchrun, and in each of several processes, it ends this one.
+        Raises Gpt2UsageError for a model that can't be divided so, and what `work` raises.
+        """
+        size = self.tensor_parallel * data_parallel
+        if size == 1 and not is_in_job():
+            return work()
+        load_torch()
+        from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
+        from gpt2_train.distributed.jobs import LocalJob, work_in_job
+        from gpt2_train.inference.divided import check_division
+
+        if is_in_job():
+            work_in_job(work, debug=arguments.debug)
+        config = open_weights(find_model(self.checkpoint), ReadOptions(tokenizer=self.tokenizer)).config
+        check_division(config, self.tensor_parallel)
+        return LocalJob(arguments.words, size, threads=self.threads, debug=arguments.debug).run()
+
     @contextlib.contextmanager
     def opened(self, data_parallel: int = 1) -> Iterator[InferenceModel]:
-        """The model, in --tensor-parallel times `data_parallel` processes; they end with the block.
+        """The model, in this process, or in one of those that share it, all of which do the same in the block.
 
-        Each group of tensor-parallel processes scores one batch at the same time. They start when `runner` is first
-        asked for. Under torchrun it returns on the first process only, and the others do what that one says until they
-        end. Raises as `open_model` does, and Gpt2UsageError if model, GPUs or torchrun's processes don't fit the
-        numbers.
+        Each group of tensor-parallel processes scores one of `data_parallel` batches at the same time. Raises as
+        `open_model` does, and Gpt2UsageError if model, GPUs or the job's processes don't fit the numbers.
         """
         load_torch()
-        is_torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-        own = functools.partial(
-            open_model, self.checkpoint, device=self.device, tokenizer=self.tokenizer, precision=self.precision
-        )
-        if self.tensor_parallel * data_parallel == 1 and not is_torchrun:
-            yield own()
+        read = functools.partial(open_model, self.checkpoint, tokenizer=self.tokenizer, precision=self.precision)
+        if not is_in_job():
+            yield read(device=self.device)
             return
-        from gpt2_train.inference.driver import Driver, enter_torchrun, start_driver
-        from gpt2_train.inference.worker import Layout, check_division
+        from gpt2_train.inference.divided import joined
 
-        layout = Layout(self.tensor_parallel, data_parallel, self.device, self.threads)
-        place = enter_torchrun(layout) if is_torchrun else None
-        source = own(processes=1 if is_torchrun else layout.size)
-        check_division(source.config, self.tensor_parallel)
-        with contextlib.ExitStack() as drivers:
-
-            def start() -> Driver:
-                driver = start_driver(layout, place)
-                drivers.callback(driver.close)
-                driver.load(str(source.folder), self.tokenizer)
-                return driver
-
-            yield dataclasses.replace(source, start=start)
+        numbers = {"tensor_parallel": self.tensor_parallel, "data_parallel": data_parallel}
+        with joined(read, **numbers, device=self.device, threads=self.threads) as source:
+            yield source
 
     def for_writing(self, source: InferenceModel, rows: int) -> InferenceModel:
         """`source` made ready to write `rows` texts at once; what the user should know of it is printed."""

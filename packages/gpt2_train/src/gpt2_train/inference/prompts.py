@@ -61,6 +61,24 @@ def prompts_of_file(path: str | Path) -> list[str]:
 
 Result = TypeVar("Result")
 
+
+Ask = Callable[[], str | None]
+
+
+def shared_prompt_loop(write: Callable[[str], object], of_first: Callable[[Ask], str | None]) -> None:
+    """As `prompt_loop`, in each of several processes: `of_first` gives all of them what the first one read.
+
+    Ctrl-C ends the command.
+    """
+    use_line_editing()
+    print("Write a prompt and press Enter. Ctrl-C or Ctrl-D quits.", file=sys.stderr)
+    while (prompt := of_first(ask)) is not None and prompt.strip() != STOP:
+        try:
+            write(prompt)
+        except Gpt2UsageError as error:
+            print(f"gpt2: {error}", file=sys.stderr)
+
+
 STOP = "stop"
 """What ends the loop, on a line of its own."""
 
@@ -102,6 +120,18 @@ def use_line_editing() -> None:
         importlib.import_module("readline")
 
 
+def ask() -> str | None:
+    """The next prompt that the user types; None at the end of input."""
+    while True:
+        try:
+            return valid_text(input("> "))
+        except EOFError:
+            print()
+            return None
+        except UnicodeDecodeError:
+            print("gpt2: that was not valid UTF-8: write it again.", file=sys.stderr)
+
+
 def prompt_loop(write: Callable[[str], object]) -> None:
     """Ask for prompts and call `write` for each, until `stop` on a line of its own or the end of input.
 
@@ -113,17 +143,11 @@ def prompt_loop(write: Callable[[str], object]) -> None:
     with interrupts.installed():
         while True:
             try:
-                prompt = valid_text(interrupts.during(lambda: input("> ")))
-            except EOFError:
-                print()
-                return
+                prompt = interrupts.during(ask)
             except KeyboardInterrupt:
                 print(f"\n({HOW})", file=sys.stderr)
                 continue
-            except UnicodeDecodeError:
-                print("gpt2: that was not valid UTF-8: write it again.", file=sys.stderr)
-                continue
-            if prompt.strip() == STOP:
+            if prompt is None or prompt.strip() == STOP:
                 return
             try:
                 interrupts.during(functools.partial(write, prompt))

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import autocast
-from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
@@ -42,15 +41,6 @@ class Batch:
     with_greedy: bool = False
     fill: int = 0
     separated_by: int | None = None
-
-    def as_plain(self) -> dict[str, Any]:
-        """The batch in plain values, for another process."""
-        return vars(self) | {"rows": self.rows.tolist()}
-
-    @classmethod
-    def from_plain(cls, table: dict[str, Any]) -> Batch:
-        """The batch of which `as_plain` made `table`."""
-        return cls(**table | {"rows": torch.tensor(table["rows"])})
 
     @property
     def tokens(self) -> int:
@@ -134,8 +124,8 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
     return found[:, 1].gather(0, winner).squeeze(0).long()
 
 
-class ModelRunner:
-    """What computes with a model, here in one process: all that commands need of it, in plain values.
+class BatchScorer:
+    """What scores batches with a model, here in one process.
 
     Args:
         model: on its device, in evaluation mode.
@@ -151,7 +141,3 @@ class ModelRunner:
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
         """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
         return [score_batch(self.model, batch, precision, self.group) for batch in batches]
-
-    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
-        """A cache of `rows` sequences, for writing texts. Raises Gpt2UsageError as `CachedModel` does."""
-        return CachedModel(self.model, rows, length, precision=precision, group=self.group)

@@ -213,12 +213,12 @@ class Scorer:
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, BatchScores]]:
         """Each batch with its scores, in order."""
-        runner = self.source.runner
+        scorer = self.source.scorer
         waiting = iter(batches)
-        while together := list(itertools.islice(waiting, runner.batches_at_once)):
+        while together := list(itertools.islice(waiting, scorer.batches_at_once)):
             started = time.monotonic()
             together = [dataclasses.replace(batch, separated_by=self._separated_by) for batch in together]
-            scores = runner.score(together, self.source.precision)
+            scores = scorer.score(together, self.source.precision)
             self.tokens += sum(batch.tokens for batch in together)
             self.seconds += time.monotonic() - started
             yield from zip(together, scores, strict=True)

@@ -90,7 +90,7 @@ class CacheUpdate:
 
     Attributes:
         positions: (1, T), int64: the position of each token in its row.
-        last: (rows,), int64: where among the T the last token of each row is, and others whose logits are asked for.
+        last: (rows,), int64: where among the T the last token of each row is.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, spans: Sequence[Span], positions: Tensor, last: Tensor) -> None:

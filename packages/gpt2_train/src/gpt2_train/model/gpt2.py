@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.model.attention import PACKED, Context
@@ -138,7 +139,7 @@ class GPT2(nn.Module):
             change(model)
         if dtype is not None:
             model.to(dtype).tie()
-        model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+        torch_private.give_memory(model, device)
         model.tie()
         return model
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from gpt2_train import torch_private
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import has_fused_adamw
 from gpt2_train.distributed.mesh import gradient_of, local
@@ -97,7 +98,7 @@ class AdamW:
             ]
             gradients = [local(gradient_of(self.parameters[name])) for name in names]
             if not self.is_fused and names:
-                torch._foreach_mul_(gradients, factor.float())
+                torch_private.foreach_multiply(gradients, factor.float())
             adamw(
                 [local(self.parameters[name]) for name in names],
                 gradients,

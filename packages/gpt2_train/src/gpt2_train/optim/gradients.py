@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import widest_float
 
@@ -53,7 +54,7 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
             for gradient in gradients:
                 total += _sum_of_squares(gradient.reshape(-1)) / copies
         elif filled := [gradient for gradient in gradients if gradient.numel()]:
-            total += torch.stack(torch._foreach_norm(filled)).to(total.dtype).square().sum() / copies
+            total += torch.stack(torch_private.foreach_norm(filled)).to(total.dtype).square().sum() / copies
     if is_sharded:
         dist.all_reduce(total)
     return total.sqrt()

@@ -30,6 +30,8 @@ LONG_BODY = 1 << 14
 BODY_SECONDS = 20
 """How long a client may take to send a body."""
 RETRY_SECONDS = 2
+PLACE_SECONDS = 1.0
+"""Between two looks at the place of a request that waits."""
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -68,14 +70,17 @@ class Service:
                 body = await read_body(request)
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {BODY_SECONDS} seconds: send it again.") from None
-        understand = functools.partial(read_request, body, self.encoder, self.name, self.limits, client_of(request))
+        understand = functools.partial(read_request, body, self.encoder, self.name, self.limits)
         wanted = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
         try:
             texts = self.thread.write(wanted.requests)
         except TooManyTextsError:
-            raise queue_full(
+            raise ApiError(
+                429,
                 f"{self.thread.open_texts} of {self.thread.capacity} texts are being written or waiting, and this "
-                f"request asks for {len(wanted.requests)} more"
+                f"request asks for {len(wanted.requests)} more: try again in a moment.",
+                code="queue_full",
+                headers={"Retry-After": str(RETRY_SECONDS)},
             ) from None
         except ModelStoppedError as error:
             raise stopped(error, self.thread) from None
@@ -147,7 +152,7 @@ class Writing(Response):
                 for index, piece in news:
                     self.answer.add(index, piece)
                 self.record.written = self.answer.written
-        except (ModelStoppedError, TooManyTextsError, Gpt2UsageError) as error:
+        except (ModelStoppedError, Gpt2UsageError) as error:
             return stopped(error, self.thread).response()
         return Response(self.answer.whole(), media_type="application/json")
 
@@ -155,6 +160,22 @@ class Writing(Response):
         headers = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        async with anyio.create_task_group() as telling:
+            telling.start_soon(self._tell_place, send)
+            await self._stream_texts(send)
+            telling.cancel_scope.cancel()
+
+    async def _tell_place(self, send: Send) -> None:
+        """Say in comments of the stream, which clients skip, which of the requests that wait this is, while it does."""
+        told = 0
+        while place := self.thread.place(self.texts):
+            if place != told:
+                told = place
+                body = f": waiting in place {place:,}\n\n".encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await anyio.sleep(PLACE_SECONDS)
+
+    async def _stream_texts(self, send: Send) -> None:
         try:
             async for news in self.texts:
                 body = b"".join(self.answer.add(index, piece) for index, piece in news)
@@ -162,7 +183,7 @@ class Writing(Response):
                 if body:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             body = self.answer.last_events()
-        except (ModelStoppedError, TooManyTextsError, Gpt2UsageError) as error:
+        except (ModelStoppedError, Gpt2UsageError) as error:
             body = b"data: " + stopped(error, self.thread).as_json() + b"\n\n"
         self.is_done = True
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -172,8 +193,6 @@ def stopped(error: Exception, thread: ModelThread) -> ApiError:
     """The answer to a client whose text is not written to its end."""
     if isinstance(error, Gpt2UsageError):
         return ApiError(400, str(error), param="prompt")
-    if isinstance(error, TooManyTextsError):
-        return queue_full("others ask for fewer texts, and the place of this request was needed for them")
     if thread.failure is not None:
         return ApiError(500, "the model failed, and the server ends: its log says why.", code="model_failed")
     return ApiError(
@@ -182,19 +201,6 @@ def stopped(error: Exception, thread: ModelThread) -> ApiError:
         code="stopping",
         headers={"Retry-After": str(RETRY_SECONDS), "Connection": "close"},
     )
-
-
-def queue_full(why: str) -> ApiError:
-    """The answer to a client whose texts have no room."""
-    return ApiError(
-        429, f"{why}: try again in a moment.", code="queue_full", headers={"Retry-After": str(RETRY_SECONDS)}
-    )
-
-
-def client_of(request: Request) -> str:
-    """Who asks: the address, and the token, which on this machine alone may differ."""
-    address = request.client.host if request.client else "-"
-    return f"{address} {request.headers.get('authorization', '')}"
 
 
 def make_app(service: Service, *, hosts: Iterable[str] | None, token: str | None) -> Starlette:

@@ -1,7 +1,8 @@
 """`gpt2 serve`: texts from a checkpoint over HTTP, for OpenAI's clients, for programs, and for a page in a browser.
 
 Requests that come at the same time are written together, each token of all of them by one pass through the model; a
-text that is asked for while others are written joins them at the next token.
+text that is asked for while others are written joins them at the next token, or waits for a row: first in, first out.
+The server is for people you trust; strangers need a proxy before it.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class ServeSettings(ModelSettings):
     def __post_init__(self) -> None:
         if self.token is not None:
             check_token(self.token, "--token")
+        if self.tensor_parallel > 1:
+            raise Gpt2UsageError("gpt2 serve has the model in one process: leave out --tensor-parallel.")
 
 
 SETTINGS = ServeSettings
@@ -90,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpt2_train.serving.server import bound_socket
 
     with (
-        explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
+        explained_out_of_memory("lower --batch-size"),
         settings.opened() as source,
         # Before the model is read: an address that can't be had is said at once.
         contextlib.closing(bound_socket(settings.host, settings.port)) as listener,

@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextPiece
-from gpt2_train.inference.sampling import Likelihood, Sampling
+from gpt2_train.inference.generator import Encoder, GenerationRequest, TextPiece, TextToken
+from gpt2_train.inference.sampling import Sampling
 from gpt2_train.serving.middleware import ApiError, wrong
 from indexed_tokens import Tokenizer
 
@@ -46,7 +46,7 @@ class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     model: str | None = None
     prompt: str | list[Any] | None = None
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1)] | None = None
@@ -103,8 +103,8 @@ class CompletionRequest:
     echo: bool
 
 
-def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits, client: str) -> CompletionRequest:
-    """The request in `body`, the JSON that `client` sent for the model of that name.
+def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits) -> CompletionRequest:
+    """The request in `body`, the JSON that a client sent for the model of that name.
 
     Raises ApiError: 400 with the parameter that is wrong, 404 for another model.
     """
@@ -116,8 +116,6 @@ def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits, clie
         )  # fmt: skip
     _refuse_unsupported(asked)
     tokens = _or(asked.max_tokens, DEFAULT_TOKENS)
-    if not tokens and not asked.echo:
-        raise wrong("max_tokens", "max_tokens is 0: ask for at least 1 token, or for the prompt with echo.")
     if tokens > limits.tokens:
         raise wrong("max_tokens", f"max_tokens is {tokens}: this server writes at most {limits.tokens:,} tokens.")
     prompts = _prompts(asked, encoder, limits)
@@ -148,8 +146,6 @@ def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits, clie
             stop=stops,
             logprobs=asked.logprobs,
             prompt_tokens=ids,
-            prompt_logprobs=bool(asked.echo) and asked.logprobs is not None,
-            client=client,
         )
         for prompt, ids in prompts
         for _ in range(_or(asked.n, 1))
@@ -205,6 +201,8 @@ def _refuse_unsupported(asked: CompletionBody) -> None:
             raise wrong(name, f"{name} is not served: leave it out, or give 0.")
     if asked.logit_bias:
         raise wrong("logit_bias", "logit_bias is not served: leave it out.")
+    if asked.echo and asked.logprobs is not None:
+        raise wrong("echo", "echo with logprobs is not served: `gpt2 evaluate` says how likely a text is.")
     if asked.stream_options is not None and not asked.stream:
         raise wrong("stream_options", "stream_options is for streams: give stream true, or leave it out.")
 
@@ -359,8 +357,8 @@ class _Choice:
         self.texts.append(text)
         self.written = piece.written
         told = None
-        if self._has_logprobs and (piece.tokens or piece.prompt is not None):
-            told = joined([*self._of_prompt(piece), *self._of_text(piece)])
+        if self._has_logprobs and piece.tokens:
+            told = joined([*self._of_text(piece)])
             self.logprobs.append(told)
         self.finish_reason = FINISH_REASONS[piece.finished] if piece.finished is not None else None
         return {"text": text, "index": self.index, "logprobs": told, "finish_reason": self.finish_reason}
@@ -374,31 +372,21 @@ class _Choice:
             "finish_reason": self.finish_reason,
         }
 
-    def _of_prompt(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
-        """What is reported of the prompt's tokens; nothing comes before the first, so it has no probability."""
-        if piece.prompt is None:
-            return
-        detokenizer, offset = Detokenizer(self._tokenizer), 0
-        for token, known in zip(self._request.prompt_tokens or (), [None, *piece.prompt], strict=True):
-            yield self._entry(token, known, offset)
-            offset += len(detokenizer.add(token))
-
     def _of_text(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
         """`text_offset` is where the text of a token begins, for the later ones of a character where that does."""
         for token in piece.tokens:
             assert token.logprob is not None
-            yield self._entry(token.token, (token.logprob, token.most_likely), self._offset)
+            yield self._entry(token)
             self._offset += len(token.text)
 
-    def _entry(self, token: int, known: Likelihood | None, offset: int) -> dict[str, Any]:
+    def _entry(self, token: TextToken) -> dict[str, Any]:
         """One token; its own probability is listed with the most likely ones, whether it is one of them or not."""
-        logprob, most_likely = known if known is not None else (None, ())
-        likely = {token_text(self._tokenizer, other): value for other, value in (*most_likely, (token, logprob))}
+        likely = (*token.most_likely, (token.token, token.logprob))
         return {
-            "tokens": [token_text(self._tokenizer, token)],
-            "token_logprobs": [logprob],
-            "top_logprobs": [likely if known is not None else None],
-            "text_offset": [offset],
+            "tokens": [token_text(self._tokenizer, token.token)],
+            "token_logprobs": [token.logprob],
+            "top_logprobs": [{token_text(self._tokenizer, other): value for other, value in likely}],
+            "text_offset": [self._offset],
         }
 
 

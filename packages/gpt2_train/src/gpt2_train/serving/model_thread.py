@@ -8,7 +8,6 @@ so nothing needs a lock: orders go over in a queue, pieces come back by `call_so
 from __future__ import annotations
 
 import asyncio
-import collections
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +20,7 @@ STEPS_AHEAD = 64
 
 
 class TooManyTextsError(Exception):
-    """More texts than may wait, or than may wait where others ask for fewer."""
+    """More texts than may wait."""
 
 
 class ModelStoppedError(Exception):
@@ -33,9 +32,8 @@ class Texts:
 
     def __init__(self, owner: ModelThread, requests: Sequence[GenerationRequest]) -> None:
         self.requests = requests
-        self.client = requests[0].client
         self.open = len(requests)
-        self.has_begun = self.is_cancelled = False
+        self.is_cancelled = False
         self._owner = owner
         self._news: asyncio.Queue[tuple[int, TextPiece] | Exception] = asyncio.Queue()
 
@@ -46,8 +44,7 @@ class Texts:
         self._owner.cancel(self)
 
     async def __aiter__(self) -> AsyncIterator[list[tuple[int, TextPiece]]]:
-        """What has been written since the last time, in order; raises ModelStoppedError, TooManyTextsError where the
-        place went to another client, or what the session raised."""
+        """What has been written since the last time, in order; raises ModelStoppedError, or what the session raised."""
         left = len(self.requests)
         while left:
             news = [await self._news.get()]
@@ -65,7 +62,6 @@ class Texts:
 
     def tell(self, news: tuple[int, TextPiece] | Exception) -> None:
         """Called in the loop with what has happened."""
-        self.has_begun = True
         self._news.put_nowait(news)
 
 
@@ -121,38 +117,28 @@ class ModelThread:
         return self._stopped is not None
 
     def write(self, requests: Sequence[GenerationRequest]) -> Texts:
-        """Have `requests`, at least one and all for one client, written: all of them or none.
+        """Have `requests`, at least one, written: all of them or none.
 
         Raises TooManyTextsError, ModelStoppedError.
         """
         if self._stopped is not None:
             raise self._stopped
+        if self.open_texts + len(requests) > self.capacity:
+            raise TooManyTextsError
         texts = Texts(self, requests)
-        self._make_room(texts)
         self._open[texts] = None
         self._orders.put(("write", texts))
         return texts
 
-    def _make_room(self, texts: Texts) -> None:
-        """End, where there is no room for `texts`, the newest that wait of clients that have more than this one would.
-
-        Raises TooManyTextsError if that is not enough.
-        """
-        missing = self.open_texts + texts.open - self.capacity
-        counts: collections.Counter[str] = collections.Counter({texts.client: texts.open})
+    def place(self, texts: Texts) -> int:
+        """Which of the requests that wait for a row `texts` is, counted from 1; 0 if it has one, or has ended."""
+        before, waiting = 0, 0
         for other in self._open:
-            counts[other.client] += other.open
-        ended = []
-        for other in reversed(self._open):
-            if missing > 0 and not other.has_begun and counts[other.client] - other.open >= counts[texts.client]:
-                counts[other.client] -= other.open
-                missing -= other.open
-                ended.append(other)
-        if missing > 0:
-            raise TooManyTextsError
-        for other in ended:
-            self.cancel(other)
-            other.tell(TooManyTextsError())
+            waiting += before >= self._session.rows
+            if other is texts:
+                return waiting
+            before += other.open
+        return 0
 
     def cancel(self, texts: Texts) -> None:
         """Stop writing the rest of `texts`."""

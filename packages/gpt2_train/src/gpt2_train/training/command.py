@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     table, flags = given_values(arguments, command="train", config=arguments.config)
     has_batch = not BATCH_KEYS.isdisjoint([*table, *flags])
-    return launch(settings, as_json=arguments.json, debug=arguments.debug, has_batch=has_batch)
+    return launch(settings, arguments.words, as_json=arguments.json, debug=arguments.debug, has_batch=has_batch)
 
 
 LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})

@@ -1,10 +1,7 @@
-"""Starting a run: in this process, in local processes of its own, or as one process of a torchrun job.
+"""Starting a run: in this process, in several on this machine, or as one process of a torchrun job.
 
-Under torchrun (RANK and WORLD_SIZE are set) this process is one of the job's; otherwise `gpt2 train` is the parent of
-its own local processes, or, where one is enough, does the work itself.
-
-There all ranks are children of the command, which trains nothing itself: it passes signals on, so that Ctrl-C reaches
-each of them once. When one child fails the others are ended, and its one sentence is what the user reads.
+`gpt2 train` that is to use several GPUs starts itself once for each (`distributed.jobs`), and trains nothing itself;
+each of these processes, like one that torchrun has started, is told by its environment that it is one of a job's.
 """
 
 from __future__ import annotations
@@ -20,28 +17,24 @@ import stat
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from command_kit import UsageError
-from command_kit.command import exit_code_for, print_error, sentence_for
-from command_kit.settings import as_table, make_settings
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
-from gpt2_train.config.layout import check_layout
+from gpt2_train.config.layout import check_layout, is_in_job
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.distributed import processes
-from gpt2_train.distributed.collectives import Attendance, is_shared, on_all_ranks
+from gpt2_train.distributed import jobs
+from gpt2_train.distributed.collectives import SHARED, Attendance, on_all_ranks
 from gpt2_train.distributed.device import choose_device, cpu_flops, keep_freed_memory, note_emulated, use_threads
+from gpt2_train.distributed.jobs import LocalJob, Place, StopRequest
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.distributed.parallelize import missing_for_compilation
-from gpt2_train.distributed.processes import STOP_SIGNALS, Child, Place, StopRequest
 from gpt2_train.metrics.plots import loss_curves
 from gpt2_train.metrics.records import read_run
 from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
@@ -52,22 +45,35 @@ from gpt2_train.training.state import TrainState, summary
 from gpt2_train.training.trainer import Trainer
 
 
-def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = False, has_batch: bool = True) -> int:
+def launch(
+    settings: TrainSettings,
+    words: Sequence[str],
+    *,
+    as_json: bool = False,
+    debug: bool = False,
+    has_batch: bool = True,
+) -> int:
     """Run `gpt2 train` with `settings` on as many processes as they ask for; return the exit code.
 
-    128 plus its number after a signal, as shells have it. `has_batch` says whether somebody chose the batch: the
-    default is refused on several GPUs. Raises Gpt2Error where the run fails.
+    128 plus its number after a signal, as shells have it. `words` are the command line, which several processes are
+    given again; `has_batch` says whether somebody chose the batch: the default is refused on several GPUs. Raises
+    Gpt2Error where the run fails.
     """
     if settings.compile or (settings.compile is None and settings.device != "cpu"):
         use_compile_cache()
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        _work_under_torchrun(settings, as_json=as_json, debug=debug, has_batch=has_batch)
+    stop = StopRequest()
+    if is_in_job():
+        stop.install()
+
+        def work() -> int:
+            return finish(_take_part(settings, stop, debug=debug, has_batch=has_batch), settings, as_json=as_json)
+
+        jobs.work_in_job(work, debug=debug)
     wanted = processes_wanted(settings)
     if wanted > 1:
         check_batch(settings, wanted, has_batch=has_batch)
-        found = LocalProcesses(settings, wanted, debug).run()
-        return finish(found, settings, as_json=as_json) if isinstance(found, dict) else found
-    stop = StopRequest()
+        again = "the same command resumes from the last checkpoint"
+        return LocalJob(words, wanted, threads=settings.threads, debug=debug, resumes=again).run()
     stop.install()
     use_threads(settings.threads)
     device = choose_device(settings.device)
@@ -113,14 +119,15 @@ def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> 
     is_on_gpus = settings.device in ("auto", "cuda") and torch.cuda.is_available()
     if has_batch or data_parallel == 1 or not is_on_gpus or (Path(settings.output) / CHECKPOINTS_FOLDER).exists():
         return
+    precision = "bf16" if settings.precision in (None, "auto") else settings.precision
     layout: dict[str, Any] = {
-        "tensor_parallel": settings.tensor_parallel,
         "data_parallel": data_parallel,
+        "tensor_parallel": settings.tensor_parallel,
         "compiled": True,
     }
-    layout |= {"precision": "bf16" if settings.precision in (None, "auto") else settings.precision}
+    layout |= layout_of(settings) | {"precision": precision}
     room = torch.cuda.get_device_properties(0).total_memory - RESERVE
-    fitting = fitting_micro_batch(settings.model_config(), None, room, **layout, **layout_of(settings))
+    fitting = fitting_micro_batch(settings.model_config(), None, room, **layout)
     raise Gpt2UsageError(
         f"no batch is given, and the default of {settings.global_batch_size} sequences leaves most of "
         f"{processes} GPUs idle: add --global-batch-size {fitting * data_parallel} ({fitting:,} sequences fit each "
@@ -146,40 +153,20 @@ def use_compile_cache(environment: Callable[[str, str], Any] = os.environ.setdef
     environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{torch.__version__}"))
 
 
-def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool, has_batch: bool) -> NoReturn:
-    place = Place.under_torchrun()
-
-    def end(error: BaseException) -> NoReturn:
-        if debug:
-            traceback.print_exception(error)
-        # What all processes raise is said once.
-        if place.rank == 0 or not is_shared(error):
-            print_error("gpt2", sentence_for(error))
-        processes.leave(exit_code_for(error))
-
+def _take_part(settings: TrainSettings, stop: StopRequest, *, debug: bool, has_batch: bool) -> dict[str, Any]:
+    """Train as one process of a job, from joining its group to closing it; returns the run's summary."""
+    place = Place.of_environment()
+    wanted = settings.data_parallel
     try:
-        stop = StopRequest()
-        stop.install()
-        wanted = settings.data_parallel
         if wanted is not None and wanted * settings.tensor_parallel != place.size:
             raise Gpt2UsageError(
                 f"torchrun started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
-        check_batch(settings, place.size, has_batch=has_batch)
-        found = _take_part(place, settings, stop, end)
-    except BaseException as error:
-        end(error)
-    processes.leave(finish(found, settings, as_json=as_json and place.rank == 0))
-
-
-def _take_part(
-    place: Place, settings: TrainSettings, stop: StopRequest, end: Callable[[BaseException], NoReturn]
-) -> dict[str, Any]:
-    """Train as one process of a job, from joining its group to closing it; returns the run's summary.
-
-    `end` ends this process with an error of NCCL, which gives up in a thread of its own.
-    """
+        check_batch(settings, place.size, has_batch=has_batch or place.folder is not None)
+    except Gpt2UsageError as error:
+        error.add_note(SHARED)
+        raise
     device = place.take_device(settings.device, settings.threads)
     keep_freed_memory(device)
     attendance = Attendance(place.join(device), place.rank, place.size)
@@ -191,9 +178,10 @@ def _take_part(
         }
         attendance.be_patient(groups.values(), settings.distributed_timeout)
         if device.type == "cuda":
-            attendance.watch(groups.values(), end)
+            # NCCL gives up in a thread of its own.
+            attendance.watch(groups.values(), functools.partial(jobs.end_with, debug=debug))
         found = train(settings, world, stop)
-        processes.close_group()
+        jobs.close_group()
     except BaseException as error:
         explained = attendance.explained(error)
         if explained is error:
@@ -298,124 +286,3 @@ def _with_smaller_micro_batch(run: Run) -> Run | None:
         return None
     plan = dataclasses.replace(plan, micro_batch=smaller[-1], accumulation=share // smaller[-1])
     return dataclasses.replace(run, plan=plan, batches=dataclasses.replace(run.batches, size=smaller[-1]))
-
-
-POLL_SECONDS = 0.05
-GRACE_SECONDS = 2.0
-"""How long the other processes may take to report their own errors after one has failed."""
-
-STOP_SECONDS = 60.0
-"""How long they may take to save after a signal, once one of them has."""
-
-
-class LocalProcesses:
-    """Starts the processes of a run, passes signals on, and gathers what becomes of them."""
-
-    def __init__(self, settings: TrainSettings, size: int, debug: bool) -> None:
-        self.settings, self.size, self.debug = settings, size, debug
-        self.children: list[Child] = []
-        self.signal = 0
-        self.killed: dict[int, int] = {}
-        """The signal that ended a child, by rank, of the children that were the first to end."""
-
-    def run(self) -> dict[str, Any] | int:
-        """Start the children and wait for them; return the run's summary, or the exit code if there is none.
-
-        Raises Gpt2Error if one of them failed.
-        """
-        before = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
-        try:
-            self._store = processes.start_children(
-                self.children,
-                "gpt2_train.training.launch",
-                range(self.size),
-                self.size,
-                threads=self.settings.threads,
-                settings=as_table(self.settings),
-            )
-            self._wait()
-        finally:
-            for child in self.children:
-                child.end()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return self._outcome([child.report() for child in self.children])
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self.signal = self.signal or number
-        for child in self.children:
-            if child.process.poll() is None:
-                child.process.send_signal(number)
-
-    def _wait(self) -> None:
-        deadline = None
-        started = [child.process for child in self.children]
-        while any(process.poll() is None for process in started):
-            if deadline is None and any(process.poll() for process in started):
-                # One has failed, or was stopped by a signal before it could take it: processes that wait for it
-                # would wait forever.
-                self.killed = self._killed_by_now()
-                if self.killed and not self.signal:
-                    # It can't report, and what the others would report is a lost connection.
-                    return
-                deadline = time.monotonic() + (GRACE_SECONDS if not self._all_stop() else STOP_SECONDS)
-            if deadline is not None and time.monotonic() > deadline:
-                return
-            time.sleep(POLL_SECONDS)
-        if deadline is None:
-            self.killed = self._killed_by_now()
-
-    def _killed_by_now(self) -> dict[int, int]:
-        codes = [child.process.poll() for child in self.children]
-        return {rank: -code for rank, code in enumerate(codes) if code is not None and code < 0}
-
-    def _all_stop(self) -> bool:
-        """Whether the processes that ended did so because a signal asked for it, after saving."""
-        ended = [child.process.returncode for child in self.children if child.process.poll()]
-        return all(code == 128 + self.signal for code in ended) if self.signal else False
-
-    def _outcome(self, reports: list[dict[str, Any]]) -> dict[str, Any] | int:
-        failed = [report for report in reports if "error" in report]
-        if any(report.get("is_interrupt") for report in failed):
-            raise KeyboardInterrupt
-        # The first to fail names the cause; what others say of lost connections is only its echo.
-        first = min(failed, key=lambda report: (not report["is_expected"], report["time"]), default=None)
-        if first is not None and self.debug:
-            sys.stderr.write(first["traceback"])
-        if self.killed and not self.signal:
-            rank, number = next(iter(self.killed.items()))
-            # A process that fails may abort on its way out, but it never kills itself.
-            if number == signal.SIGKILL or first is None or not first["is_expected"]:
-                raise self._death(rank, number)
-        if first is not None:
-            raise (Gpt2UsageError if first["exit_code"] == 2 else Gpt2Error)(first["error"])
-        if all("summary" in report for report in reports):
-            found: dict[str, Any] = reports[0]["summary"]
-            return found
-        if self.signal:
-            print("gpt2: stopped before the first step, nothing was changed.", file=sys.stderr)
-            return 128 + self.signal
-        rank = next(rank for rank, report in enumerate(reports) if "summary" not in report)
-        raise self._death(rank, -self.children[rank].process.returncode)
-
-    def _death(self, rank: int, number: int) -> Gpt2Error:
-        """The error of a child that ended without a report, by the signal `number`, or with the status `-number`."""
-        death = processes.describe_death(rank, self.size, number)
-        return Gpt2Error(f"{death}: the same command resumes from the last checkpoint.")
-
-
-def _child() -> NoReturn:
-    stop = StopRequest()
-    stop.install()
-
-    def work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        settings = make_settings(TrainSettings, config["settings"], "the parent process")
-        found = _take_part(place, settings, stop, functools.partial(processes.end_child, config))
-        # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
-        return {"summary": found}, 128 + signal.Signals[found["stopped_by"]] if found["stopped_by"] else 0
-
-    processes.work_as_child(work)
-
-
-if __name__ == "__main__":
-    _child()

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -37,13 +38,13 @@ from gpt2_train.distributed.mesh import World, local
 from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.distributed.tensor_parallel import Part
 from gpt2_train.evaluation.tasks import Task, parse_task
+from gpt2_train.inference.divided import divide
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
-from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
+from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.worker import divide
 from gpt2_train.model.gpt2 import GPT2
 
 SAMPLES_AT_ONCE = 8
@@ -141,7 +142,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
 
     All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
-    parallelism it is this process's part of the model, as `inference.worker.divide` makes it.
+    parallelism it is this process's part of the model, as `inference.divided.divide` makes it.
     """
     group = world.tp_group
     divided = functools.partial(divide, part=Part.of(group)) if group is not None else None
@@ -160,21 +161,24 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
         free_gathered_parameters(model)
 
 
-class TrainingRunner(ModelRunner):
-    """Computes with the model of a training run; all its processes make the same calls.
+class TrainingScorer(BatchScorer):
+    """Scores batches with the model of a training run; all its processes make the same calls.
 
     Args:
         view: what `inference_view` gives.
+        group: the processes that divide it.
         world: this process among all.
         is_stopped: whether a signal asked any process of the run to stop; all processes ask together.
     """
 
-    def __init__(self, view: GPT2, world: World, is_stopped: Callable[[], bool]) -> None:
-        super().__init__(view, world.tp_group)
+    def __init__(
+        self, view: GPT2, group: dist.ProcessGroup | None, *, world: World, is_stopped: Callable[[], bool]
+    ) -> None:
+        super().__init__(view, group)
         self.share, self.batches_at_once, self.is_stopped = world.dp_rank, world.dp_size, is_stopped
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `ModelRunner.score`. Raises, on all processes, what any of them raises, or StoppedError for a signal."""
+        """As `BatchScorer.score`. Raises, on all processes, what any of them raises, or StoppedError for a signal."""
         if self.is_stopped():
             raise StoppedError
 
@@ -217,8 +221,10 @@ def observe(
     if todo.is_empty or is_stopped():
         return
     with inference_view(model, world) as plain, contextlib.suppress(StoppedError), _shown_by_the_first(world):
-        start = functools.partial(TrainingRunner, plain, world, is_stopped)
-        source = dataclasses.replace(source, start=start, precision=precision)
+        scorer = functools.partial(TrainingScorer, world=world, is_stopped=is_stopped)
+        source = dataclasses.replace(
+            source, load=lambda: plain, make_scorer=scorer, group=world.tp_group, precision=precision
+        )
         for at in range(0, len(todo.samples), SAMPLES_AT_ONCE):
             if is_stopped():
                 return

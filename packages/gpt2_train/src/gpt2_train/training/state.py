@@ -19,7 +19,7 @@ from torch import Tensor
 from gpt2_train.checkpoint.save import Saver
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.collectives import on_all_ranks
-from gpt2_train.distributed.processes import StopRequest
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.metrics.log import StepClock
 from gpt2_train.optim.gradients import LossScale
 from gpt2_train.training.plan import EVALUATION_SHARE, TimePlan

@@ -25,9 +25,9 @@ from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
 from gpt2_train.distributed.parallelize import synchronize_gradients
-from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import make_optimizer

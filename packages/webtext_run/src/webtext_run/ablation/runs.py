@@ -115,8 +115,8 @@ def train_and_score(job: Job, sets: Sequence[HeldOut], tasks: Sequence[str]) -> 
     if (kept := read_losses(job.losses)) is not None:
         return kept
     from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
+    from gpt2_train.distributed.jobs import StopRequest
     from gpt2_train.distributed.mesh import make_world
-    from gpt2_train.distributed.processes import StopRequest
     from gpt2_train.evaluation.tasks import parse_task
     from gpt2_train.inference.model import open_model
     from gpt2_train.inference.scorer import Scorer

@@ -1,0 +1,174 @@
+"""Inference in several processes: each runs the same loop over the same prompts or texts, and the first one writes.
+
+Nothing is sent but what the model needs: tensor-parallel neighbours divide its matrices and meet in their sums;
+data-parallel groups, for evaluation, have the whole of it and take one batch each, whose scores all of them gather.
+What only one process can know (what is read from standard input) the first one tells the others, and a token that
+neighbours have chosen is the first one's, so that no rounding lets them part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
+from gpt2_train.distributed.device import DeviceKind
+from gpt2_train.distributed.jobs import Place, close_group
+from gpt2_train.distributed.tensor_parallel import (
+    DividedEmbedding,
+    DividedLayer,
+    Part,
+    RowLinear,
+    take_parameters_before,
+)
+from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
+from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
+
+Source = TypeVar("Source")
+
+PATIENCE = datetime.timedelta(days=365)
+"""How long processes wait for each other: a conversation may rest for days. That one has ended is seen at once."""
+
+
+def check_division(config: ModelConfig, size: int) -> None:
+    """Raise Gpt2UsageError if a model's heads can't be divided among `size` processes."""
+    if config.heads % size:
+        divisors = [str(number) for number in range(1, config.heads + 1) if config.heads % number == 0]
+        raise Gpt2UsageError(
+            f"--tensor-parallel {size} does not divide the model's {config.heads} attention heads: choose one of "
+            f"{', '.join(divisors)}."
+        )
+
+
+def divide(model: GPT2, part: Part) -> None:
+    """Make `model`, built on the meta device, this process's part of it, in place.
+
+    The layers are the same as in training (`distributed.tensor_parallel`), with plain tensors for parameters: without
+    gradients and optimizers DTensors would only add their cost to every operation.
+
+    All have equally many rows of the embedding, more padding than in training where that is needed; logits are for
+    this process's rows.
+    """
+    config, width = model.config, model.config.hidden // part.size
+    ids = math.ceil(config.padded_vocabulary / part.size)
+    with torch.device("meta"):
+        model.token_embedding = empty_embedding(ids * part.size, config.hidden)
+    DividedEmbedding.divide(model.token_embedding, part)
+    model.output = nn.Linear(config.hidden, ids, bias=False, device="meta")
+    model.tie()
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        attention, feed_forward = block.attention, block.feed_forward
+        # Nothing is sent before a matrix: without gradients its rows are a plain layer, which may be packed.
+        attention.qkv = nn.Linear(config.hidden, 3 * width, device="meta")
+        feed_forward.up = nn.Linear(config.hidden, 4 * width, device="meta")
+        RowLinear.divide(attention.out, part)
+        RowLinear.divide(feed_forward.down, part)
+    take_parameters_before(model, [layer for layer in model.modules() if isinstance(layer, DividedLayer)])
+
+
+def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.device | str) -> GPT2:
+    """This process's part of a model, in evaluation mode, in float32, read slice by slice.
+
+    Raises Gpt2UsageError if it is damaged.
+    """
+    part = Part.of(group)
+    return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
+
+
+class GroupScorer(BatchScorer):
+    """Scores batches with one of several models, each of which has its own; all their processes make the same calls.
+
+    Args:
+        model: this process's part of one.
+        group: the processes that divide it; None for a whole one.
+        share: its number among the models.
+        shares: how many there are.
+    """
+
+    def __init__(self, model: GPT2, group: dist.ProcessGroup | None, share: int, shares: int) -> None:
+        super().__init__(model, group)
+        self.share, self.batches_at_once = share, shares
+
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """As `BatchScorer.score`, one batch by each model.
+
+        Raises Gpt2Error on all processes. Any other error is this process's alone, and ends it: processes that divide
+        a model with it wait in the middle of a batch, and would for ever if it went on.
+        """
+        own: BatchScores | str | None = None
+        if self.share < len(batches):
+            try:
+                own = score_batch(self.model, batches[self.share], precision, self.group)
+            except Gpt2Error as error:
+                own = str(error)  # all that divide the model find the same
+        if self.batches_at_once > 1:
+            is_first = self.group is None or self.group.rank() == 0
+            found: list[BatchScores | str | None] = [None] * dist.get_world_size()
+            dist.all_gather_object(found, own if is_first else None)
+        else:
+            found = [own]
+        errors = [result for result in found if isinstance(result, str)]
+        if errors:
+            raise Gpt2Error(errors[0])
+        return [result for result in found if isinstance(result, BatchScores)]
+
+
+@contextlib.contextmanager
+def joined(
+    read: Callable[..., Source],
+    *,
+    tensor_parallel: int,
+    data_parallel: int,
+    device: DeviceKind,
+    threads: int | None,
+) -> Iterator[Source]:
+    """The model that `read` (`open_model`) opens, in this process of a job; only the first shows notes and progress.
+
+    Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `read` raises.
+    """
+    place, size = Place.of_environment(), tensor_parallel
+    if place.size != size * data_parallel:
+        with_data = f" times --data-parallel {data_parallel}" if data_parallel > 1 else ""
+        error = Gpt2UsageError(
+            f"torchrun started {place.size} processes, and --tensor-parallel {size}{with_data} asks for "
+            f"{size * data_parallel}: make them equal."
+        )
+        error.add_note(SHARED)
+        raise error
+    where = place.take_device(device, threads)
+    place.join(where, PATIENCE)
+    # Every process takes part in making every group.
+    firsts = range(0, place.size, size) if size > 1 else ()
+    groups = [dist.new_group(list(range(first, first + size)), timeout=PATIENCE) for first in firsts]
+    share = place.rank // size
+    group = groups[share] if groups else None
+
+    def load(weights: ModelWeights) -> GPT2:
+        part = (lambda: weights.load(where)) if group is None else (lambda: load_part(weights, group, where))
+        return keep_on_all_ranks(part)
+
+    with contextlib.ExitStack() as shown:
+        if place.rank > 0:
+            shown.enter_context(contextlib.redirect_stderr(shown.enter_context(Path(os.devnull).open("w"))))
+        own = functools.partial(read, device=where, load=load, reader=(place.rank, place.size))
+        from_first_rank(lambda: own() and None)  # A model of the hub is fetched once.
+        source: Any = keep_on_all_ranks(own)
+        check_division(source.config, size)
+        scorer = functools.partial(GroupScorer, share=share, shares=data_parallel)
+        yield dataclasses.replace(source, make_scorer=scorer, group=group, is_shared=True)
+        close_group()

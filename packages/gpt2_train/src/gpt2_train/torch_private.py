@@ -1,0 +1,105 @@
+"""What this package takes of torch that torch does not promise to keep: each private name here and nowhere else.
+
+A version of torch that lacks one of them is refused in a sentence, most where it is imported. Tests run with `NEWEST`,
+above which pyproject.toml takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gpt2_train.config.errors import Gpt2Error
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.tensor import DTensor
+
+
+NEWEST = "2.13"
+"""The newest version of torch that this was tested with."""
+
+
+def required(owner: Any, name: str) -> Any:
+    """The attribute `name` of `owner`. Raises Gpt2Error if this version of torch has none."""
+    found = getattr(owner, name, None)
+    if found is None:
+        raise Gpt2Error(
+            f"torch {torch.__version__} has no {name}, which this program needs: install torch {NEWEST}, or another "
+            "version of this program."
+        )
+    return found
+
+
+foreach_multiply = required(torch, "_foreach_mul_")
+"""(tensors, factor): multiply them in place, by one kernel on a GPU."""
+foreach_copy = required(torch, "_foreach_copy_")
+"""(targets, sources): copy each in place."""
+foreach_norm = required(torch, "_foreach_norm")
+"""(tensors): the norm of each."""
+
+_collectives = required(torch.ops, "_c10d_functional")
+all_reduce = required(_collectives, "all_reduce")
+reduce_scatter = required(_collectives, "reduce_scatter_tensor")
+all_gather = required(_collectives, "all_gather_into_tensor")
+wait = required(_collectives, "wait_tensor")
+"""Collectives that a compiled graph may hold; what they return is there after `wait`."""
+
+ATTENTION_OPERATORS = frozenset(
+    required(torch.ops.aten, f"_scaled_dot_product_{kind}").default
+    for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+)
+"""What `scaled_dot_product_attention` becomes."""
+
+VARLEN_ATTENTION = "torch_attn._varlen_attn.default"
+"""Attention inside documents, by its name: loading it takes seconds, and few runs need it."""
+
+
+def local_tensor(tensor: DTensor) -> Tensor:
+    """This process's part of `tensor`, outside of autograd; `to_local` takes a tenth of a millisecond."""
+    part: Tensor = required(tensor, "_local_tensor")
+    return part
+
+
+def as_part_of(part: Tensor, whole: DTensor) -> DTensor:
+    """`part`, laid out as this process's part of `whole`, as a DTensor like it."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor(part, required(whole, "_spec"), requires_grad=False)
+
+
+def own_piece(tensor: DTensor) -> tuple[Sequence[int], Sequence[int]]:
+    """(offsets, sizes) of this process's part of `tensor`, as torch.distributed.checkpoint asks for it."""
+    (piece,) = required(tensor, "__create_chunk_list__")()
+    return piece.offsets, piece.sizes
+
+
+def backend_on_gpus(group: ProcessGroup) -> Any:
+    """What sends the tensors of GPUs in `group`."""
+    return required(group, "_get_backend")(torch.device("cuda"))
+
+
+def give_memory(module: nn.Module, device: torch.device | str) -> None:
+    """Give what of `module` is on the meta device memory on `device`, without values."""
+    required(module, "_apply")(lambda old: torch.empty_like(old, device=device) if old.is_meta else old)
+
+
+def packs_weights() -> bool:
+    """Whether this build has oneDNN's order of weights."""
+    names = ("_reorder_linear_weight", "_linear_pointwise")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+
+
+def packed_weight(weight: Tensor, rows: int) -> Tensor:
+    """`weight` in the order that oneDNN chooses for products of `rows` rows with it."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    return packed
+
+
+def packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The linear layer of a `packed_weight`."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
