@@ -34,10 +34,10 @@ def test_a_model_that_somebody_has_is_used_measured_trained_and_taken_elsewhere(
     for program, name, *arguments in commands("A GPT-2 of your own"):
         if name != "serve":  # which ends only when it is stopped
             capfd.readouterr()
-            assert PROGRAMS[program]([name, *arguments]) == (1 if "diff" in arguments else 0), capfd.readouterr().err
+            assert PROGRAMS[program]([name, *arguments]) == 0, capfd.readouterr().err
             done.append(name)
     assert done == [
-        "generate", "merge", "tokenize", "evaluate", "train", "evaluate", "checkpoint", "convert", "convert",
+        "generate", "merge", "tokenize", "evaluate", "train", "evaluate", "convert", "convert",
     ]  # fmt: skip
     assert json.loads((tmp_path / "hf-further" / "config.json").read_text())["n_embd"] == 32
     assert (tmp_path / "further.gguf").read_bytes()[:4] == b"GGUF"
