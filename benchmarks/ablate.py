@@ -24,6 +24,7 @@ import dataclasses
 import json
 import shutil
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -36,7 +37,6 @@ from command_kit import Progress, available_cores
 from gpt2_train.config.settings import TrainSettings
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, corpus_tokenizer, save_corpus_tokenizer
 from machine import describe, save
-from quickstart_models import token_files
 from webtext_run.ablation.arms import open_arms
 from webtext_run.ablation.held_out import held_out_sets
 from webtext_run.ablation.plan import AGAIN, FULL, LOW, LOW_RATE, Plan, PlannedRun, half_of, recipe_of
@@ -52,6 +52,7 @@ REPLACED, KEPT_AT_RANDOM = 0.2, 0.71
 COPIED = 10
 """Documents whose copies stand for others."""
 TRAIN_TOKENS, HELD_OUT = 90_000, 0.15
+VOCABULARY = 1024
 ITSELF, ITSELF_SEEDS = 40, 5
 """Comparisons of the corpus with itself, and seeds of each;"""
 WORSE, WORSE_SEEDS = 3, 5
@@ -64,6 +65,18 @@ SHUFFLED, LOW_AGAIN = "shuffled", "again-low-rate"
 """Kinds of runs beside those of `gpt2 ablate`."""
 
 Tokens = npt.NDArray[np.int64]
+
+
+def token_files(documents: Path, work: Path) -> Path:
+    """Token files of the documents in a vocabulary of their own, made once; their prefix."""
+    tokenizer, corpus = work / f"tokenizer-{VOCABULARY}", work / f"corpus-{VOCABULARY}"
+    size = str(VOCABULARY)
+    for words in (
+        ["train-tokenizer", "--input", documents, "--output", tokenizer, "--vocabulary-size", size],
+        ["tokenize", "--input", documents, "--output", corpus, "--tokenizer", tokenizer],
+    ):
+        subprocess.run([sys.executable, "-m", "webtext_prep", *map(str, words)], check=True)
+    return Path(f"{corpus}_text_document")
 
 
 def make_arms(corpus: Path, work: Path) -> None:
@@ -249,7 +262,7 @@ def main() -> int:
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     if not (given.work / "menus.idx").exists():
-        make_arms(token_files("1024", given.documents, given.work), given.work)
+        make_arms(token_files(given.documents, given.work), given.work)
     bench = Bench(given.work, given.work / "runs", STEPS, given.processes)
     bench.make(runs_of_worse())
     worse = {

@@ -1,6 +1,6 @@
 """How long, how much memory and how much disk each stage takes for a large corpus, from the rates that were measured.
 
-    ./uvw run benchmarks/scale.py        reads results/data.json, writes docs/scale.md and docs/images/scale.svg
+    ./uvw run benchmarks/scale.py        reads results/data.json, writes docs/scale.md
 
 Hours are units over the measured rate per second of CPU time and core; disk and memory are the stages' own estimates
 (`Stage.needs`), which a run states before it starts.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from webtext_prep.running.preflight import Needs, readable
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CORES = (2, 16, 64)
 NAMES = {"urls": "URLs"}
-PLOT_CORES = 16
 URL_BYTES = 65
 """Of a line in a list of URLs."""
 DOCUMENT_BYTES = 5_000
@@ -192,64 +190,6 @@ def _short(value: float) -> str:
     return f"{value:,.0f} h" if value >= 10 else f"{value:.1f} h" if minutes > 90 else f"{minutes} min"
 
 
-# The plot
-
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 440, 70, 50, 30, 190
-TEXTS = (1e9, 1e13)
-HOURS = (1e-5, 1e3)
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0",
-           "#c2185b", "#00897b", "#6d4c41")  # fmt: skip
-
-
-def _at(value: float, bounds: tuple[float, float], first: float, last: float) -> float:
-    """Where a value stands on a logarithmic axis."""
-    low, high = map(math.log10, bounds)
-    return first + (math.log10(value) - low) / (high - low) * (last - first)
-
-
-def plot(tables: dict[str, Any]) -> str:
-    """Hours on 16 cores by bytes of text, both logarithmic, as SVG."""
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
-        'font-size="12" fill="#333">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="18" font-size="14">Hours on {PLOT_CORES} cores, by bytes of text</text>',
-    ]
-    for exponent in range(9, 14):
-        x = _at(10**exponent, TEXTS, LEFT, right)
-        parts.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{readable(10**exponent)}</text>')
-    for exponent in range(-5, 4):
-        y = _at(10.0**exponent, HOURS, bottom, TOP)
-        parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{10.0**exponent:g}</text>')
-    ends = []
-    for work, colour in zip(PLAN, COLOURS, strict=True):
-        rate = rate_of(tables, work)
-        if rate is None:
-            continue
-        points = []
-        for text in TEXTS:
-            corpus = Corpus(int(text / DOCUMENT_BYTES / FOUND), int(text))
-            taken = hours(corpus, work, rate, PLOT_CORES)
-            points.append((_at(text, TEXTS, LEFT, right), _at(taken, HOURS, bottom, TOP)))
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        ends.append((points[-1][1], work.label, colour))
-    parts += _labels(ends, right)
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _labels(ends: Sequence[tuple[float, str, str]], right: float) -> list[str]:
-    """Names at the ends of the lines, moved apart where they would overlap."""
-    found, lowest = [], -math.inf
-    for y, label, colour in sorted(ends):
-        lowest = max(y, lowest + 15)
-        found.append(f'<text x="{right + 8}" y="{lowest + 4:.1f}" fill="{colour}">{label}</text>')
-    return found
-
-
 TEXT = """\
 # Scale
 
@@ -273,21 +213,17 @@ document; the logarithm in that is not felt. Memory does not grow with the corpu
 two places, dedup's search for connected documents and tokenize's table of documents, both in files that are mapped into
 memory.
 More cores do more tasks at once: shards, bands, parts. Tasks do not wait for one another inside a phase.
-
-![Hours on 16 cores by bytes of text](images/scale.svg)
 """
 
 
 def main() -> None:
-    """Write the page and the plot."""
+    """Write the page."""
     argparse.ArgumentParser(description="Write docs/scale.md from results/data.json.").parse_args()
     content = json.loads((RESULTS / "data.json").read_bytes())
     tables, machine = content["tables"], content["machine"]
     parts = []
     for corpus in CORPORA:
         parts += [f"## {corpus.title()}", "", *table(corpus, tables), ""]
-    (DOCS / "images").mkdir(exist_ok=True)
-    (DOCS / "images" / "scale.svg").write_text(plot(tables))
     page = TEXT.format(
         processor=f"{machine['cores']} cores of an {machine['processor']}", python=f"Python {machine['python']}",
         document=DOCUMENT_BYTES, submissions=SUBMISSIONS, saved=SAVED_BYTES, url=URL_BYTES,
