@@ -1,10 +1,12 @@
 """Learns which blocks of a page are its main text, and kinds of pages; writes the parameters of `--extractor learned`.
 
-    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER
-    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER --folds results/folds.json
+    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER ...
+    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER ... --folds work/folds.json
+    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER ... --without-each work/without.json
 
-FOLDER is as `extraction_pages.py` says. The same folder gives the same parameters, byte for byte. With `--folds`, what
-the extractor finds on each page is written instead, its text and kind: learned from the pages of other domains alone.
+Folders are as `extraction_pages.py` says. The same ones give the same parameters, byte for byte. With `--folds`, what
+the extractor finds on each page is written instead, its text and kind: learned from the pages of other domains alone;
+with `--without-each`, learned from the other folders alone.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from webtext_prep.extraction import learned
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import Forest, Parameters, chosen, main_text, parameters, written
+from webtext_prep.extraction.learned import Forest, Parameters, chosen, main_text, parameters
+from webtext_prep.extraction.markup import written
 from webtext_prep.extraction.page_stage import known_kinds
 
 PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "
@@ -60,7 +61,8 @@ def test_rows_of_a_table_and_code_are_kept_as_they_are(blocks):
     table = "<table><tr><td>a</td><td>b</td></tr><tr><td>c</td><td>d</td></tr></table>"
     found = blocks(f"{table}<pre>{code}\n</pre>")
     assert written(found, np.ones(5, bool)) == f"a | b\nc | d\n{code}"
-    assert written(found, np.array([True, False, True, True, False])) == "a\nc | d"
+    assert written(found, np.array([True, False, True, False, False])) == "a | b\nc | d", "most of a table is all of it"
+    assert written(found, np.array([True, False, False, False, False])) == "a"
 
 
 @pytest.mark.parametrize("html", ["", "<html></html>", "<!-- nothing -->", "<script>1</script>"])

@@ -16,6 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from lxml import html as lxml_html  # type: ignore[import-untyped]
 
+from webtext_prep.extraction.code_text import code_of, is_code, is_line_numbers, language_of
+from webtext_prep.extraction.formulas import formula_of
+
 Integers = npt.NDArray[np.int64]
 
 _SKIPPED = """
@@ -101,9 +104,10 @@ class Blocks:
     """The blocks of a page, and its elements but for inline ones, in document order. Element 0 holds them all.
 
     Attributes:
-        texts: each block's text; its white space is single spaces, but in `pre`.
+        texts: each block's text; its white space is single spaces, but in code.
+        code: of each block that is code its language, or "".
         element: of each block the element that it lies in directly.
-        row: of each block the row of a table that it lies in, or -1.
+        row, cell: of each block the row of a table that it lies in, and the cell, or -1.
         link_characters, links, bold_characters: of each block.
         parent, depth, tag, children: of each element its parent (of element 0 itself), and what they say.
         hints, all_hints: bits of HINTS in an element's own names, and in the names of all that it lies in, too.
@@ -114,8 +118,10 @@ class Blocks:
     """
 
     texts: list[str] = field(default_factory=list)
+    code: dict[int, str] = field(default_factory=dict)
     element: Any = field(default_factory=list)
     row: Any = field(default_factory=list)
+    cell: Any = field(default_factory=list)
     link_characters: Any = field(default_factory=list)
     links: Any = field(default_factory=list)
     bold_characters: Any = field(default_factory=list)
@@ -134,7 +140,7 @@ class Blocks:
     def as_arrays(self) -> Blocks:
         """The same with arrays (int64) for lists of numbers."""
         for name, value in vars(self).items():
-            if name != "texts":
+            if name not in ("texts", "code"):
                 setattr(self, name, np.array(value, np.int64))
         return self
 
@@ -148,7 +154,7 @@ class _Walk:
         self.pieces: list[str] = []
         self.link_characters = self.links = self.bold_characters = 0
 
-    def end_block(self, element: int, row: int, is_pre: bool) -> None:
+    def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
         """What has been read since the last boundary is a block of `element`, if there is text in it."""
         if not self.pieces:
             return
@@ -160,6 +166,7 @@ class _Walk:
             blocks.texts.append(text)
             blocks.element.append(element)
             blocks.row.append(row)
+            blocks.cell.append(cell)
             blocks.link_characters.append(self.link_characters)
             blocks.links.append(self.links)
             blocks.bold_characters.append(self.bold_characters)
@@ -206,17 +213,41 @@ class _Walk:
             self.link_characters += length if in_link else 0
             self.bold_characters += length if is_bold else 0
 
-    def visit(self, node: Any, element: int, row: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
+    def read_code(self, node: Any, element: int, row: int, cell: int) -> None:
+        """A piece of code, which is a block of its own."""
+        self.pieces.append(code_of(node))
+        links = list(node.iter("a"))
+        self.links = len(links)
+        self.link_characters = sum(len(link.text_content()) for link in links)
+        before = len(self.blocks.texts)
+        self.end_block(element, row, cell, True)
+        if len(self.blocks.texts) > before:
+            self.blocks.code[before] = language_of(node)
+
+    def visit(self, node: Any, element: int, row: int, cell: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
         """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
         tag = node.tag
+        formula = formula_of(node, tag)
+        if formula is not None:
+            self.read(formula, in_link, is_bold)
+            return
+        if tag in SKIPPED or is_line_numbers(node):
+            return
         is_block = tag not in INLINE
-        here, inner_row = element, row
+        here, inner_row, inner_cell = element, row, cell
         inner_pre = is_pre
         if is_block:
-            self.end_block(element, row, is_pre)
+            self.end_block(element, row, cell, is_pre)
             here = self.begin_element(node, tag, element)
+            if tag == "tr":
+                inner_row, inner_cell = here, -1
+            elif tag in ("td", "th"):
+                inner_cell = here
+            if is_code(node, tag):
+                self.read_code(node, here, inner_row, inner_cell)
+                self.blocks.last[here] = len(self.blocks.texts)
+                return
             inner_pre = is_pre or tag == "pre"
-            inner_row = here if tag == "tr" else row
         elif tag == "a":
             in_link = True
             self.links += 1
@@ -227,12 +258,11 @@ class _Walk:
         if node.text:
             self.read(node.text, in_link, is_bold)
         for child in node:
-            if child.tag not in SKIPPED:
-                self.visit(child, here, inner_row, in_link, inner_pre, is_bold)
+            self.visit(child, here, inner_row, inner_cell, in_link, inner_pre, is_bold)
             if child.tail:
                 self.read(child.tail, in_link, is_bold)
         if is_block:
-            self.end_block(here, inner_row, inner_pre)
+            self.end_block(here, inner_row, inner_cell, inner_pre)
             self.blocks.last[here] = len(self.blocks.texts)
 
 
@@ -245,6 +275,6 @@ def blocks_of(page: str) -> Blocks | None:
         return None
     body = tree.find("body")
     walk = _Walk()
-    walk.visit(tree if body is None else body, 0, -1, False, False, False)
+    walk.visit(tree if body is None else body, 0, -1, -1, False, False, False)
     walk.blocks.last[0] = len(walk.blocks.texts)
     return walk.blocks.as_arrays()

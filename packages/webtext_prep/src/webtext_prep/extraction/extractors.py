@@ -27,10 +27,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import webencodings
+
+Markup = Literal["plain", "markdown"]
+"""How a text is written."""
 
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
@@ -278,7 +281,7 @@ class Extracted:
     kind: str = ""
 
 
-Extractor = Callable[[bytes, str, "str | None"], Extracted]
+Extractor = Callable[..., Extracted]
 
 
 def nests_too_deep(html: bytes) -> bool:
@@ -293,7 +296,7 @@ def nests_too_deep(html: bytes) -> bool:
     return False
 
 
-def trafilatura(html: bytes, url: str, charset: str | None = None) -> Extracted:
+def trafilatura(html: bytes, url: str, charset: str | None = None, markup: Markup = "plain") -> Extracted:
     """Main text by trafilatura in its fast mode, without comments, with tables.
 
     The settings had the best F1 of six on the gold pages; its slower mode finds .003 more of the text.
@@ -301,7 +304,9 @@ def trafilatura(html: bytes, url: str, charset: str | None = None) -> Extracted:
     from trafilatura import extract
 
     page = readable(html, charset)
-    return Extracted(scrub(extract(page, url=url, fast=True, include_comments=False) or "").strip(), title_of(page))
+    form = "txt" if markup == "plain" else "markdown"
+    text = extract(page, url=url, fast=True, include_comments=False, output_format=form)
+    return Extracted(scrub(text or "").strip(), title_of(page))
 
 
 @contextlib.contextmanager
@@ -366,13 +371,13 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
     return Extracted(scrub(text).strip(), title_of(page))
 
 
-def learned(html: bytes, url: str, charset: str | None = None) -> Extracted:
+def learned(html: bytes, url: str, charset: str | None = None, markup: Markup = "plain") -> Extracted:
     """Main text by the blocks that a learned forest keeps, for any kind of page, and that kind."""
     from webtext_prep.extraction.learned import main_text
 
     page = readable(html, charset)
     title = title_of(page)
-    text, kind = main_text(page, url, title)
+    text, kind = main_text(page, url, title, markup)
     return Extracted(scrub(text).strip(), title, kind)
 
 
@@ -395,6 +400,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "learned": ("lxml",),
 }
 """Of each, the distributions whose versions decide what it makes of a page."""
+
+
+def extractor_of(name: str, markup: Markup) -> Extractor:
+    """The extractor of a name that writes such a text."""
+    return EXTRACTORS[name] if markup == "plain" else functools.partial(EXTRACTORS[name], markup=markup)
 
 
 def warm_up(name: str) -> None:

@@ -19,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import parse_json
-from webtext_prep.extraction.blocks import Blocks, blocks_of
+from webtext_prep.extraction.blocks import blocks_of
+from webtext_prep.extraction.extractors import Markup
 from webtext_prep.extraction.features import Features, features_of
+from webtext_prep.extraction.markup import written
 from webtext_prep.text.compiled import compiled
 
 CAUTION = 1.15
@@ -141,23 +143,13 @@ def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64
     return np.asarray(probabilities > min(max(LEAST, CAUTION * best / 2), float(probabilities.max()) - 1e-12))
 
 
-def written(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> str:
-    """The kept blocks, a line each; the cells of a table's row share one."""
-    lines: list[str] = []
-    row = -1
-    for number in np.flatnonzero(kept):
-        if blocks.row[number] >= 0 and blocks.row[number] == row:
-            lines[-1] += f" | {blocks.texts[number]}"
-        else:
-            lines.append(blocks.texts[number])
-        row = blocks.row[number]
-    return "\n".join(lines)
-
-
-def main_text(page: str, url: str, title: str) -> tuple[str, str]:
+def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str]:
     """(main text, kind) of a page's HTML; both are "" where it has no text."""
     blocks = blocks_of(page)
     if blocks is None or not blocks.texts:
         return "", ""
     features = features_of(blocks, page, url, title)
-    return written(blocks, parameters().kept(features)), parameters().kind(features)
+    lower = page.lower()
+    has_dollars = "mathjax" in lower or "katex" in lower
+    text = written(blocks, parameters().kept(features), markup, has_dollars=has_dollars)
+    return text, parameters().kind(features)

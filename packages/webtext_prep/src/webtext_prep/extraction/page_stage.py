@@ -45,6 +45,9 @@ class PageStage(Stage):
         "learned", "what extracts the text of a page: our own by kind of page, or a library"
     )
     kinds: tuple[str, ...] = setting((), "kinds of pages to keep; none given keeps all", choices=known_kinds)
+    markup: Literal["plain", "markdown"] = setting(
+        "plain", "how a text is written: plain lines, or Markdown with headings, lists, tables, and code in fences"
+    )
     max_bytes: int = setting(5_000_000, "most bytes of a page, decompressed", ge=1, le=1 << 30)
     extract_timeout: float = setting(
         20.0, "seconds of processor time to extract one page", metavar="SECONDS", ge=0.1, le=3600
@@ -56,6 +59,10 @@ class PageStage(Stage):
         check_choices(self)
         if self.kinds and self.extractor != "learned":
             raise InputError(f"--kinds needs --extractor learned: {self.extractor} does not tell kinds of pages.")
+        if self.markup == "markdown" and self.extractor not in ("learned", "trafilatura"):
+            raise InputError(
+                f"--markup markdown needs --extractor learned or trafilatura: {self.extractor} gives plain text only."
+            )
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -69,5 +76,5 @@ class PageStage(Stage):
         from webtext_prep.extraction.pool import ExtractorPool
         from webtext_prep.extraction.workers import Limits
 
-        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder))
+        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder), self.markup)
         return ExtractorPool(limits, parsers_of(slots))

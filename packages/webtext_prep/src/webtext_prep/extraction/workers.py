@@ -24,7 +24,15 @@ from pathlib import Path
 
 import msgspec
 
-from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, is_text, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.extractors import (
+    Extracted,
+    Markup,
+    extractor_of,
+    is_text,
+    nests_too_deep,
+    plain_text,
+    warm_up,
+)
 from webtext_prep.extraction.outcomes import PageOutcome
 
 MAX_TEXT_FACTOR = 4
@@ -43,6 +51,7 @@ class Limits:
         seconds: processor time for a page.
         memory: MiB that it may grow by.
         folder: where libraries may put temporary files.
+        markup: how the text is written.
     """
 
     extractor: str
@@ -50,6 +59,7 @@ class Limits:
     seconds: float
     memory: int
     folder: str
+    markup: Markup = "plain"
 
 
 class PageHead(msgspec.Struct, array_like=True, frozen=True):
@@ -114,14 +124,16 @@ def _watch_memory(mebibytes: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def extract_page(name: str, head: PageHead, body: bytes, kinds: tuple[str, ...] = ()) -> Parsed:
+def extract_page(
+    name: str, head: PageHead, body: bytes, kinds: tuple[str, ...] = (), markup: Markup = "plain"
+) -> Parsed:
     """Extract one page in this very process, unbounded, and say what came of it; of `kinds` of pages, if any.
 
     Raises MemoryError, after which the process should not be trusted.
     """
     if not is_text(body, head.charset):
         return Parsed(PageOutcome.NOT_HTML)
-    extract = EXTRACTORS[name] if head.is_html else plain_text
+    extract = extractor_of(name, markup) if head.is_html else plain_text
     try:
         found: Extracted = extract(body, head.url, head.charset)
     except MemoryError:
@@ -175,7 +187,7 @@ def work(pages: Connection, results: Connection, limits: Limits) -> None:
         with contextlib.suppress(MemoryError):
             head, body = _decode_head(pages.recv_bytes()), pages.recv_bytes()
             signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # after so much processor time it is killed
-            parsed = extract_page(limits.extractor, head, body, limits.kinds)
+            parsed = extract_page(limits.extractor, head, body, limits.kinds, limits.markup)
             data = _encode(parsed)
             before, peak = peak, peak_memory()
             # lxml and lexbor make nothing, or an error, of a page for which they got no memory: that is not the
