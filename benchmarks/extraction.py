@@ -1,20 +1,19 @@
-"""Extractors next to each other on pages with human-reviewed main text: a table for docs/benchmarks.md.
+"""Extractors next to each other on pages of which people have said what their main text is.
 
-    ./uvw run --group extraction benchmarks/extraction.py FOLDER
+    ./uvw run --group extraction benchmarks/extraction.py FOLDER ...
 
-FOLDER is as `extraction_pages.py` says. F1 is of words. `learned` is measured on pages of domains that it has not
-learned from, in five folds, and timed with the parameters of the package. The last row takes, for each page, the best
-of all the others: what choosing among them could give. A second table has the kinds of pages that `learned` tells.
+Folders are as `extraction_pages.py` says. `learned` is measured on pages of domains that it has not learned from, in
+five folds, and in a row of its own without the whole folder; it is timed with the parameters of the package. The first
+table has a column for each folder and language, the second the kinds of pages where a folder has them, the third
+which kind `learned` takes them for.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import readability
 import trafilatura
 
 import learn_extraction
-from extraction_pages import Match, ReviewedPage, match, reviewed_pages
+from extraction_pages import ReviewedPage, match_of_set
 from machine import describe, save, write_tables
 from webtext_prep.extraction.extractors import EXTRACTORS, readable, warm_up
 
@@ -76,47 +75,39 @@ def extracted(extract: Callable[[ReviewedPage], str], pages: list[ReviewedPage])
     begin = time.process_time()
     for page in pages:
         try:
-            texts[page.name] = extract(page)
+            texts[page.key] = extract(page)
         except Exception:  # what an extractor can't read has no text
-            texts[page.name] = ""
+            texts[page.key] = ""
     return texts, time.process_time() - begin
 
 
-def share_of(passages: list[tuple[str, str]]) -> float:
-    """Of (passage, text), how many are in their text, white space aside."""
-    return float(np.mean([" ".join(passage.split()) in " ".join(text.split()) for passage, text in passages]))
-
-
 def row_of(name: str, pages: list[ReviewedPage], texts: dict[str, str], seconds: float | None) -> dict[str, Any]:
-    """A row of the table."""
-    matches = {page.name: match(texts[page.name], page.text) for page in pages}
-    kinds: dict[str, list[Match]] = defaultdict(list)
-    for page in pages:
-        kinds[page.kind].append(matches[page.name])
-    row = {
-        "extractor": name,
-        **{
-            part: float(np.mean([getattr(found, part) for found in matches.values()])) for part in Match.__annotations__
-        },
-        "wanted": share_of([(passage, texts[page.name]) for page in pages for passage in page.wanted]),
-        "unwanted": share_of([(passage, texts[page.name]) for page in pages for passage in page.unwanted]),
-        "kinds": {kind: float(np.mean([found.f1 for found in kinds[kind]])) for kind in sorted(kinds)},
-    }
+    """A row of the tables."""
+    groups = {"folders": "folder", "languages": "language", "kinds": "kind"}
+    row: dict[str, Any] = {"extractor": name}
+    for title, attribute in groups.items():
+        values = sorted({getattr(page, attribute) for page in pages} - {""})
+        found = {
+            value: match_of_set([page for page in pages if getattr(page, attribute) == value], texts)
+            for value in values
+        }
+        row[title] = {value: asdict(one) for value, one in found.items()}
     if seconds is not None:
         row |= {"pages a second": len(pages) / seconds, "kB a page": np.mean([len(page.html) for page in pages]) / 1e3}
     return row
 
 
-def as_markdown(rows: list[dict[str, Any]], pages: list[ReviewedPage]) -> str:
-    """The table of docs/benchmarks.md."""
-    kinds = sorted(rows[0]["kinds"])
-    counts = {kind: sum(page.kind == kind for page in pages) for kind in kinds}
-    heads = ["", "F1", "precision", "recall", "wanted", "unwanted", *(f"{kind} ({counts[kind]})" for kind in kinds)]
-    heads.append("pages a second")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+def as_markdown(rows: list[dict[str, Any]], titles: tuple[str, ...], *, with_parts: bool) -> str:
+    """A table with F1 of each of these groups; with precision and recall of the first ones, if asked for."""
+    names = [(title, name) for title in titles for name in rows[0][title]]
+    heads = [name + (" (precision, recall)" if with_parts and title == titles[0] else "") for title, name in names]
+    lines = [f"| | {' | '.join(heads)} | pages a second |", "|---" * (len(heads) + 2) + "|"]
     for row in rows:
-        shares = [row[name] for name in ("f1", "precision", "recall", "wanted", "unwanted")]
-        cells = [f"{value:.3f}" for value in (*shares, *row["kinds"].values())]
+        cells = []
+        for title, name in names:
+            found = row[title][name]
+            parts = f" ({found['precision']:.3f}, {found['recall']:.3f})" if with_parts and title == titles[0] else ""
+            cells.append(f"{found['f1']:.3f}{parts}")
         rate = f"{row['pages a second']:,.0f}" if "pages a second" in row else ""
         lines.append(f"| {row['extractor']} | {' | '.join(cells)} | {rate} |")
     return "\n".join(lines)
@@ -127,8 +118,8 @@ def kinds_of(pages: list[ReviewedPage], found: dict[str, str]) -> dict[str, dict
     names = sorted({page.kind for page in pages})
     counts = {name: dict.fromkeys(names, 0) for name in names}
     for page in pages:
-        if found[page.name]:
-            counts[page.kind][found[page.name]] += 1
+        if found[page.key]:
+            counts[page.kind][found[page.key]] += 1
     return counts
 
 
@@ -144,30 +135,26 @@ def kinds_as_markdown(kinds: dict[str, dict[str, int]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--folds", type=Path, help="what learn_extraction.py --folds has written, instead of learning")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     arguments = parser.parse_args()
-    pages = list(reviewed_pages(arguments.folder))
-    with tempfile.TemporaryDirectory() as folder:
-        folds = arguments.folds or Path(folder) / "folds.json"
-        if arguments.folds is None:
-            learn_extraction.write_folds(arguments.folder, folds)
-        by_folds = json.loads(folds.read_text(encoding="utf-8"))
-    unseen = {name: text for name, (text, _) in by_folds.items()}
-    rows, best = [], {}
+    examples = learn_extraction.examples_of(arguments.folders)
+    pages = [example.page for example in examples]
+    by_folds = learn_extraction.unseen(examples, lambda page: page.fold)
+    rows = []
+    if len(arguments.folders) > 1:
+        others = learn_extraction.unseen(examples, lambda page: page.folder)
+        rows.append(row_of("`learned`, of other sets", pages, {key: text for key, (text, _) in others.items()}, None))
     for name, extract in peers().items():
         texts, seconds = extracted(extract, pages)
-        texts = unseen if name == "`learned`" else texts
+        texts = {key: text for key, (text, _) in by_folds.items()} if name == "`learned`" else texts
         rows.append(row_of(name, pages, texts, seconds))
-        print(f"{name}: F1 {rows[-1]['f1']:.3f}, {rows[-1]['pages a second']:.0f} pages a second", flush=True)
-        for page in pages:
-            found = match(texts[page.name], page.text).f1
-            if found >= best.get(page.name, (-1.0, ""))[0]:
-                best[page.name] = (found, texts[page.name])
-    rows.append(row_of("the best for each page", pages, {name: text for name, (_, text) in best.items()}, None))
-    kinds = kinds_of(pages, {name: kind for name, (_, kind) in by_folds.items()})
+        print(f"{name}: {rows[-1]['pages a second']:.0f} pages a second", flush=True)
+    kinds = kinds_of([page for page in pages if page.kind], {key: kind for key, (_, kind) in by_folds.items()})
     save("extraction", {"machine": describe(*PACKAGES), "pages": len(pages), "rows": rows, "kinds": kinds})
-    write_tables("extraction.py", f"{as_markdown(rows, pages)}\n\n{kinds_as_markdown(kinds)}\n")
+    tables = [as_markdown(rows, ("folders", "languages"), with_parts=True)]
+    if kinds:
+        tables += [as_markdown(rows, ("kinds",), with_parts=False), kinds_as_markdown(kinds)]
+    write_tables("extraction.py", "\n\n".join(tables) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 import webtext_prep.extraction as extraction
-from extraction_pages import FOLDS, ReviewedPage, match, reviewed_pages, words_of
+from extraction_pages import ReviewedPage, match_of_set, reviewed_pages, words_of
 from webtext_prep.extraction.blocks import Blocks, blocks_of
 from webtext_prep.extraction.extractors import readable, title_of
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import Parameters, written
+from webtext_prep.extraction.learned import Parameters
+from webtext_prep.extraction.markup import written
 
 PARAMETERS = Path(extraction.__file__).with_name("learned.json")
 # The same sums in the same order, however many cores there are.
@@ -66,6 +68,11 @@ LEAST_WORDS = 20
 """Pages with a shorter text weigh as if they had so many words."""
 LEAST_SHARE = 0.15
 """Pages of which the text is a smaller share weigh as if it were this one."""
+SEGMENTS_SHARE = 0.3
+"""The share of a page that is taken for its text where only segments are known."""
+SEGMENT_WORDS = 30
+"""No block with a segment weighs more than one of so many words."""
+SEGMENT_CHARACTERS = 20
 
 
 def labels_of(blocks: list[list[str]], reviewed: str) -> npt.NDArray[np.float64]:
@@ -108,8 +115,26 @@ def labels_of(blocks: list[list[str]], reviewed: str) -> npt.NDArray[np.float64]
     return labels
 
 
+def labels_by_segments(texts: list[str], page: ReviewedPage) -> npt.NDArray[np.float64]:
+    """1 for a block with a segment that must be in the text, 0 for one with a segment that must not; else NaN.
+
+    A block of SEGMENT_CHARACTERS that is a part of a segment counts, too; one with both kinds does not.
+    """
+    wanted, unwanted = ([" ".join(one.split()) for one in part] for part in (page.wanted, page.unwanted))
+
+    def is_in(text: str, segments: list[str]) -> bool:
+        return any(one in text or (len(text) >= SEGMENT_CHARACTERS and text in one) for one in segments)
+
+    labels = np.full(len(texts), np.nan)
+    for number, text in enumerate(" ".join(text.split()) for text in texts):
+        must, must_not = is_in(text, wanted), is_in(text, unwanted)
+        if must != must_not:
+            labels[number] = must
+    return labels
+
+
 class Example:
-    """A page as it is learned from: its blocks with features (`rows`), labels and weights."""
+    """A page as it is learned from: its blocks with features (`rows`), labels, NaN where none is known, and weights."""
 
     def __init__(self, page: ReviewedPage) -> None:
         html = readable(page.html, None)
@@ -120,10 +145,16 @@ class Example:
             return
         self.features = features_of(self.blocks, html, page.url, title_of(html))
         words = [words_of(text) for text in self.blocks.texts]
-        self.labels = labels_of(words, page.text)
         counts = np.array([len(block) for block in words], np.float64)
+        if page.text is None:
+            self.labels = labels_by_segments(self.blocks.texts, page)
+            least = SEGMENTS_SHARE * counts.sum()
+            counts = np.minimum(counts, SEGMENT_WORDS)
+        else:
+            self.labels = labels_of(words, page.text)
+            least = max(len(words_of(page.text)), LEAST_SHARE * counts.sum())
         # A word weighs what it changes of the page's F1.
-        self.weights = (counts + 0.5) / max(LEAST_WORDS, len(words_of(page.text)), LEAST_SHARE * counts.sum())
+        self.weights = np.where(np.isnan(self.labels), 0, counts + 0.5) / max(LEAST_WORDS, least)
 
     def extracted(self, parameters: Parameters) -> tuple[str, str]:
         """(text, kind) that parameters make of it."""
@@ -134,14 +165,27 @@ class Example:
 
 def learned_from(examples: list[Example]) -> str:
     """The file of parameters."""
-    used = [example for example in examples if example.blocks is not None]
-    rows = np.concatenate([example.features.rows for example in used])
-    labels = np.concatenate([example.labels for example in used])
-    weights = np.concatenate([example.weights for example in used]) * 1000
+    used = [example for example in examples if example.blocks is not None and example.weights.any()]
+    pages = Counter(example.page.group for example in used)
+    sums: Counter[str] = Counter()
+    for example in used:
+        sums[example.page.group] += example.weights.sum()
+    # A page weighs as much as one of any other set or language.
+    scales = {group: 1000 * pages[group] / sums[group] for group in pages}
+    known = [example.weights > 0 for example in used]
+    rows = np.concatenate([example.features.rows[chosen] for example, chosen in zip(used, known, strict=True)])
+    labels = np.concatenate([example.labels[chosen] for example, chosen in zip(used, known, strict=True)])
+    weights = np.concatenate(
+        [example.weights[chosen] * scales[example.page.group] for example, chosen in zip(used, known, strict=True)]
+    )
     data = lightgbm.Dataset(rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
     trees = trees_of(lightgbm.train(SETTINGS, data, TREES))
     # A page without its text, as some that are built by scripts, says nothing of its kind.
-    used = [example for example in used if example.labels @ example.features.words >= LEAST_WORDS]
+    used = [
+        example
+        for example in used
+        if example.page.kind and np.nansum(example.labels * example.features.words) >= LEAST_WORDS
+    ]
     kinds = sorted({example.page.kind for example in used})
     by_kind: list[dict[str, Any]] = []
     if len(kinds) > 1:
@@ -188,37 +232,42 @@ def tree_of(structure: dict[str, Any]) -> dict[str, Any]:
     return {"nodes": nodes, "leaves": leaves}
 
 
-def examples_of(folder: Path) -> list[Example]:
-    """All pages of a folder."""
-    examples = [Example(page) for page in reviewed_pages(folder)]
+def examples_of(folders: list[Path]) -> list[Example]:
+    """All pages of folders."""
+    examples = [Example(page) for folder in folders for page in reviewed_pages(folder)]
     print(f"{len(examples):,} pages, {sum(len(example.labels) for example in examples if example.blocks):,} blocks")
     return examples
 
 
-def write_folds(folder: Path, path: Path) -> None:
-    """Write, as JSON, [text, kind] of each page by parameters learned from other domains alone."""
-    examples, found = examples_of(folder), {}
-    for fold in range(FOLDS):
-        parameters = Parameters.parse(learned_from([example for example in examples if example.page.fold != fold]))
-        tested = [example for example in examples if example.page.fold == fold]
-        found |= {example.page.name: example.extracted(parameters) for example in tested}
-        f1 = np.mean([match(found[example.page.name][0], example.page.text).f1 for example in tested])
-        right = np.mean([found[example.page.name][1] == example.page.kind for example in tested])
-        print(f"fold {fold}: {len(tested)} pages, F1 {f1:.4f}, kind right {right:.3f}", flush=True)
-    path.write_text(json.dumps(found), encoding="utf-8")
+def unseen(examples: list[Example], part_of: Callable[[ReviewedPage], object]) -> dict[str, tuple[str, str]]:
+    """[text, kind] of each page, by parameters learned from the pages of all other parts."""
+    found = {}
+    for part in sorted({part_of(example.page) for example in examples}, key=str):
+        parameters = Parameters.parse(learned_from([one for one in examples if part_of(one.page) != part]))
+        tested = [example for example in examples if part_of(example.page) == part]
+        found |= {example.page.key: example.extracted(parameters) for example in tested}
+        texts = {key: text for key, (text, _) in found.items()}
+        for group in sorted({example.page.group for example in tested}):
+            pages = [example.page for example in tested if example.page.group == group]
+            print(f"without {part}: {group}, {len(pages)} pages, F1 {match_of_set(pages, texts).f1:.4f}", flush=True)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--output", type=Path, default=PARAMETERS, help="the parameters (default: the package's)")
     parser.add_argument("--folds", type=Path, metavar="FILE", help="write the texts of pages not learned from instead")
+    parser.add_argument("--without-each", type=Path, metavar="FILE", help="the same, without each page's whole folder")
     arguments = parser.parse_args()
+    examples = examples_of(arguments.folders)
+    if arguments.folds is None and arguments.without_each is None:
+        arguments.output.write_text(learned_from(examples), encoding="utf-8")
+        print(f"written: {arguments.output}")
     if arguments.folds is not None:
-        write_folds(arguments.folder, arguments.folds)
-        return
-    arguments.output.write_text(learned_from(examples_of(arguments.folder)), encoding="utf-8")
-    print(f"written: {arguments.output}")
+        arguments.folds.write_text(json.dumps(unseen(examples, lambda page: page.fold)), encoding="utf-8")
+    if arguments.without_each is not None:
+        arguments.without_each.write_text(json.dumps(unseen(examples, lambda page: page.folder)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from lxml import html as lxml_html  # type: ignore[import-untyped]
 
-from webtext_prep.extraction.code_text import code_of, is_code, is_line_numbers, language_of
-from webtext_prep.extraction.formulas import formula_of
+from webtext_prep.extraction.code_text import CODE, code_of, is_code, is_line_numbers, language_of
+from webtext_prep.extraction.formulas import FORMULAS, formula_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -97,6 +97,12 @@ def hints_of(names: str) -> int:
     """The bits of all hints in an element's names, which recur on a page and across its site."""
     lower = names.lower()
     return sum(bit for bit, pattern in _HINT_PATTERNS if pattern.search(lower))
+
+
+@functools.lru_cache(maxsize=50_000)
+def has_odd_class(classes: str) -> bool:
+    """Whether classes may be those of a formula, of code or of its line numbers."""
+    return FORMULAS.search(classes) is not None or CODE.search(classes) is not None
 
 
 @dataclass
@@ -227,11 +233,16 @@ class _Walk:
     def visit(self, node: Any, element: int, row: int, cell: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
         """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
         tag = node.tag
-        formula = formula_of(node, tag)
-        if formula is not None:
-            self.read(formula, in_link, is_bold)
-            return
-        if tag in SKIPPED or is_line_numbers(node):
+        classes = node.get("class")
+        may_matter = tag in ("math", "script", "pre") or (classes is not None and has_odd_class(classes))
+        if may_matter:
+            formula = formula_of(node, tag)
+            if formula is not None:
+                self.read(formula, in_link, is_bold)
+                return
+            if is_line_numbers(node):
+                return
+        if tag in SKIPPED:
             return
         is_block = tag not in INLINE
         here, inner_row, inner_cell = element, row, cell
@@ -243,7 +254,7 @@ class _Walk:
                 inner_row, inner_cell = here, -1
             elif tag in ("td", "th"):
                 inner_cell = here
-            if is_code(node, tag):
+            if may_matter and is_code(node, tag):
                 self.read_code(node, here, inner_row, inner_cell)
                 self.blocks.last[here] = len(self.blocks.texts)
                 return

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
+CODE = re.compile(r"linen|line-|gutter|blob|\blnt?\b|crayon|hljs|syntaxhighlighter|CodeMirror|dp-", re.IGNORECASE)
+"""What the classes of code have in them, and of its line numbers."""
 _NUMBERS = re.compile(r"linen|line-?num|lineno|gutter|blob-num|\blnt?\b|crayon-num|hljs-ln-n", re.IGNORECASE)
 _BLOCKS = frozenset(
     {"syntaxhighlighter", "blob-wrapper", "blob-code", "CodeMirror-code", "crayon-main", "dp-highlighter"}
@@ -18,15 +19,10 @@ _LANGUAGE = re.compile(r"(?:^|\s)(?:language|lang|brush|highlight(?:-source|-tex
 _NOT_LANGUAGES = frozenset({"default", "none", "text", "plain", "plaintext", "wrapper", "code", "block", "inline"})
 
 
-@functools.lru_cache(maxsize=20_000)
-def _may_be_numbers(classes: str) -> bool:
-    return _NUMBERS.search(classes) is not None
-
-
 def is_line_numbers(node: Any) -> bool:
     """Whether an element holds the numbers of lines of code, and nothing else."""
     classes = node.get("class")
-    if not classes or not _may_be_numbers(classes):
+    if not classes or not _NUMBERS.search(classes):
         return False
     return "".join(node.itertext()).translate(_BLANK).isdigit() or node.get("data-line-number") is not None
 

@@ -8,7 +8,6 @@ of class `math` that hold the source itself (Sphinx, Pandoc).
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
@@ -17,14 +16,10 @@ _SHADOWS = frozenset({"MathJax_Preview", "MathJax", "MathJax_Display", "MathJax_
                       "MathJax_CHTML", "mjx-chtml", "MathJax_Error"})  # fmt: skip
 _SOURCES = frozenset({"math", "arithmatex", "katex-source"})
 _PICTURES = frozenset({"latex", "tex"})
-_OF_INTEREST = re.compile(r"katex|mathjax|mjx|math|tex\b|arithmatex", re.IGNORECASE)
+FORMULAS = re.compile(r"katex|mathjax|mjx|math|tex\b|arithmatex", re.IGNORECASE)
+"""What the classes of a formula have in them."""
 _DELIMITERS = (("\\(", "\\)", "$"), ("\\[", "\\]", "$$"), ("$$", "$$", "$$"), ("$", "$", "$"))
 _DELIMITED = re.compile(r"\\\((.{1,2000}?)\\\)|\\\[(.{1,5000}?)\\\]", re.DOTALL)
-
-
-@functools.lru_cache(maxsize=20_000)
-def _may_matter(classes: str) -> bool:
-    return _OF_INTEREST.search(classes) is not None
 
 
 def _between_dollars(source: str, *, is_display: bool) -> str:
@@ -87,10 +82,7 @@ def formula_of(node: Any, tag: str) -> str | None:
         if not _is_script(node):
             return None
         return _between_dollars(node.text or "", is_display="mode=display" in node.get("type"))
-    classes = node.get("class")
-    if not classes or not _may_matter(classes):
-        return None
-    names = classes.split()
+    names = (node.get("class") or "").split()
     if tag == "img":
         return _of_picture(node, names)
     if "katex-html" in names:

@@ -126,7 +126,7 @@ class Parameters:
     def kind(self, features: Features) -> str:
         """The kind of page."""
         _, values = features.of_page
-        return max(self.kinds, key=lambda kind: float(self.kinds[kind].sums(values[None])[0]))
+        return max(self.kinds, key=lambda kind: float(self.kinds[kind].sums(values[None])[0]), default="")
 
 
 @functools.lru_cache(maxsize=1)
