@@ -181,3 +181,21 @@ def test_a_block_counts_by_how_much_of_it_is_in_the_text(monkeypatch):
     words = [learn_extraction.words_of(block) for block in [*blocks, blocks[2], "Home"]]
     labels = learn_extraction.labels_of(words, text)
     assert labels.tolist() == [0, 1, 1, pytest.approx(6 / 9), 0, 0]
+
+
+def test_segments_say_something_of_the_blocks_that_they_are_in(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    learn_extraction = pytest.importorskip("learn_extraction")
+    (tmp_path / "html").mkdir()
+    texts = ["Home", "It was  seen by many.", "Read more", "a part of a longer segment", "It was. Read more", "else"]
+    page = "".join(f"<p>{text}</p>" for text in texts)
+    (tmp_path / "html" / "a.html.gz").write_bytes(gzip.compress(page.encode()))
+    says = {
+        "url": "http://a.example/",
+        "with": ["It was", "this is a part of a longer segment"],
+        "without": ["Read more"],
+    }
+    (tmp_path / "truth.json").write_text(json.dumps({"a.html.gz": says}))
+    (example,) = learn_extraction.examples_of([tmp_path])
+    np.testing.assert_array_equal(example.labels, [np.nan, 1, 0, 1, np.nan, np.nan])
+    assert (example.weights > 0).tolist() == [False, True, True, True, False, False]
