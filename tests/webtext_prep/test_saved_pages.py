@@ -1,15 +1,9 @@
 """`webtext download --save-pages`: standard archives next to the documents, which no interruption loses or tears."""
 
-import contextlib
 import gzip
 import io
 import json
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +11,6 @@ import warcio
 import warcio.archiveiterator
 from fastwarc.warc import ArchiveIterator
 from jobs import job_of
-from pages_on_loopback import PATIENCE
 
 from webtext_prep import cli
 from webtext_prep.crawl import database_writer
@@ -226,46 +219,6 @@ def test_a_saved_file_that_is_damaged_is_written_again(site, tmp_path):
     site.asked.clear()
     download(source, tmp_path / "out")
     assert not site.asked and file.read_bytes() == before
-
-
-def rows_in(path):
-    with (
-        contextlib.suppress(sqlite3.OperationalError),
-        contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection,
-    ):
-        return connection.execute("SELECT count(*) FROM pages").fetchone()[0]
-    return 0
-
-
-def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
-    paths = [f"/{n}" for n in range(40)]
-    source = write_list(tmp_path / "urls.jsonl.zst", site.urls(*paths))
-    command = [
-        sys.executable, "-m", "webtext_prep", "download", "--input", source, "--output", tmp_path / "out",
-        "--allow-private-addresses", "--extractor", "resiliparse", "--delay", "0", "--no-robots", "--save-pages",
-    ]  # fmt: skip
-    site.answers = 20
-    path = tmp_path / "out" / ".state" / "kept" / "crawl.sqlite"
-    with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        deadline = time.monotonic() + PATIENCE
-        while rows_in(path) < 5:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-    assert not list((tmp_path / "out").glob("pages/*"))
-    site.answers = None
-    with CrawlDatabase(path) as database:
-        finished = {row["url"].rpartition("/")[2] for row in database.rows()}
-    assert finished
-    asked = len(site.asked)
-    download(source, tmp_path / "out", allow_private_addresses="all")
-    assert not finished & {path[1:] for path in site.paths[asked:]}
-    assert [url for url, _ in saved(tmp_path / "out")] == site.urls(*paths)
-    assert all(f"Page /{n}<" in body.decode() for n, (_, body) in enumerate(saved(tmp_path / "out")))
-    download(source, tmp_path / "other")
-    assert saved(tmp_path / "other") == saved(tmp_path / "out")
-    for name in ("part-00000.jsonl.zst", "stage.json"):
-        assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 DATE = "2026-01-01T00:00:00Z"
