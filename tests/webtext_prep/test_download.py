@@ -737,13 +737,14 @@ def test_a_retry_pass_that_is_killed_keeps_what_it_got(site, tmp_path):
 
 def test_a_damaged_output_is_written_again_not_believed(site, tmp_path):
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
-    download(source, tmp_path / "out")
-    shard = tmp_path / "out" / "part-00000.jsonl.zst"
-    good = shard.read_bytes()
-    shard.write_bytes(good[: len(good) // 2])
+    download(source, tmp_path / "out", save_pages=True)
     site.asked.clear()
-    download(source, tmp_path / "out")
-    assert shard.read_bytes() == good and not site.asked
+    for name in ("part-00000.jsonl.zst", "pages/part-00000.warc.gz"):
+        file = tmp_path / "out" / name
+        good = file.read_bytes()
+        file.write_bytes(good[: len(good) // 2])
+        download(source, tmp_path / "out", save_pages=True)
+        assert file.read_bytes() == good and not site.asked
 
 
 # Lists and settings

@@ -139,24 +139,6 @@ def test_extractors_work_for_an_output_whose_name_is_not_utf8(tmp_path, latin):
     assert extract(html, latin / "out").tally.kept == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"),
-    [
-        ("a.warc", lambda archive: gzip.decompress(archive.data)),
-        ("a.warc.gz", lambda archive: archive.data),
-        ("one-member.warc.gz", lambda archive: gzip.compress(gzip.decompress(archive.data))),
-        ("A.WARC.ZST", lambda archive: zstandard.compress(gzip.decompress(archive.data))),
-    ],
-)
-def test_archives_are_read_however_they_are_compressed(tmp_path, name, pack):
-    archive = Archive()
-    for n in range(5):
-        archive.response(f"http://a.org/{n}")
-    (tmp_path / name).write_bytes(pack(archive))
-    extract(tmp_path / name, tmp_path / "out")
-    assert [document.url for document in documents_of(tmp_path / "out")] == [f"http://a.org/{n}" for n in range(5)]
-
-
 @pytest.mark.parametrize("extractor", ["learned", "trafilatura", "newspaper", "resiliparse"])
 def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
     (tmp_path / "a.warc.gz").write_bytes(Archive().response("http://a.org/1", page()).data)
@@ -201,15 +183,6 @@ def test_urls_are_taken_as_they_were_meant(tmp_path):
     assert [item.outcome for item in found[2:4]] == ["malformed_url"] * 2
     assert found[2].url == "file:a.warc.gz:3"
     assert found[4].url == "http://a.org/größe"
-
-
-def test_a_charset_is_that_of_the_header(tmp_path):
-    text = "Größe und Übermut sind Wörter, die in diesem Text stehen und ihn lang machen."
-    body = page(text).encode("cp1252")
-    blocks = [answer(body, "Content-Type: text/html; charset=windows-1252"), answer(body, "content-type:TEXT/HTML")]
-    (tmp_path / "a.warc.gz").write_bytes(members(*(raw_record(n, block) for n, block in enumerate(blocks))))
-    extract(tmp_path / "a.warc.gz", tmp_path / "out")
-    assert all(text in document.text for document in documents_of(tmp_path / "out"))
 
 
 # Bodies as they were sent
@@ -260,10 +233,10 @@ def test_chunks_are_put_together_again(data, size, ending):
 
 
 def test_a_bomb_is_too_large_and_does_not_fill_the_memory(tmp_path):
-    bomb = gzip.compress(bytes(200_000_000))
+    bomb = gzip.compress(bytes(100_000_000))
     blocks = [
         answer(bomb, "Content-Type: text/html", "Content-Encoding: gzip"),
-        answer(bytes(200_000_000)),
+        answer(bytes(100_000_000)),
         answer(page()),
     ]
     path = tmp_path / "a.warc.gz"
@@ -509,7 +482,7 @@ def test_an_archive_is_read_in_ranges_as_fine_as_its_pieces(tmp_path, kind):
         "members": (members(*records), "a.warc.gz"),
         "one member": (gzip.compress(b"".join(records)), "a.warc.gz"),
         "plain": (b"".join(records), "a.warc"),
-        "zstd": (zstandard.compress(b"".join(records)), "a.warc.zst"),
+        "zstd": (zstandard.compress(b"".join(records)), "A.WARC.ZST"),
         "two a member": (members(*(b"".join(records[n : n + 2]) for n in range(0, 7, 2))), "a.warc.gz"),
     }[kind]
     whole = found_in(tmp_path, data, name)

@@ -50,16 +50,6 @@ def test_a_text_file_is_one_document_with_its_url(tmp_path, capsys):
     assert set(found) == {"http://a.org/1", "http://b.org/2", "file:c.txt"}
 
 
-def test_json_lines_of_every_compression_are_read(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a", title="T") + "\n")
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line("http://b.org/", "b").encode()))
-    (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(line("http://c.org/", "c").encode()))
-    (tmp_path / "d.json").write_text("[" + line("http://d.org/", "d") + "," + line("http://e.org/", "e") + "]")
-    (tmp_path / "f.json").write_text(line("http://f.org/", "f") + "\n" + line("http://g.org/", "g"))
-    assert run(capsys, "--input", tmp_path, "--output", tmp_path / "out")["out"] == 7
-    assert documents(tmp_path / "out")[0].metadata == {"title": "T"}
-
-
 def test_a_second_run_does_not_read_its_own_output(tmp_path, capsys):
     """Pitfall 11: merge read its own output when both were in one folder."""
     (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a"))
@@ -93,14 +83,6 @@ def test_a_bad_line_is_counted_and_named_and_the_rest_is_read(tmp_path, capsys):
     summary = run(capsys, "--input", bad, "--output", tmp_path / "out")
     assert (summary["out"], summary["dropped"]) == (2, {"unreadable": 5})
     assert all(f"{bad}, line {n}:" in p for n, p in zip([2, 3, 4, 5, 7], summary["problems"], strict=True))
-
-
-def test_a_text_that_is_not_utf8_is_counted_and_named(tmp_path, capsys):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "b.txt").write_bytes("café".encode())
-    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
-    assert summary["dropped"] == {"unreadable": 1}
-    assert "a.txt: not valid UTF-8" in summary["problems"][0]
 
 
 def test_records_that_can_not_be_read_for_one_reason_are_one_note(tmp_path, capsys):
@@ -250,13 +232,6 @@ def test_every_record_is_accounted_for(tmp_path, capsys):
     assert sorted(kept) == ["duplicate_url", "empty", "unreadable"]
 
 
-def test_other_keys_can_be_named(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"link": "http://a.org/", "content": "body", "text": "teaser"}))
-    run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--text-key", "content", "--url-key", "link")
-    (document,) = documents(tmp_path / "out")
-    assert (document.url, document.text, document.metadata) == ("http://a.org/", "body", {})
-
-
 def test_which_of_several_keys_held_the_text_is_counted(tmp_path, capsys):
     """Files with the text under different keys took one run each."""
     (tmp_path / "a.jsonl").write_text('{"content": "a"}\n{"text": "b"}\n{"data": {"story": "c"}, "id": 7}\n')
@@ -299,14 +274,6 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path, capsys, name):
     (tmp_path / name).write_text("x")
     assert main(["merge", "--input", str(tmp_path / name), "--output", str(tmp_path / "out")]) == 2
     assert name in capsys.readouterr().err
-
-
-def test_credentials_in_urls_reach_no_document(tmp_path, capsys):
-    """`http://user:password@host/` in a record was stored whole."""
-    (tmp_path / "a.jsonl").write_text(line("http://me:secret@a.org/x", "a") + "\n")
-    (tmp_path / "http%3A%2F%2Fme%3Asecret%40b.org%2F.txt").write_text("b")
-    run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
-    assert {document.url for document in documents(tmp_path / "out")} == {"http://a.org/x", "http://b.org/"}
 
 
 def test_metadata_nested_too_deep_to_write_is_unreadable_alone(tmp_path, webtext):
