@@ -218,12 +218,6 @@ def test_wrong_paths_are_one_sentence(webtext, pages, tmp_path, monkeypatch, arg
     assert not Path("out").exists()
 
 
-def test_an_unfinished_stage_is_no_input(webtext, pages, tmp_path):
-    (tmp_path / "half" / ".state").mkdir(parents=True)
-    result = webtext("shout", "--input", tmp_path / "half", "--output", tmp_path / "out")
-    assert "half is not finished: run the stage that makes it again, it resumes" in result.sentence
-
-
 # Standard input
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from fastwarc.warc import ArchiveIterator
 from jobs import job_of
+from outputs import documents_of, outcomes_of, saved_pages
 from pages_on_loopback import PATIENCE, SENTENCE, html, write_list
 
 from command_kit import UsageError
@@ -44,20 +44,8 @@ def download(inputs, output, *, restart=False, keep_dropped=False, workers=1, **
     return job_of(Download(**values), inputs, output, restart=restart, keep_dropped=keep_dropped, workers=workers).run()
 
 
-def outcome_rows(output):
-    return [
-        {"url": row.url, **row.metadata}
-        for shard in sorted((output / OUTCOMES).glob("part-*"))
-        for row in read_documents(shard)
-    ]
-
-
 def outcomes(output):
-    return [row["outcome"] for row in outcome_rows(output)]
-
-
-def documents(output):
-    return [document for shard in sorted(output.glob("part-*")) for document in read_documents(shard)]
+    return [row["outcome"] for row in outcomes_of(output)]
 
 
 def fetch(tmp_path, urls, **settings):
@@ -168,14 +156,14 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
         tmp_path / "out",
         extractor="learned", timeout=2.0, max_bytes=1_000_000, retries=1, per_host=8,
     )  # fmt: skip
-    rows = outcome_rows(tmp_path / "out")
+    rows = outcomes_of(tmp_path / "out")
     assert {row["url"]: row["outcome"] for row in rows} == wanted
     assert [row["url"] for row in rows] == list(wanted)
     assert summary.tally.read == len(wanted) == summary.tally.kept + summary.tally.dropped.total()
     assert dict(summary.tally.dropped) == {
         outcome: count for outcome, count in collections.Counter(wanted.values()).items() if outcome != "ok"
     }
-    found = {document.url: document for document in documents(tmp_path / "out")}
+    found = {document.url: document for document in documents_of(tmp_path / "out")}
     assert found[site.url("/gzip")].text.startswith(SENTENCE.strip())
     assert found[site.url("/plain")].text == "Some <plain> text."
     assert found[site.url("/")].metadata == {"title": "Page /", "kind": "article", "domain": "127.0.0.1"}
@@ -189,7 +177,7 @@ def test_a_charset_in_the_header_is_believed(site, tmp_path):
     body = html("Bäume", text).decode().encode("latin-1")
     site.routes["/latin"] = lambda r: r.answer(body=body, kind="text/html; charset=ISO-8859-1")
     assert fetch(tmp_path, site.urls("/latin")) == ["ok"]
-    (document,) = documents(tmp_path / "out")
+    (document,) = documents_of(tmp_path / "out")
     assert document.metadata["title"] == "Bäume" and text.strip() in document.text
 
 
@@ -208,7 +196,7 @@ def test_the_text_is_kept_by_default_and_flags_can_be_switched_off(site, tmp_pat
         signal.signal(signal.SIGTERM, before)
     assert outcomes(tmp_path / "closed") == ["robots"]
     assert outcomes(tmp_path / "private") == ["blocked_address"]
-    (document,) = documents(tmp_path / "open")
+    (document,) = documents_of(tmp_path / "open")
     assert SENTENCE.strip() in document.text
     assert site.counts() == {"/robots.txt": 1, "/a": 1}
 
@@ -337,7 +325,7 @@ def test_credentials_in_urls_reach_no_server_and_no_file(site, tmp_path, webtext
         assert sorted(path for path, _, _ in site.asked) == ["/a", "/gone", "/moved", "/robots.txt", "/target"]
         assert not any("Authorization" in headers or SECRET in str(headers) for _, headers, _ in site.asked)
     assert outcomes(out) == ["ok", "http_404", "ok"]
-    assert [document.url for document in documents(out)] == site.urls("/a", "/moved")
+    assert [document.url for document in documents_of(out)] == site.urls("/a", "/moved")
     for folder in (lists, out, tmp_path / "direct"):
         for path in folder.rglob("*"):
             if path.is_file():
@@ -409,7 +397,7 @@ def test_a_slow_host_does_not_hold_up_the_others_and_the_order_stays(site, tmp_p
     site.routes |= {f"/slow{n}": slow for n in range(6)}
     urls = [site.url(f"/slow{n}", "localhost") for n in range(6)] + site.urls(*fast)
     assert fetch(tmp_path, urls, concurrency=3, per_host=2, robots=False) == ["ok"] * 18
-    assert [document.url for document in documents(tmp_path / "out")] == urls
+    assert [document.url for document in documents_of(tmp_path / "out")] == urls
 
 
 def test_retry_after_is_honoured_and_the_page_got(site, tmp_path):
@@ -426,7 +414,7 @@ def test_retry_after_is_honoured_and_the_page_got(site, tmp_path):
     assert fetch(tmp_path, site.urls("/busy")) == ["ok"]
     times = site.times("/busy")
     assert len(times) == 3 and min(times[1] - times[0], times[2] - times[1]) > 0.9
-    assert outcome_rows(tmp_path / "out")[0]["attempts"] == 3
+    assert outcomes_of(tmp_path / "out")[0]["attempts"] == 3
 
 
 def test_a_server_that_asks_for_an_hour_is_left_for_a_later_run(site, tmp_path):
@@ -470,7 +458,7 @@ def test_a_second_run_asks_only_for_what_is_retryable(site, tmp_path):
     del site.routes["/slow"], site.routes["/trouble"]
     third = download(source, tmp_path / "out", **settings)
     assert outcomes(tmp_path / "out") == ["ok", "ok", "http_404", "ok"]
-    assert [document.url for document in documents(tmp_path / "out")] == site.urls("/good", "/trouble", "/slow")
+    assert [document.url for document in documents_of(tmp_path / "out")] == site.urls("/good", "/trouble", "/slow")
     assert third.facts["retryable"] == 0
     assert download(source, tmp_path / "out", **settings).resumed
     assert site.counts() == {"/robots.txt": 3, "/good": 1, "/trouble": 3, "/gone": 1, "/slow": 3}
@@ -485,11 +473,11 @@ def test_trying_again_comes_to_an_end_and_can_be_prolonged(site, tmp_path):
         return download(source, tmp_path / "out", retry_passes=retry_passes, retries=1)
 
     assert [run(1).resumed for _ in range(3)] == [False, False, True]
-    row = outcome_rows(tmp_path / "out")[1]
+    row = outcomes_of(tmp_path / "out")[1]
     assert (row["attempts"], row["passes"]) == (4, 2)
     more = run(3)
     assert (more.resumed, more.facts["retryable"]) == (False, 1)
-    assert outcome_rows(tmp_path / "out")[1]["passes"] == 3
+    assert outcomes_of(tmp_path / "out")[1]["passes"] == 3
     assert run(2).resumed  # fewer again: tried often enough
     assert [run(3).resumed for _ in range(2)] == [False, True]
     assert site.counts() == {"/robots.txt": 4, "/good": 1, "/trouble": 8}
@@ -501,12 +489,12 @@ def test_a_list_that_was_reordered_and_has_grown_fetches_only_what_is_new(site, 
     site.routes["/gone"] = lambda r: r.answer(404)
     source = write_list(tmp_path / "urls.jsonl.zst", old)
     download(source, tmp_path / "out")
-    before = {document.url: document.text for document in documents(tmp_path / "out")}
+    before = {document.url: document.text for document in documents_of(tmp_path / "out")}
     new = [site.url("/d"), *reversed(old), site.url("/e")]
     write_list(source, [Document(url, metadata={"score": 7}) for url in new])
     download(source, tmp_path / "out")
     assert outcomes(tmp_path / "out") == ["ok", "http_404", "ok", "ok", "ok", "ok"]
-    found = documents(tmp_path / "out")
+    found = documents_of(tmp_path / "out")
     assert [document.url for document in found] == [url for url in new if not url.endswith("gone")]
     assert before.items() <= {document.url: document.text for document in found}.items()
     assert all(document.metadata["score"] == 7 for document in found)
@@ -531,13 +519,13 @@ def test_another_number_of_shards_fetches_nothing_again(site, tmp_path, before, 
         ]
 
     download(lists(before), tmp_path / "out", per_host=8)
-    texts = {document.url: document.text for document in documents(tmp_path / "out")}
+    texts = {document.url: document.text for document in documents_of(tmp_path / "out")}
     site.asked.clear()
     site.routes |= {path: lambda r: r.answer(410) for path in paths}
     summary = download(lists(after), tmp_path / "out", per_host=8)
     assert site.asked == []
     assert (summary.tally.read, summary.tally.kept) == (40, 3)
-    assert {document.url: document.text for document in documents(tmp_path / "out")} == texts
+    assert {document.url: document.text for document in documents_of(tmp_path / "out")} == texts
     assert len(list((tmp_path / "out" / OUTCOMES).glob("part-*"))) == after
 
 
@@ -550,7 +538,7 @@ def test_lists_that_shrink_grow_and_change_their_order_never_lose_a_page(site, t
             path.write_text("".join(url + "\n" for url in site.urls(*part)))
         site.asked.clear()
         download(source, tmp_path / "out", per_host=8)
-        assert [document.url for document in documents(tmp_path / "out")] == site.urls(
+        assert [document.url for document in documents_of(tmp_path / "out")] == site.urls(
             *(p for part in parts for p in part)
         )
         return {path for path, _, _ in site.asked} - {"/robots.txt"}
@@ -619,16 +607,6 @@ def command_for(source, output, *more):
     ]  # fmt: skip
 
 
-def saved(output):
-    """URL and body of each page that is saved, in order, as FastWARC reads them."""
-    return [
-        (record.headers["WARC-Target-URI"], record.reader.read())
-        for file in sorted((output / "pages").glob("*"))
-        for record in ArchiveIterator(file)
-        if record.headers["WARC-Type"] == "response"
-    ]
-
-
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tmp_path):
     """Pitfall 8: resume lost or repeated URLs, and growing the list after an interruption corrupted it."""
     paths = [f"/{n}" for n in range(60)]
@@ -654,9 +632,9 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tm
     download(lists, reference, **settings)
     for name in ("part-00000.jsonl.zst", "part-00001.jsonl.zst", "stage.json"):
         assert (reference / name).read_bytes() == (out / name).read_bytes()
-    assert [row["url"] for row in outcome_rows(out)] == [row["url"] for row in outcome_rows(reference)]
-    assert [url for url, _ in saved(out)] == site.urls(*paths[::2], *paths[1::2])
-    assert saved(out) == saved(reference)
+    assert [row["url"] for row in outcomes_of(out)] == [row["url"] for row in outcomes_of(reference)]
+    assert [url for url, _ in saved_pages(out)] == site.urls(*paths[::2], *paths[1::2])
+    assert saved_pages(out) == saved_pages(reference)
 
 
 def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(site, tmp_path):
@@ -778,7 +756,7 @@ def test_dropped_urls_are_kept_with_their_reasons_where_asked_for(site, tmp_path
 def test_metadata_of_the_list_stays_with_its_page_and_the_page_names_its_own_title(site, tmp_path):
     rows = [Document(site.url("/a"), metadata={"title": "As somebody called it", "score": 12})]
     fetch(tmp_path, rows)
-    (document,) = documents(tmp_path / "out")
+    (document,) = documents_of(tmp_path / "out")
     assert document.metadata == {"title": "Page /a", "score": 12, "domain": "127.0.0.1"}
 
 
@@ -787,7 +765,7 @@ def test_a_list_longer_than_the_window_is_fetched_whole(site, tmp_path, monkeypa
     paths = [f"/{n}" for n in range(20)]
     urls = [site.url(path, host) for path in paths for host in ("127.0.0.1", "localhost")]
     assert fetch(tmp_path, urls) == ["ok"] * 40
-    assert [document.url for document in documents(tmp_path / "out")] == urls
+    assert [document.url for document in documents_of(tmp_path / "out")] == urls
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import warcio
 import warcio.archiveiterator
 from fastwarc.warc import ArchiveIterator
 from jobs import job_of
+from outputs import outcomes_of, saved_pages
+from pages_on_loopback import write_list
 
 from webtext_prep import cli
 from webtext_prep.crawl import database_writer
@@ -19,10 +21,9 @@ from webtext_prep.crawl.http.client import Reply
 from webtext_prep.crawl.saved_pages import pages_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.errors import WebtextError
-from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages.download import Download
 
 
@@ -36,13 +37,6 @@ def answer(status, headers, body):
     return lambda request: request.answer(status, body, kind, **headers)
 
 
-def write_list(path, rows):
-    with write_documents(path) as writer:
-        for row in rows:
-            writer.write(row if isinstance(row, Document) else Document(row))
-    return path
-
-
 def download(inputs, output, **settings):
     inputs = [inputs] if isinstance(inputs, Path) else inputs
     defaults = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, "robots": False}
@@ -51,24 +45,6 @@ def download(inputs, output, **settings):
 
 def extract(source, output, *more):
     return cli.main(["extract", "--input", str(source), "--output", str(output), "--workers", "1", *more])
-
-
-def rows_of(output):
-    return [
-        row.metadata | {"url": row.url}
-        for shard in sorted((output / OUTCOMES).glob("part-*"))
-        for row in read_documents(shard)
-    ]
-
-
-def saved(output):
-    """URL and body of each page that is saved, in order, as FastWARC reads them."""
-    return [
-        (record.headers["WARC-Target-URI"], record.reader.read())
-        for file in sorted((output / "pages").glob("*"))
-        for record in ArchiveIterator(file)
-        if record.headers["WARC-Type"] == "response"
-    ]
 
 
 def test_saved_pages_are_standard_records_that_other_programs_read_and_check(site, tmp_path):
@@ -118,7 +94,7 @@ def test_the_row_of_a_url_says_where_its_page_lies(site, tmp_path):
     urls = site.urls("/a", "/b")
     download(write_list(tmp_path / "urls.jsonl.zst", urls), tmp_path / "out")
     data = (tmp_path / "out" / "pages" / "part-00000.warc.gz").read_bytes()
-    for row in rows_of(tmp_path / "out"):
+    for row in outcomes_of(tmp_path / "out"):
         place = row["page"]
         (record,) = ArchiveIterator(io.BytesIO(data[place["offset"] : place["offset"] + place["length"]]))
         assert record.headers["WARC-Target-URI"] == row["url"]
@@ -186,32 +162,32 @@ def test_the_record_of_extracted_pages_leads_to_their_download(site, tmp_path):
 def test_no_pages_are_saved_unless_asked_for(site, tmp_path):
     download(write_list(tmp_path / "urls.jsonl.zst", site.urls("/a")), tmp_path / "out", save_pages=False)
     assert not (tmp_path / "out" / "pages").exists()
-    assert "page" not in rows_of(tmp_path / "out")[0]
+    assert "page" not in outcomes_of(tmp_path / "out")[0]
 
 
 def test_a_retry_keeps_the_pages_that_were_there(site, tmp_path):
     site.routes["/trouble"] = answer(503, {}, "")
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/trouble", "/b"))
     download(source, tmp_path / "out", retries=0)
-    first = saved(tmp_path / "out")
+    first = saved_pages(tmp_path / "out")
     del site.routes["/trouble"]
     download(source, tmp_path / "out", retries=0)
     assert site.paths.count("/a") == 1
-    after = saved(tmp_path / "out")
+    after = saved_pages(tmp_path / "out")
     assert [url for url, _ in after] == site.urls("/a", "/trouble", "/b")
     assert [after[0], after[2]] == first
-    assert rows_of(tmp_path / "out")[0]["page"]["offset"] > 0
+    assert outcomes_of(tmp_path / "out")[0]["page"]["offset"] > 0
 
 
 def test_a_list_that_changes_keeps_the_pages_of_its_urls(site, tmp_path):
     lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}", f"/{n}x")) for n in range(3)]
     download(lists, tmp_path / "out")
-    before = dict(saved(tmp_path / "out"))
+    before = dict(saved_pages(tmp_path / "out"))
     site.asked.clear()
     write_list(lists[0], site.urls("/2", "/new", "/0x"))
     download([lists[2], lists[0]], tmp_path / "out")
     assert site.paths == ["/new"]
-    after = saved(tmp_path / "out")
+    after = saved_pages(tmp_path / "out")
     assert [url for url, _ in after] == site.urls("/2", "/2x", "/2", "/new", "/0x")  # /2 is in both lists
     assert all(before.get(url, body) == body for url, body in after)
     assert sorted(file.name for file in (tmp_path / "out" / "pages").iterdir()) == [
@@ -244,7 +220,7 @@ def test_a_record_that_changed_on_the_disk_costs_its_page_alone(site, tmp_path, 
     site.asked.clear()
     download(source, tmp_path / "out")
     assert len(site.asked) == 1
-    assert [url for url, _ in saved(tmp_path / "out")] == site.urls("/a", "/b")
+    assert [url for url, _ in saved_pages(tmp_path / "out")] == site.urls("/a", "/b")
 
 
 def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):
