@@ -242,7 +242,7 @@ def test_a_storm_of_503_is_waited_out_by_all(archives, tmp_path):
     urls = [archives.url(f"/{name}") for name in "abcd"]
     for url in urls:
         archives.wayback[url] = [Captured("20190301120000", old(url))]
-    left = ["1", "1", None]  # what the storm's answers ask for
+    left = ["1", None]  # what the storm's answers ask for
 
     def storm(request):
         if request.host == WAYBACK and request.path != "/robots.txt" and left:
@@ -255,7 +255,7 @@ def test_a_storm_of_503_is_waited_out_by_all(archives, tmp_path):
     rows = rows_of(tmp_path, archives, urls, archive=("wayback",), retries=2)
     times = [when for _, _, when in archives.pages(WAYBACK)]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert min(gaps[:2]) >= 1.0 and gaps[2] >= 0.05 * 4
+    assert gaps[0] >= 1.0 and gaps[1] >= 0.05 * 2
     assert {row["outcome"] for row in rows.values()} == {"archived"}
 
 

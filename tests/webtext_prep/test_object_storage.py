@@ -38,7 +38,6 @@ def small(monkeypatch) -> None:
     """Ranges and parts of a few kilobytes."""
     for module, name, value in (
         (objects, "FIRST_BYTES", 1000),
-        (objects, "FIRST_BYTES", 1000),
         (objects, "MOST_BYTES", 4000),
         (objects, "BUFFER_BYTES", 100),
         (objects, "PART_BYTES", 3000),
