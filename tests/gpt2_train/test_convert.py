@@ -444,18 +444,6 @@ def test_the_target_is_whole_or_not_there(run: Path, tmp_path: Path, capsys, mon
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
 
 
-def test_mistakes_are_named(run: Path, tmp_path: Path, capsys) -> None:
-    assert "needs FROM and TO" in refused(capsys, run)
-    assert "no model" in refused(capsys, tmp_path / "absent", tmp_path / "out")
-    (tmp_path / "empty").mkdir()
-    assert "holds no checkpoint, nor a model of another format" in refused(capsys, tmp_path / "empty", tmp_path / "out")
-    assert "--tensor-parallel 3" in refused(capsys, run, tmp_path / "out", "--to", "megatron", "--tensor-parallel", 3)
-    (tmp_path / "x.gguf").write_bytes(b"GGUF....")
-    assert "written only" in refused(capsys, tmp_path / "x.gguf", tmp_path / "out")
-    assert "can hold no model card" in refused(capsys, run, tmp_path / "m.gguf", "--card")
-    assert "x.bin is named as a file, and hf is a folder" in refused(capsys, run, tmp_path / "x.bin")
-
-
 def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:
     run = save(tmp_path / "run", random_model(BYTES), byte_tokenizer())
     (run / "config.toml").write_text('[train]\ndata = ["0.5:corpus"]\nlr = 0.001\ntokenizer = "a\\n# A heading"\n')

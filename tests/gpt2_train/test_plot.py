@@ -207,29 +207,6 @@ def test_a_page_has_final_figures_and_the_settings_that_differ(first: Path, seco
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "") and "https://" not in page
 
 
-def test_what_cannot_be_drawn_is_a_sentence(first: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "empty").mkdir()
-    write(tmp_path / "early", [], end='{"step"')
-    cases = [
-        ([], "needs a RUN"),
-        ([tmp_path / "none"], "holds no metrics.jsonl"),
-        ([tmp_path / "empty"], "holds no metrics.jsonl"),
-        ([tmp_path / "early"], "holds no measurement yet"),
-        ([first, "--output", tmp_path / "a.png"], "should end in .html: charts are written as a page alone"),
-        ([first, "--x", "time"], "--x is for a file"),
-        ([first, "--only", "loss,speed", "--output", "a.html"], "no speed; known are loss, validation"),
-        ([first, "--log", "los", "--output", "a.html"], "no los; known are"),
-        ([first, "--output", tmp_path / "empty.html" / "a.html", "--only", "tasks", "--smooth", 0], "at least 1"),
-    ]
-    (tmp_path / "folder.html").mkdir()
-    cases.append(([first, "--output", tmp_path / "folder.html"], "is a folder"))
-    write(tmp_path / "bare", [valid_row(1, 2.0)])
-    cases.append(([tmp_path / "bare", "--only", "loss,tasks", "--output", "a.html"], "recorded yet of loss, tasks"))
-    for arguments, sentence in cases:
-        assert main(["plot", *map(str, arguments)]) == 2
-        assert sentence in capsys.readouterr().err
-
-
 # --- terminal --------------------------------------------------------------------------------------------------------
 
 
