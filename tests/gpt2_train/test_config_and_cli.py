@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import json
 import subprocess
 import sys
 import tomllib
@@ -24,19 +26,6 @@ from gpt2_train.training.launch import check_batch, processes_wanted, use_compil
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder
 from gpt2_train.training.size_advice import SIZES, size_advice
-
-
-def test_help_does_not_import_torch() -> None:
-    script = (
-        "import sys; from gpt2_train import cli\n"
-        "for words in (['--help'], ['train', '--help']):\n"
-        "    try: cli.main(words)\n"
-        "    except SystemExit as end: assert end.code == 0\n"
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in COMMANDS)
 
 
 def test_the_defaults_follow_the_345m_recipe() -> None:
@@ -251,22 +240,32 @@ def test_that_torch_is_loaded_is_said_before(arguments: list[str]) -> None:
     assert "torch was asked for" in second
 
 
-def test_a_mistake_in_the_settings_is_found_without_torch(tmp_path: Path) -> None:
-    """It was found only after the second that importing torch takes."""
-    wrong = (
-        ["train"],
-        ["train", "--data", "x"],
-        ["train", "--data", "x", "--output", str(tmp_path / "y"), "--global-batch-size", "8", "--data-parallel", "3"],
-        ["train", "--data", "x", "--output", str(tmp_path / "y"), "--tensor-parallel", "5"],
+def test_what_needs_no_torch_does_not_load_it(tmp_path: Path) -> None:
+    """Help, versions, charts, estimates and mistakes in settings waited for the second that importing torch takes."""
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "tokens": 9, "loss": 2.0}\n{"step": 2, "tokens": 9, "loss": 2.0}\n'
     )
+    small = ["train", "--data", "x", "--output", str(tmp_path / "y")]
+    commands: list[tuple[int, list[str]]] = [
+        (0, ["plot", str(tmp_path), "--output", str(tmp_path / "a.html")]),
+        (0, ["--help"]), (0, ["train", "--help"]), (0, ["--version"]), (0, ["estimate", "--model", "345M"]),
+        (2, ["train"]), (2, small[:3]), (2, [*small, "--global-batch-size", "8", "--data-parallel", "3"]),
+        (2, [*small, "--tensor-parallel", "5"]),
+    ]  # fmt: skip
     script = (
-        "import sys; from gpt2_train import cli\n"
-        f"for words in {wrong!r}: assert cli.main(words) == 2\n"
-        "assert 'torch' not in sys.modules"
+        "import json, sys; from gpt2_train import cli\n"
+        "for code, words in json.loads(sys.argv[1]):\n"
+        "    try: found = cli.main(words)\n"
+        "    except SystemExit as end: found = end.code or 0\n"
+        "    assert found == code, words\n"
+        "    assert 'torch' not in sys.modules, words\n"
+        "    assert words[0] != 'plot' or 'numpy' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script, json.dumps(commands)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(done.stderr.splitlines()) == len(wrong)
+    assert len(done.stderr.splitlines()) == 4
+    shown = [*COMMANDS, f"torch {importlib.metadata.version('torch')}", "354,871,296 param", "2.431 GFLOP per token"]
+    assert [text for text in shown if text not in done.stdout] == []
 
 
 def test_an_unknown_flag_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,17 +212,6 @@ def report(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_command_needs_no_torch() -> None:
-    script = (
-        "import sys; from gpt2_train.cli import main; code = main(['estimate', '--model', '345M']); "
-        "assert 'torch' not in sys.modules; sys.exit(code)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "354,871,296 parameters" in done.stdout
-    assert "2.431 GFLOP per token" in done.stdout
-
-
 def test_the_guide_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """The guide showed the estimate in words that the command no longer had."""
     root = Path(__file__).parents[2]

@@ -412,14 +412,9 @@ def test_without_its_weights_nothing_is_written_or_measured(
     broken, textless = (shutil.copytree(run_folder, tmp_path / name) for name in ("broken", "textless"))
     next(broken.rglob("*.distcp")).unlink()
     shutil.rmtree(next(textless.rglob("tokenizer")))
-    cases = (
-        (tmp_path / "missing", "no checkpoint"),
-        (broken, "is damaged"),
-        (textless, "tokenizer"),
-        (None, "no --ch"),
-    )
-    for folder, sentence in cases:
-        assert main([*words, *([] if folder is None else ["--checkpoint", str(folder)])]) == 2
+    cases = {tmp_path / "missing": "no checkpoint", broken: "is damaged", textless: "tokenizer", "": "no --checkpoint"}
+    for folder, sentence in cases.items():
+        assert main([*words, "--checkpoint", str(folder)]) == 2
         out, err = capsys.readouterr()
         assert sentence in err
         assert (out, err.count("\n")) == ("", 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,15 +231,6 @@ def test_a_terminal_without_these_characters_gets_plain_ones(first: Path, monkey
 def test_a_run_with_one_row_is_a_line_without_a_curve(tmp_path: Path) -> None:
     run = read_run(write(tmp_path, [step_row(1, 2.0)]), "x")
     assert loss_curve(run, 80) == ["x: training loss 2.0000 (line), step 1"]
-
-
-def test_plotting_needs_no_torch(first: Path, tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom gpt2_train.cli import main\n"
-        f"assert main(['plot', {str(first)!r}, '--output', {str(tmp_path / 'a.html')!r}]) == 0\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_name_that_is_asked_for_twice_is_an_error_only_where_a_folder_is_missing(tmp_path: Path) -> None:

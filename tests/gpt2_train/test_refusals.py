@@ -123,9 +123,12 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("run x.bin", "x.bin is named as a file, and hf is a folder"),
     ],
     "": [
+        ("evaluate --task lambda", "did you mean lambada? choose from "),
+        ("evaluate --threads 99999999", "--threads is 99999999: it should be at least 1 and at most 1,024"),
         ("trian", "there is no command trian (did you mean train?)"),
         ("checkpoint verify", "error:"),
         ("checkpoint verify nothing", "nothing"),
+        ("checkpoint verify empty", "holds no checkpoint"),
         ("checkpoint diff a b", "error:"),
         ("serve --checkpoint run --tensor-parallel 2", "has the model in one process: leave out --tensor-parallel."),
     ],
