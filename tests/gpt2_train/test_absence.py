@@ -17,7 +17,6 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, read_until
 from tests.gpt2_train.test_processes import children_of
 
-from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.distributed import collectives
 from gpt2_train.distributed.collectives import Attendance, is_time_out, operation_of
@@ -110,8 +109,3 @@ def test_a_process_that_stops_answering_is_named(tmp_path: Path, corpus: str) ->
     line = next(line for line in rest.splitlines() if "error:" in line)
     assert "process 0 of 2 waited for 0.06 minutes in an exchange (" in line
     assert f"process 1 on {socket.gethostname()} did not take part" in line
-
-
-def test_a_time_out_has_to_be_above_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--distributed-timeout", "0"]) == 2
-    assert "--distributed-timeout is 0.0: it should be above 0" in capsys.readouterr().err

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
+import re
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch._inductor.graph import GraphLowering
 
 from gpt2_train.model import loss
 from gpt2_train.model.loss import token_losses
@@ -95,6 +99,32 @@ def test_nothing_is_compiled_twice_and_no_shape_is_one_too_many(use_backend: Cal
     assert not counters["graph_break"]
 
 
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The code that inductor generates; what runs in its place is the graph, as a C++ compiler takes seconds."""
+    codes: list[str] = []
+
+    def kept(graph: GraphLowering) -> Any:
+        codes.append(graph.codegen()[0].value)
+        return types.SimpleNamespace(call=lambda inputs: graph.orig_gm(*inputs))
+
+    monkeypatch.setattr(GraphLowering, "compile_to_module", kept)
+    loss._graph.cache_clear()
+    with torch._inductor.config.patch({"fx_graph_cache": False, "cpp.vec_isa_ok": True}):
+        yield codes
+    loss._graph.cache_clear()
+
+
+@pytest.mark.parametrize(("in_one_pass", "graphs"), [(False, 2), (True, 1)])
+def test_what_is_generated_asks_for_no_copy_of_the_logits(generated: list[str], in_one_pass: bool, graphs: int) -> None:
+    logits, targets, of_losses = batch(torch.bfloat16)
+    work = functools.partial(compiled_loss, gradient=of_losses) if in_one_pass else compiled_loss
+    with_gradient(work, logits, targets, of_losses)
+    assert len(generated) == graphs
+    shapes = [eval(shape) for code in generated for shape in re.findall(r"= empty_strided_cpu\((\(.*?\)), ", code)]
+    assert shapes and max(map(math.prod, shapes)) <= 2 * ROWS
+
+
 def allocations(work: Callable[[], Any]) -> list[int]:
     """The bytes of each tensor that `work` asked memory for."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
@@ -103,6 +133,7 @@ def allocations(work: Callable[[], Any]) -> list[int]:
     return [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
 
 
+@pytest.mark.exhaustive
 def test_no_copy_of_the_logits_is_made() -> None:
     """Nor one in float32; the gradient is in their place."""
     logits, targets, of_losses = batch(torch.bfloat16)
