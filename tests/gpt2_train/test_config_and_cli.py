@@ -306,7 +306,7 @@ def test_an_unknown_flag_shows_the_usage_of_its_command(flag: str, capsys: pytes
     [
         (["trian"], "there is no command trian (did you mean train?)"),
         (["train", "--log-to", "tensorbord"], "did you mean tensorboard? choose from tensorboard, wandb)"),
-        (["evaluate", "--task", "lambda"], "did you mean lambada? choose from "),
+        (["evaluate", "lambda"], "there is no task lambda (did you mean lambada?)"),
     ],
 )
 def test_a_mistyped_command_or_choice_is_answered_with_the_nearest(words, sentence, capsys) -> None:

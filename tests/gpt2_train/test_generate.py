@@ -464,7 +464,7 @@ def test_without_its_weights_nothing_is_written_or_measured(
     """Pitfall 29: a missing or broken checkpoint is an error, never a warning before text from random weights."""
     (tmp_path / "text").write_text("text")
     for folder, sentence in broken_checkpoints(run_folder, tmp_path):
-        for words in (["generate", "--prompt", "x"], ["evaluate", "--text", str(tmp_path / "text")]):
+        for words in (["generate", "--prompt", "x"], ["evaluate", "text-loss", str(tmp_path / "text")]):
             assert main([*words, "--checkpoint", str(folder)]) == 2, folder
             out, err = capsys.readouterr()
             assert sentence in err, folder

@@ -169,7 +169,7 @@ def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
     assert done.stdout.decode() == expected
     assert done.stderr == b"loading PyTorch\n"
 
-    words = command("evaluate", "--checkpoint", tmp_path / "hf", "--text", inputs / "letter.txt")
+    words = command("evaluate", "text-loss", inputs / "letter.txt", "--checkpoint", tmp_path / "hf")
     assert main(words[3:]) == 0
     expected = capsys.readouterr().out
     done = forks.run([*words, "--data-parallel", "2"])
@@ -214,7 +214,7 @@ def test_the_parts_make_the_whole(size: int, tmp_path: Path) -> None:
 
 def test_heads_that_can_not_be_divided_are_told_at_once(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--checkpoint", str(run_folder), "--device", "cpu", "--tensor-parallel"]
-    for name, flags in (("generate", ["--prompt", "x"]), ("evaluate", ["--text", "none.txt"])):
+    for name, flags in (("generate", ["--prompt", "x"]), ("evaluate", ["text-loss", "none.txt"])):
         assert main([name, *flags, *words, "3"]) == 2
         said = capsys.readouterr().err
         assert "--tensor-parallel 3 does not divide the model's 4 attention heads: choose one of 1, 2, 4." in said

@@ -7,8 +7,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task, input_setting, read_rows
+from gpt2_train.evaluation.tasks import Task, read_rows
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -57,7 +58,7 @@ class MultipleChoice(Task):
     keys: ClassVar[dict[str, type]]
     """What each row must have, and its type."""
 
-    input: str = input_setting()
+    input: str = setting("", "questions, as JSON lines", metavar="FILE", positional=True)
 
     @abc.abstractmethod
     def question(self, row: dict[str, Any]) -> Question:
