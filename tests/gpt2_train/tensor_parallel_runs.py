@@ -17,7 +17,7 @@ from gpt2_train.distributed.mesh import World, make_world, seed_micro_step, sett
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import token_losses
+from gpt2_train.model.loss import losses_and_gradient, with_gradient
 from gpt2_train.optim.gradients import gradient_norm
 
 CPU = torch.device("cpu")
@@ -89,8 +89,9 @@ class Run:
             seed_micro_step(self.model, 1, 2, micro, self.world)
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 logits = self.model(inputs, documents)
-            losses = token_losses(logits, targets, self.world.tp_group, vocabulary=100)
-            losses.mean().backward()
+            gradient, weights = logits.detach(), torch.full(targets.shape, 1 / targets.numel())
+            losses = losses_and_gradient(gradient, targets, weights, self.world.tp_group, vocabulary=100)
+            with_gradient(losses.mean(), logits, gradient).backward()
             loss += losses.mean().item()
         self.settle()
         norm = float(gradient_norm(self.parameters))

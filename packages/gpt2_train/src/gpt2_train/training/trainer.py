@@ -29,7 +29,7 @@ from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
 from gpt2_train.distributed.parallelize import synchronize_gradients
 from gpt2_train.model.attention_kernels import attention_by
-from gpt2_train.model.loss import token_losses
+from gpt2_train.model.loss import losses_and_gradient, with_gradient
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.schedule import learning_rate
@@ -174,19 +174,20 @@ class Trainer:
             # Data parallelism averages gradients where the loss of the global batch is a sum.
             loss_factor = world.dp_size * self.state.scale.scale
             of_each = torch.full(batch.targets.shape, loss_factor / plan.tokens_per_step, device=world.device)
-            losses = token_losses(
-                logits,
+            gradient = logits.detach()  # The same memory: it holds the logits until the losses are known.
+            losses = losses_and_gradient(
+                gradient,
                 batch.targets,
+                self.run.batches.counted(of_each, batch),
                 world.tp_group,
                 vocabulary=self.model.config.vocabulary_size,
                 compiled=plan.compiled,
-                gradient=self.run.batches.counted(of_each, batch),
             )
-            del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
             share = self.run.batches.counted(losses, batch).sum() / plan.tokens_per_step
-            (share * loss_factor).backward()
-            total += share.detach()
-            del losses, share
+            total += share
+            loss = with_gradient(share, logits, gradient)
+            del losses, logits, gradient  # The backward pass frees the gradient when the output layer had it.
+            loss.backward()
             self.recorder.show_micro_batch(micro + 1)
         return total
 
