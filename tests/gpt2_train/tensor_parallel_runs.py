@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.distributed.mesh import World, make_world, seed_micro_step, settle_gradients
+from gpt2_train.distributed.mesh import World, all_reduce_replicated_grads, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
@@ -99,7 +99,7 @@ class Run:
 
     def settle(self) -> None:
         """Add up what processes have in parts."""
-        settle_gradients(self.parameters, self.world.tp_group if self.divides_tokens else None)
+        all_reduce_replicated_grads(self.parameters, self.world.tp_group if self.divides_tokens else None)
 
     def gradients(self) -> dict[str, Tensor]:
         """Whole gradients by name."""

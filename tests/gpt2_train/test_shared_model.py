@@ -29,7 +29,7 @@ from gpt2_train.evaluation.tasks import tasks
 from gpt2_train.inference.divided import load_part
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import ModelSettings, open_model
+from gpt2_train.inference.model import InferenceSettings, open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from indexed_tokens import IndexedTokensWriter
@@ -82,7 +82,7 @@ class Report:
 
 def share(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) -> dict[str, Any]:
     """What one of so many processes finds: the fields of `Report`."""
-    with ModelSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
+    with InferenceSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
         found: dict[str, Any] = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
         found["parameters"] = sum(parameter.numel() for parameter in source.model.parameters())
         cached = CachedModel(source.model, 3, group=source.group)
@@ -229,7 +229,7 @@ def test_another_number_of_processes_than_torchruns_is_told(run_folder: Path, mo
         pytest.raises(
             Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"
         ) as raised,
-        ModelSettings(str(run_folder), tensor_parallel=2).opened(),
+        InferenceSettings(str(run_folder), tensor_parallel=2).opened(),
     ):
         pass
     assert is_shared(raised.value), "all processes said it"

@@ -19,7 +19,7 @@ from command_kit.settings import given_values, make_settings, source_name
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
 from gpt2_train.evaluation.tasks import Task, tasks
-from gpt2_train.inference.model import ModelSettings, print_notes
+from gpt2_train.inference.model import InferenceSettings, print_notes
 
 EXAMPLE = """\
 example:
@@ -43,7 +43,7 @@ REMOVED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateSettings(ModelSettings):
+class EvaluateSettings(InferenceSettings):
     """The settings of `gpt2 evaluate` that all tasks share."""
 
     batch_size: int | None = setting(

@@ -98,7 +98,7 @@ class Scorer:
         self._masked = source.end_of_text if source.masks_end_of_text else None
 
     def progress(self, label: str, unit: str, total: int) -> Progress:
-        """What shows how much of a task is done."""
+        """The progress bar of a task."""
         return Progress(label, unit, total)
 
     def text_loss(

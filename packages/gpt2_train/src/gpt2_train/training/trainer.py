@@ -26,7 +26,7 @@ from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.jobs import StopRequest
-from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
+from gpt2_train.distributed.mesh import all_reduce_replicated_grads, seed_micro_step
 from gpt2_train.distributed.parallelize import synchronize_gradients
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import losses_and_gradient, with_gradient
@@ -152,7 +152,9 @@ class Trainer:
         """(what `forward_backward` returns, the norm of the gradient over all processes), both on the device."""
         loss_here = self.forward_backward(batches)
         parameters = self.parameters.values()
-        settle_gradients(parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None)
+        all_reduce_replicated_grads(
+            parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None
+        )
         return loss_here, gradient_norm(parameters)
 
     def forward_backward(self, batches: Sequence[MicroBatch]) -> Tensor:
