@@ -116,7 +116,7 @@ def choose_attention(
     has_own = masked and attention_kind(device, precision) == "varlen"
     if device.type != "cuda" or has_own:
         if settings.attention != "auto":
-            where = "documents apart" if has_own else device.type
+            where = "document masking" if has_own else device.type
             raise Gpt2UsageError(f"--attention {settings.attention}: there is one kernel for {where}; leave it out.")
         return None
     heads = config.heads // settings.tensor_parallel
