@@ -73,7 +73,7 @@ def losses_and_gradient(
     weights = weights.reshape(-1)
     if group is None:
         one_pass = _compiled(_one_pass) if compiled else _one_pass_in_pieces
-        return one_pass(rows, local, weights, known).view(targets.shape)  # type: ignore[no-any-return]
+        return one_pass(rows, local, weights, known).view(targets.shape)
     total, target = _sums_and_targets(rows, local, group, known, compiled)
     overwrite = _compiled(_overwrite) if compiled else _overwrite_in_pieces
     overwrite(rows, local, total, weights, known)
