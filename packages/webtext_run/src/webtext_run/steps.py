@@ -386,7 +386,7 @@ def shown_command(step: Step, path: Path) -> list[str]:
 def words_of(step: Step) -> dict[str, str]:
     """What run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
-    settings = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]
+    settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]
     words = {}
     for entry in (entry for kind in settings for entry in dataclasses.fields(kind) if entry.name not in common):
         place = f"--set {step.name}.{entry.name}="

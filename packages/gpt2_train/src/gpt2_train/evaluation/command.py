@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure as the flags ask, print the result, return the exit code. Raises Gpt2Error."""
     table, given = given_values(arguments, command="evaluate", config=arguments.config)
-    kinds = (EvaluateSettings, tasks()[arguments.task])
+    kinds: tuple[Any, ...] = (EvaluateSettings, tasks()[arguments.task])
     names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     flags = {name: value for name, value in given.items() if name in names}
     make = functools.partial(make_settings, flags=flags.keys())
