@@ -401,7 +401,7 @@ def test_a_prompt_that_the_vocabulary_lacks_is_said(tmp_path: Path, capsys: pyte
     assert "an empty prompt begins with <|endoftext|>" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("generate", "--prompt", "x"), ("evaluate", "--text", "text")])
+@pytest.mark.parametrize("words", [("generate", "--prompt", "x"), ("evaluate", "text-loss", __file__)])
 def test_without_its_weights_nothing_is_written_or_measured(
     words: tuple[str, ...], run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

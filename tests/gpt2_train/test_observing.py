@@ -134,7 +134,7 @@ def test_they_say_what_generate_and_evaluate_say_of_the_checkpoint(
     generated = json.loads(capsys.readouterr().out)["samples"]
     samples = [row for row in shown(watched) if row["step"] == 12 and row["kind"] == "sample"]
     assert [row["text"] for row in samples] == [text["text"] for text in generated]
-    words = ["evaluate", "--checkpoint", checkpoint, "--task", "wikitext", "--input", str(inputs / "wiki.txt")]
+    words = ["evaluate", "wikitext", str(inputs / "wiki.txt"), "--checkpoint", checkpoint]
     assert main([*words, "--overlap", "8", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
     result = next(row["result"] for row in shown(watched) if row["step"] == 12 and row.get("task") == "wikitext")

@@ -64,7 +64,7 @@ def test_evaluation_and_generation_need_no_process_group(tmp_path: Path) -> None
         for seed in range(20):
             writer.add(np.random.default_rng(seed).integers(0, 256, 40))
     commands = (
-        ("evaluate", "--checkpoint", str(run), "--data", str(tmp_path / "data")),
+        ("evaluate", "held-out-loss", str(tmp_path / "data"), "--checkpoint", str(run)),
         ("generate", "--checkpoint", str(run), "--prompt", "a", "--tokens", "3"),
     )
     found = modules_used_by(*commands)

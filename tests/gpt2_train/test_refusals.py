@@ -123,8 +123,8 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("run x.bin", "x.bin is named as a file, and hf is a folder"),
     ],
     "": [
-        ("evaluate --task lambda", "did you mean lambada? choose from "),
-        ("evaluate --threads 99999999", "--threads is 99999999: it should be at least 1 and at most 1,024"),
+        ("evaluate lambda", "there is no task lambda (did you mean lambada?)"),
+        ("evaluate held-out-loss x --threads 99999999", "--threads is 99999999: it should be at least 1 and at most 1,024"),
         ("trian", "there is no command trian (did you mean train?)"),
         ("checkpoint verify", "error:"),
         ("checkpoint verify nothing", "nothing"),
