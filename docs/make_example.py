@@ -2,8 +2,8 @@
 
     ./uvw run --group dev docs/make_example.py
 
-Writes docs/example/report.html, the answers of `webtext why` and `webtext trace` into docs/example.md, and pictures of the
-page of `gpt2 serve`. It needs Chromium, and some minutes for `gpt2 ablate`.
+Writes docs/example/report.html, the answers of `webtext why` and `webtext trace` into docs/example.md, and pictures of
+the page of `gpt2 serve`. It needs Chromium, and some minutes for `gpt2 ablate`.
 """
 
 from __future__ import annotations
