@@ -51,7 +51,7 @@ from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.tasks import Context, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (

@@ -35,7 +35,8 @@ from command_kit import parse_json
 from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep import storage
 from webtext_prep.dedup.passages import minima
-from webtext_prep.documents.document import Document, batches
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import save_array
 from webtext_prep.documents.folders.shards import format_of, read_documents
 from webtext_prep.documents.folders.stage_record import Step
@@ -46,10 +47,11 @@ from webtext_prep.errors import InputError
 from webtext_prep.reddit.rows import Submission, link_or_own_url, read_blocks, read_rows
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences
 from webtext_prep.tokens.runs import encoding_refused, shuffle_key
-from webtext_prep.urls.urls import url_key, without_any_credentials, without_credentials
+from webtext_prep.urls.credentials import without_any_credentials, without_credentials
+from webtext_prep.urls.urls import url_key
 
 FOLDER = "why"
 """In the state of an output: its indices."""

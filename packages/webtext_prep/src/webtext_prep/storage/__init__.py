@@ -21,7 +21,9 @@ from typing import Any, BinaryIO, TypeVar
 from command_kit.plugins import find_plugins
 from webtext_prep.errors import InputError
 from webtext_prep.storage import stores
-from webtext_prep.storage.stores.base import EXTRAS, Location, Store, Url
+from webtext_prep.storage.locations import Location, Url
+from webtext_prep.storage.requests import EXTRAS
+from webtext_prep.storage.stores.base import Store
 from webtext_prep.storage.stores.local import LocalStore
 
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)(::.*)?://")

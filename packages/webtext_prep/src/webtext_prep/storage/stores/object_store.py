@@ -27,17 +27,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from command_kit import hide_credentials
 from webtext_prep.errors import StorageBusyError, StorageError
-from webtext_prep.storage.stores.base import (
-    EXTRAS,
-    DraftStore,
-    Location,
-    Note,
-    Url,
-    Value,
-    ask,
-    in_background,
-    words_of,
-)
+from webtext_prep.storage.locations import Location, Url
+from webtext_prep.storage.requests import EXTRAS, Value, ask, in_background, words_of
+from webtext_prep.storage.stores.base import DraftStore, Note
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
