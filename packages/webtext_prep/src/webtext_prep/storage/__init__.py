@@ -29,7 +29,7 @@ from webtext_prep.storage.stores.local import LocalStore
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)(::.*)?://")
 _LOCAL = LocalStore()
 REQUESTS_AT_ONCE = 32
-"""How many objects are asked about side by side: each answer takes milliseconds, and there may be 10,000."""
+"""The number of objects that are asked about side by side: each answer takes milliseconds, and there may be 10,000."""
 _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
 

@@ -33,7 +33,7 @@ HOW_TO_SIGN_IN = {
 """What to do without credentials, by extra."""
 
 AGAIN = 3
-"""How often a request is made whose answer was cut in its body: obstore itself goes on with objects only."""
+"""Attempts at a request whose answer was cut in its body: obstore itself goes on with objects only."""
 
 _SENTENCES: tuple[tuple[str, type[StorageError], str], ...] = (
     (

@@ -100,7 +100,7 @@ class Begun:
 
 
 NONE = Begun(0, None, None, 0)
-"""In the place of the last record where none has begun."""
+"""Stands in the place of the last record where none has begun."""
 
 
 def compression_of(file: ArchiveStream, location: Location) -> str:
