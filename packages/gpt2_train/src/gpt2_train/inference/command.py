@@ -30,7 +30,8 @@ from gpt2_train.inference.prompts import (
     shared_prompt_loop,
     valid_text,
 )
-from gpt2_train.inference.trace import Tracer, shown
+from indexed_tokens.traced_text import shown
+from indexed_tokens.tracer import Tracer
 
 if TYPE_CHECKING:
     from gpt2_train.inference.generator import GeneratedText, GenerationRequest, TextGenerator
