@@ -273,7 +273,7 @@ def test_phases_that_are_done_are_not_done_again(tmp_path, capsys, monkeypatch, 
     scratch = tmp_path / "out" / ".state" / "scratch"
     assert {path.name for path in scratch.iterdir() if path.is_dir()} == {"groups", "receipts"}
     with monkeypatch.context() as patched:
-        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_suspects", "decide"):
+        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_candidates", "decide"):
             patched.setattr(Dedup, phase, lambda self, task, context: pytest.fail("done again"))
         assert main(arguments) == 0
     assert contents(tmp_path / "whole") == contents(tmp_path / "out")
@@ -294,7 +294,7 @@ def test_an_input_that_changed_meanwhile_is_worked_on_from_the_start(tmp_path, c
 def test_it_needs_no_more_disk_than_it_says(tmp_path, monkeypatch):
     """A run could fill the disk with files between its phases, and nothing said so before."""
     source = write(tmp_path / "in", similar_documents(200, 3), 2)
-    monkeypatch.setattr(dedup, "SUSPECTS", 1.0)
+    monkeypatch.setattr(dedup, "CANDIDATES", 1.0)
     job = job_of(Dedup(), shards_in(source), tmp_path / "out")
     needed = job.estimate(job.sample()).needs
     used = scratch_used(monkeypatch)

@@ -141,7 +141,7 @@ def test_an_interrupted_preview_resumes(tmp_path, capsys, monkeypatch):
         patched.setattr(Dedup, "examine_part", lambda self, task, context: [][0])
         assert main(arguments) == 1
     with monkeypatch.context() as patched:  # nothing before it is done again
-        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_suspects"):
+        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_candidates"):
             patched.setattr(Dedup, phase, lambda self, task, context: [][0])
         assert run(capsys, source, tmp_path / "out", "--sample", 40) == expected
     assert [path.name for path in (tmp_path / "out" / ".state").iterdir()] == ["lock"]
@@ -165,7 +165,7 @@ def test_a_preview_that_will_not_fit_stops_before_it_writes(tmp_path):
 def test_a_preview_needs_no_more_disk_than_it_says(tmp_path, monkeypatch, options):
     """It needs more of it than a run for files between phases, and none for an output."""
     source = write(tmp_path / "in", documents_of_all_similarities(), 2)
-    monkeypatch.setattr(dedup, "SUSPECTS", 1.0)
+    monkeypatch.setattr(dedup, "CANDIDATES", 1.0)
     job = job_of(Dedup(**options), shards_in(source), tmp_path / "out")
     needed = job.estimate(job.sample()).needs
     run_needs = job_of(Dedup(), shards_in(source), tmp_path / "out").estimate(job.sample()).needs

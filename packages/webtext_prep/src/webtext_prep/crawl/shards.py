@@ -18,7 +18,7 @@ from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import PAGE_METADATA
 from webtext_prep.running.tasks import Tally
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 
 def write_shard(

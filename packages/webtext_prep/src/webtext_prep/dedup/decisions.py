@@ -1,6 +1,6 @@
-"""Deciding about the suspects of one part: their sets are made again, compared, and each that goes gets a receipt.
+"""Deciding about the candidates of one part: their sets are made again, compared, and each that goes gets a receipt.
 
-Suspects are documents that share a bucket with another. Their texts are kept in scratch files, compressed; their sets
+Candidates are documents that share a bucket with another. Their texts are kept in scratch files, compressed; their sets
 of shingles are made again by the task that compares them: sets take 1.4 (words) to 7 bytes (characters) a byte of text,
 compressed texts 0.4.
 
@@ -23,14 +23,14 @@ from webtext_prep.dedup.blocks import Against, Packed
 from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
-from webtext_prep.urls.urls import is_held_out
+from webtext_prep.urls.held_out import is_held_out
 
 MEMORY_BYTES = 256 << 20
 """Sets that take more than this are kept in a file mapped into memory: sets of one large component."""
 
 
-class Suspects(Packed):
-    """Some suspects of one block, in the order of the input.
+class CandidateFrame(Packed):
+    """Some candidates of one block, in the order of the input.
 
     Attributes:
         numbers: of the documents, as int64.
@@ -47,7 +47,9 @@ class Suspects(Packed):
     texts: list[bytes]
 
     @classmethod
-    def of(cls, numbers: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], documents: list[Document]) -> Suspects:
+    def of(
+        cls, numbers: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], documents: list[Document]
+    ) -> CandidateFrame:
         """These documents with their numbers and keys, shape (bands, documents)."""
         return cls(
             numbers.tobytes(),
@@ -230,8 +232,8 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
-class Part:
-    """The suspects of one part, in the order of the input.
+class CandidatePart:
+    """The candidates of one part, in the order of the input.
 
     Attributes:
         numbers: of the documents, rising.
@@ -262,14 +264,14 @@ class Part:
         report: Callable[[int], None],
         *,
         compiled: bool = True,
-    ) -> Part:
-        """The part that packed `Suspects` make up, with sets that don't fit into memory in a file of `folder`."""
+    ) -> CandidatePart:
+        """The part that packed frames make up, with sets that don't fit into memory in a file of `folder`."""
         store = SetStore(folder)
         numbers, keys, lengths = [], [], []
         urls: list[bytes] = []
         domains: list[str] = []
         for frame in frames:
-            found = Suspects.unpack(frame)
+            found = CandidateFrame.unpack(frame)
             numbers.append(np.frombuffer(found.numbers, np.int64))
             keys.append(np.frombuffer(found.keys, np.uint64).reshape(len(found.urls), -1))
             for first in range(0, len(found.texts), BATCH_DOCUMENTS):
@@ -331,7 +333,7 @@ class Part:
         shingling: Shingling,
     ) -> Iterator[Duplicate]:
         """The documents of one frame that go."""
-        found = Suspects.unpack(frame)
+        found = CandidateFrame.unpack(frame)
         first = int(np.searchsorted(self.numbers, np.frombuffer(found.numbers, np.int64)[0]))
         for row, content in enumerate(found.texts):
             at, other = first + row, int(representatives[first + row])

@@ -1,32 +1,40 @@
-"""The phases of dedup: `fingerprints`, `bands`, `components`, `suspects`, `pairs` (or `previews`), `receipts`."""
+"""The phases that find near-duplicates: `fingerprints`, `bands`, `components`, `candidates`, `decisions`, `receipts`.
+
+A candidate is a document that shares a bucket with another one: both are a candidate pair.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import Against, Blocks, runs_of
+from webtext_prep.dedup.blocks import LOSERS, Against, Blocks, runs_of
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
+from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Previews, Run
 from webtext_prep.running.tasks import Context, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
     from webtext_prep.dedup.candidates import Fingerprints
-    from webtext_prep.dedup.decisions import Part
+    from webtext_prep.dedup.decisions import CandidatePart
 
 
 BLOCKS = "blocks.npy"
@@ -39,25 +47,189 @@ SORTED_DOCUMENTS = 1 << 23
 """Keys of a band that a task sorts, about, at most."""
 
 
-class DedupPhases(Previews):
-    """A stage with these phases. The settings that they need are in `stages.dedup`."""
+class Prints(NamedTuple):
+    """What phase `fingerprints` leaves, file by file for all shards.
 
-    similarity: float
-    shingle: str
-    against: tuple[str, ...]
-    against_loses: str
-    hold_out: float
+    Attributes:
+        identity: what all later tasks depend on: the digest of the fingerprints, and the number of new documents.
+        documents: how many there are, new and old.
+        keys: band keys.
+        lengths: of the texts.
+        url_hashes: those that choose a sample, in a preview of one.
+        sample: how many documents a preview counts; 0 for all.
+    """
+
+    identity: dict[str, Any]
+    documents: int
+    keys: tuple[Location, ...]
+    lengths: tuple[Location, ...]
+    url_hashes: tuple[Location, ...]
     sample: int
 
+
+@dataclass(frozen=True)
+class NearDuplicates(Previews):
+    """A stage that finds near-duplicates: the settings that say which documents are, and the phases that find them."""
+
+    similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
+    shingle: str = setting("word:5", "what similarity counts: word:N or char:N for n-grams", metavar="KIND:N")
+
+    against: tuple[str, ...] = setting(
+        (), "finished runs with whose documents the new ones are compared as well", metavar="DIR"
+    )
+    against_loses: str = setting(
+        "new", "which goes, of a new document and one of --against that are alike", choices=lambda: LOSERS
+    )
+    hold_out: float = setting(
+        0.0,
+        "of the pages that `tokenize --hold-out` with this share keeps out of training, drop the copies, never them",
+        ge=0,
+        lt=1,
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.similarity <= 1:
+            raise InputError(f"--similarity must be above 0 and at most 1, but is {self.similarity}.")
+        Shingling.parse(self.shingle)
+        if self.against_loses not in LOSERS:
+            raise InputError(f"--against-loses {self.against_loses} is not known: give {', '.join(LOSERS)}.")
+
+    def identity(self) -> dict[str, Any]:
+        """The documents to compare with, by what identifies their files."""
+        return {"against_files": self._old_digest} if self.against else {}
+
+    @functools.cached_property
+    def old_shards(self) -> list[Location]:
+        """The shards of finished runs to compare with."""
+        if not self.against:
+            return []
+        return find_inputs(self.against, accepts=self.accepts, kinds=self.input_kinds).files
+
+    @functools.cached_property
+    def _old_digest(self) -> str:
+        return digest(storage.stamps(self.old_shards))
+
     def all_shards(self, job: Run) -> list[Location]:
-        """The new shards, and after them the shards to compare with."""
-        raise NotImplementedError
+        """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
+        places = {str(path) for path in job.inputs}
+        for path in self.old_shards:
+            if str(path) in places:
+                raise InputError(f"{path} is both in --input and in --against: give other folders.")
+            if path.parent == job.output:
+                raise InputError(f"--against names the output itself, {job.output}: give other folders.")
+        return [*job.inputs, *self.old_shards]
 
     def hints(self, job: Run) -> dict[str, bool]:
         """Whether there are enough texts for machine code, as `DocumentStage.hints`."""
         characters = _characters_of(tuple(self.all_shards(job)))
         most = PLAIN_CHARACTERS // (1 if Shingling.parse(self.shingle).kind == "word" else 4)
         return {"compiled": characters > most}
+
+    # Phases
+
+    def prints(self, job: Run, sample: int = 0) -> Prints:
+        """Phase `fingerprints`: the band keys and the lengths of all documents; for a preview, what samples them."""
+        from webtext_prep.dedup.candidates import Fingerprints
+
+        shards, hints = self.all_shards(job), self.hints(job)
+        has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
+        hashes = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))] if sample else []
+        tasks = [
+            Task(
+                f"part-{shard:05}",
+                (path,),
+                (*Fingerprints.files(job.scratch / "fingerprints", shard), groups[shard], *hashes[shard : shard + 1]),
+                {"source": str(path.parent) if has_folders else ""},
+                hints,
+            )
+            for shard, path in enumerate(shards)
+        ]
+        expected = None if self.against else job.expected_documents()
+        counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=expected)
+        blocks = Blocks.of(counts)
+        blocks.save(job.scratch / BLOCKS)
+        keys, lengths = (tuple(task.outputs[file] for task in tasks) for file in (0, 1))
+        stamps = storage.stamps([path for task in tasks for path in task.outputs[:2]])
+        identity = {"fingerprints": digest(stamps), "new": sum(map(sum, counts[: len(job.inputs)]))}
+        return Prints(identity, blocks.documents, keys, lengths, tuple(hashes), sample)
+
+    def components(self, job: Run, prints: Prints) -> dict[str, Any]:
+        """Phases `bands` and `components`: the buckets of each band, and the parts of the work that they connect."""
+        blocks, (bands, _) = job.scratch / BLOCKS, bands_for(self.similarity)
+        ranges = 1 << max(0, (prints.documents - 1) // SORTED_DOCUMENTS).bit_length()
+        sorting = [
+            Task(
+                f"band-{band:03}-{number:03}",
+                (blocks,),
+                tuple(job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy" for kind in ("members", "ends")),
+                {**prints.identity, "band": band, "range": number, "ranges": ranges},
+                reads=prints.keys,
+            )
+            for band in range(bands)
+            for number in range(ranges)
+        ]
+        job.map("bands", self.sort_band, sorting, unit="keys", total=prints.documents * bands)
+        buckets = [path for task in sorting for path in task.outputs]
+        options = {**prints.identity, "buckets": len(sorting), "sample": prints.sample}
+        inputs = (blocks, *buckets, *prints.url_hashes)
+        joining = Task("all", inputs, (job.scratch / PARTS,), options, reads=prints.lengths)
+        (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
+        return {**prints.identity, "documents": prints.documents, **joined}
+
+    def candidates(self, job: Run, parts: dict[str, Any]) -> dict[str, Any]:
+        """Phase `candidates`: the texts of all candidates, sorted into the parts."""
+        from webtext_prep.dedup.candidates import Fingerprints
+
+        tasks = [
+            Task(
+                f"part-{shard:05}",
+                (job.scratch / BLOCKS, job.scratch / PARTS, path),
+                (candidates,),
+                {**parts, "shard": shard},
+                reads=Fingerprints.files(job.scratch / "fingerprints", shard)[:1],
+            )
+            for shard, (path, candidates) in enumerate(zip(self.all_shards(job), self.candidates_of(job), strict=True))
+        ]
+        results = job.map("candidates", self.collect_candidates, tasks, total=parts["documents"])
+        count = sum(result["candidates"] for result in results)
+        return {**parts, "candidates": count, "digest": digest([result["digest"] for result in results])}
+
+    def decisions(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
+        """Phases `decisions` and `receipts`: which candidates go and for whom, part by part, then shard by shard."""
+        deciding = [
+            dataclasses.replace(task, outputs=(job.scratch / "decisions" / f"{task.name}.parts",))
+            for task in self.tasks_of_parts(job, found)
+        ]
+        results = job.map("decisions", self.decide, deciding, unit="candidates", total=found["candidates"])
+        of_all = {**found, "decided": digest([result["digest"] for result in results])}
+        decided = tuple(task.outputs[0] for task in deciding)
+        sorting = [
+            Task(f"part-{shard:05}", (job.scratch / BLOCKS,), files, {**of_all, "shard": shard}, reads=decided)
+            for shard, files in enumerate(self.receipts_of(job))
+        ]
+        counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
+        facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
+        return {**facts, "superseded": sum(counts[len(job.inputs) :]), "new": found["new"]}
+
+    def tasks_of_parts(self, job: Run, found: dict[str, Any]) -> list[Task]:
+        """A task for each part of the work, which reads its candidates."""
+        hints, candidates = self.hints(job), self.candidates_of(job)
+        return [
+            Task(f"part-{part:05}", (job.scratch / BLOCKS,), (), {**found, "part": part}, hints, reads=candidates)
+            for part in range(found["parts"])
+        ]
+
+    def candidates_of(self, job: Run) -> tuple[Location, ...]:
+        """For each shard, its candidates."""
+        shards = range(len(self.all_shards(job)))
+        return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
+
+    def receipts_of(self, job: Run) -> list[tuple[Location, Location]]:
+        """For each shard, the numbers of the documents that go, and their rows of the table."""
+        folder, count = job.scratch / "receipts", len(self.all_shards(job))
+        return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(count)]
+
+    # Tasks
 
     def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
         """What `fingerprint_shard` wrote; the first input of a task says how all shards are divided."""
@@ -124,63 +296,16 @@ class DedupPhases(Previews):
         characters = int(fingerprints.all_lengths(context.scratch)[wanted].sum())
         return {"parts": count, "wanted": int(wanted.sum()), "characters": characters, "last": last}
 
-    def divide(self, job: Run) -> dict[str, Any]:
-        """Phases `fingerprints` to `components`."""
-        shards = self.all_shards(job)
-        hints = self.hints(job)
-        has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
-        sampling = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))]
-        sampling = sampling if self.sample else []
-        printing = [
-            Task(
-                f"part-{shard:05}",
-                (path,),
-                (*fingerprints_of(job, shard), groups[shard], *sampling[shard : shard + 1]),
-                {"source": str(path.parent) if has_folders else ""},
-                hints,
-            )
-            for shard, path in enumerate(shards)
-        ]
-        expected = None if self.against else job.expected_documents()
-        counts = job.map("fingerprints", self.fingerprint_shard, printing, total=expected)
-        new = sum(map(sum, counts[: len(job.inputs)]))
-        blocks, blocks_path = Blocks.of(counts), job.scratch / BLOCKS
-        blocks.save(blocks_path)
-        # All that follows depends on all fingerprints.
-        stamps = storage.stamps([path for task in printing for path in task.outputs[:2]])
-        made = {"fingerprints": digest(stamps), "new": new}
-        bands, _ = bands_for(self.similarity)
-        ranges = 1 << max(0, (blocks.documents - 1) // SORTED_DOCUMENTS).bit_length()
-        keys = tuple(task.outputs[0] for task in printing)
-        sorting = [
-            Task(
-                f"band-{band:03}-{number:03}",
-                (blocks_path,),
-                tuple(job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy" for kind in ("members", "ends")),
-                {**made, "band": band, "range": number, "ranges": ranges},
-                reads=keys,
-            )
-            for band in range(bands)
-            for number in range(ranges)
-        ]
-        job.map("bands", self.sort_band, sorting, unit="keys", total=blocks.documents * bands)
-        buckets = [path for task in sorting for path in task.outputs]
-        chosen = {**made, "buckets": len(sorting), "sample": self.sample}
-        lengths = tuple(task.outputs[1] for task in printing)
-        joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, reads=lengths)
-        (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
-        return {**made, "documents": blocks.documents, **joined}
-
-    def collect_suspects(self, task: Task, context: Context) -> dict[str, Any]:
+    def collect_candidates(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the documents of one shard that may be alike others, a bucket for each block and part."""
-        from webtext_prep.dedup.decisions import Suspects
+        from webtext_prep.dedup.decisions import CandidateFrame
 
         parts, count, shard = load_array(task.inputs[1]), task.options["parts"], task.options["shard"]
         fingerprints = self._fingerprints(task, keys_of={shard: task.reads[0]})
         blocks = fingerprints.blocks
-        own, first, suspects = blocks.in_shard(shard), blocks.first_of(shard), 0
-        is_suspect = parts[first : blocks.first_of(shard + 1)] >= 0
-        documents = read_chosen_documents(task.inputs[2], is_suspect.tobytes().__getitem__)
+        own, first, candidates = blocks.in_shard(shard), blocks.first_of(shard), 0
+        is_candidate = parts[first : blocks.first_of(shard + 1)] >= 0
+        documents = read_chosen_documents(task.inputs[2], is_candidate.tobytes().__getitem__)
         with write_partitions(task.outputs[0], len(own) * count) as writer:
             for block in own:
                 within = blocks.numbers(block)
@@ -189,11 +314,11 @@ class DedupPhases(Previews):
                 for part, rows in runs_of(parts[within]):
                     numbers = rows + within.start
                     chosen = [held[number] for number in (numbers - first).tolist()]
-                    frame = Suspects.of(numbers, keys[:, rows], chosen).pack()
+                    frame = CandidateFrame.of(numbers, keys[:, rows], chosen).pack()
                     writer.add_bytes((block - own[0]) * count + part, frame)
-                    suspects += len(rows)
+                    candidates += len(rows)
                 context.report(within.stop - first)
-        return {"suspects": suspects, "digest": writer.digest}
+        return {"candidates": candidates, "digest": writer.digest}
 
     def decide(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: which of the documents of one part go, and which one represents each; a bucket for each block."""
@@ -231,14 +356,16 @@ class DedupPhases(Previews):
             lambda done: context.report(done * count // len(THRESHOLDS)),
         )  # fmt: skip
 
-    def _part(self, task: Task, context: Context, report: Callable[[int], None]) -> tuple[Part, Against, Blocks]:
-        """The suspects of a task's part, which of them are old, and the blocks of all shards."""
-        from webtext_prep.dedup.decisions import Part
+    def _part(
+        self, task: Task, context: Context, report: Callable[[int], None]
+    ) -> tuple[CandidatePart, Against, Blocks]:
+        """The candidates of a task's part, which of them are old, and the blocks of all shards."""
+        from webtext_prep.dedup.decisions import CandidatePart
 
         blocks = Blocks.load(task.inputs[0])
         frames = (content for _, content in _frames(task, blocks))
         shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
-        part = Part.read(frames, shingling, context.scratch, report, compiled=compiled)
+        part = CandidatePart.read(frames, shingling, context.scratch, report, compiled=compiled)
         return part, Against(task.options["new"], self.against_loses, self.hold_out), blocks
 
     def sort_receipts(self, task: Task, context: Context) -> int:
@@ -262,64 +389,9 @@ class DedupPhases(Previews):
         context.report(len(dropped))
         return len(dropped)
 
-    def collect(self, job: Run, divided: dict[str, Any]) -> dict[str, Any]:
-        """Phase `suspects`."""
-        tasks = [
-            Task(
-                f"part-{shard:05}",
-                (job.scratch / BLOCKS, job.scratch / PARTS, path),
-                (_suspects_of(job, shard),),
-                {**divided, "shard": shard},
-                reads=fingerprints_of(job, shard)[:1],
-            )
-            for shard, path in enumerate(self.all_shards(job))
-        ]
-        results = job.map("suspects", self.collect_suspects, tasks, total=divided["documents"])
-        suspects = sum(result["suspects"] for result in results)
-        return {**divided, "suspects": suspects, "digest": digest([result["digest"] for result in results])}
-
-    def decide_parts(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
-        """Phases `pairs` and `receipts`."""
-        blocks_path, suspects, hints = job.scratch / BLOCKS, self.suspects(job), self.hints(job)
-        deciding = [
-            Task(
-                f"part-{part:05}",
-                (blocks_path,),
-                (job.scratch / "pairs" / f"part-{part:05}.parts",),
-                {**found, "part": part},
-                hints,
-                reads=suspects,
-            )
-            for part in range(found["parts"])
-        ]
-        results = job.map("pairs", self.decide, deciding, unit="suspects", total=found["suspects"])
-        of_all = {**found, "decided": digest([result["digest"] for result in results])}
-        pairs = tuple(task.outputs[0] for task in deciding)
-        sorting = [
-            Task(f"part-{shard:05}", (blocks_path,), files, {**of_all, "shard": shard}, reads=pairs)
-            for shard, files in enumerate(self.receipts(job))
-        ]
-        counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
-        superseded = sum(counts[len(job.inputs) :])
-        facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
-        return {**facts, "superseded": superseded}
-
-    def suspects(self, job: Run) -> tuple[Location, ...]:
-        """For each shard, the documents that may be alike others."""
-        return tuple(_suspects_of(job, shard) for shard in range(len(self.all_shards(job))))
-
-    def receipts(self, job: Run) -> list[tuple[Location, Location]]:
-        """For each shard, the numbers of the documents that go, and their rows of the table."""
-        folder, count = job.scratch / "receipts", len(self.all_shards(job))
-        return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(count)]
-
-
-def _suspects_of(job: Run, shard: int) -> Location:
-    return job.scratch / "suspects" / f"part-{shard:05}.parts"
-
 
 def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
-    """The suspects of one part, packed, by the numbers of their blocks."""
+    """The candidates of one part, packed, by the numbers of their blocks."""
     parts = task.options["parts"]
     for block, shard in enumerate(blocks.shards.tolist()):
         own = blocks.in_shard(shard)
@@ -337,13 +409,6 @@ def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Doc
     for document in documents:
         urls.append(document.id.encode("utf-8", "surrogatepass"))
         yield document
-
-
-def fingerprints_of(job: Run, shard: int) -> tuple[Location, Location]:
-    """The keys and the lengths of the documents of one shard."""
-    from webtext_prep.dedup.candidates import Fingerprints
-
-    return Fingerprints.files(job.scratch / "fingerprints", shard)
 
 
 def groups_of(job: Run, count: int | None = None) -> list[Location]:

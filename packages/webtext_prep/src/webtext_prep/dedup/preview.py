@@ -22,7 +22,7 @@ from webtext_prep.documents.document import without_surrogates
 from webtext_prep.text.fingerprints import Shingling
 
 if TYPE_CHECKING:
-    from webtext_prep.dedup.decisions import Part
+    from webtext_prep.dedup.decisions import CandidatePart
 
 
 STEP = 0.05
@@ -47,7 +47,7 @@ def choose(hashes: npt.NDArray[np.uint64], size: int) -> int:
 
 
 def examine(
-    part: Part,
+    part: CandidatePart,
     frames: Iterable[bytes],
     against: Against,
     last: int,
@@ -57,7 +57,7 @@ def examine(
     """What becomes of the documents of one part at each similarity.
 
     Args:
-        part: the suspects.
+        part: the candidates.
         frames: the same once more, packed.
         against: which of them are old.
         last: the highest hash of the sample.

@@ -25,7 +25,7 @@ from typing import Any
 
 from webtext_prep.errors import WebtextError
 from webtext_prep.storage import location
-from webtext_prep.storage.stores.base import Url
+from webtext_prep.storage.locations import Url
 
 KIND = "@"
 

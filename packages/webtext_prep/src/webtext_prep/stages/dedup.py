@@ -8,21 +8,20 @@ documents cannot merge unrelated ones. The order of the input does not matter. T
     fingerprints  each shard's documents to MinHash signatures, and signatures to one 64-bit key a band
     bands         each band's keys of the whole corpus, sorted: which documents share a bucket
     components    which documents buckets connect, directly or through others, divided into parts of work
-    suspects      the texts of these documents, sorted into the parts
-    pairs         each part: shingles again, exact similarities, who goes and for whom
+    candidates    the texts of these documents, sorted into the parts
+    decisions     each part: shingles again, exact similarities, who goes and for whom
     receipts      what was decided, back in the order of the input
     losses        which domains and sources lose most of their documents
     shards        each shard without what goes
 
 Memory follows from the size of a block of documents and of a part, not of the corpus, but for 24 bytes a document in
 `components`, most of them mapped from files. Files between the phases are removed when they have been used; at most
-they take 8 bytes per band and document, and the compressed texts and keys of the suspects.
+they take 8 bytes per band and document, and the compressed texts and keys of the candidates.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,22 +32,20 @@ import numpy.typing as npt
 from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import LOSERS, PART_CHARACTERS
-from webtext_prep.dedup.phases import BLOCKS, SORTED_DOCUMENTS, DedupPhases, groups_of
+from webtext_prep.dedup.blocks import PART_CHARACTERS
+from webtext_prep.dedup.phases import BLOCKS, SORTED_DOCUMENTS, NearDuplicates, groups_of
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_documents
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
@@ -60,12 +57,12 @@ COMPONENT_BYTES = 24
 """Memory of a document in `components`, most of it mapped from files."""
 COMPILER_BYTES = 250 << 20
 """Memory of a process that has loaded compiled functions."""
-SUSPECTS = 0.5
+CANDIDATES = 0.5
 """The share of documents that may be alike others, for which disk is reserved."""
 
 
 @dataclass(frozen=True)
-class Dedup(DedupPhases):
+class Dedup(NearDuplicates):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
     Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of
@@ -86,21 +83,6 @@ class Dedup(DedupPhases):
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
 
-    similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
-    shingle: str = setting("word:5", "what similarity counts: word:N or char:N for n-grams", metavar="KIND:N")
-
-    against: tuple[str, ...] = setting(
-        (), "finished runs with whose documents the new ones are compared as well", metavar="DIR"
-    )
-    against_loses: str = setting(
-        "new", "which goes, of a new document and one of --against that are alike", choices=lambda: LOSERS
-    )
-    hold_out: float = setting(
-        0.0,
-        "of the pages that `tokenize --hold-out` with this share keeps out of training, drop the copies, never them",
-        ge=0,
-        lt=1,
-    )
     alarm_share: float = setting(0.5, "list domains and sources that lose more than this share of 20 or more documents")
     stop_share: float = setting(
         1.0, "stop before writing anything if a domain or source loses more than this share", identity=False
@@ -119,44 +101,17 @@ class Dedup(DedupPhases):
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.similarity <= 1:
-            raise InputError(f"--similarity must be above 0 and at most 1, but is {self.similarity}.")
-        Shingling.parse(self.shingle)
-        if self.against_loses not in LOSERS:
-            raise InputError(f"--against-loses {self.against_loses} is not known: give {', '.join(LOSERS)}.")
+        super().__post_init__()
         for name in ("alarm_share", "stop_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{flag_name(name)} must be from 0 to 1, but is {getattr(self, name)}.")
 
-    def identity(self) -> dict[str, Any]:
-        """The documents to compare with, by what identifies their files."""
-        return {"against_files": self._old_digest} if self.against else {}
-
-    @functools.cached_property
-    def _old_shards(self) -> list[Location]:
-        """The shards of finished runs to compare with."""
-        if not self.against:
-            return []
-        return find_inputs(self.against, accepts=self.accepts, kinds=self.input_kinds).files
-
-    @functools.cached_property
-    def _old_digest(self) -> str:
-        return digest(storage.stamps(self._old_shards))
-
-    def all_shards(self, job: Run) -> list[Location]:
-        """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
-        places = {str(path) for path in job.inputs}
-        for path in self._old_shards:
-            if str(path) in places:
-                raise InputError(f"{path} is both in --input and in --against: give other folders.")
-            if path.parent == job.output:
-                raise InputError(f"--against names the output itself, {job.output}: give other folders.")
-        return [*job.inputs, *self._old_shards]
-
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Keys of all documents, and the texts of half of them: more than half have rarely been suspects."""
+        """Keys of all documents, and the texts of half of them: more than half have rarely been candidates."""
         scratch, memory, documents = self._needs(sample, workers)
-        return Needs(sample.written, scratch["printed"] + max(scratch["bands"], scratch["suspects"]), memory, documents)
+        return Needs(
+            sample.written, scratch["printed"] + max(scratch["bands"], scratch["candidates"]), memory, documents
+        )
 
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
         """The same at the lowest similarity. Files between phases stay to the end, so that a preview resumes."""
@@ -168,17 +123,17 @@ class Dedup(DedupPhases):
     def _needs(self, sample: Sample, workers: int) -> tuple[dict[str, int], int, int]:
         """Bytes of each kind of file between phases, bytes of memory, and documents."""
         bands, _ = bands_for(self.similarity)
-        old = take_sample(self._old_shards, storage.sizes(self._old_shards))
+        old = take_sample(self.old_shards, storage.sizes(self.old_shards))
         documents, packed = sample.documents + old.documents, sample.packed + old.packed
-        suspects = int(SUSPECTS * documents)
+        candidates = int(CANDIDATES * documents)
         printed = documents * (8 * bands + 8)
-        sorted_bands = suspects * bands * 6  # members of 4 bytes, and the ends of their buckets
-        collected = int(1.2 * SUSPECTS * packed) + suspects * 8 * bands  # packed faster, and in small frames
+        sorted_bands = candidates * bands * 6  # members of 4 bytes, and the ends of their buckets
+        collected = int(1.2 * CANDIDATES * packed) + candidates * 8 * bands  # packed faster, and in small frames
         text = min(sample.text + old.text, PART_CHARACTERS[0])
         deciding = text + 2 * text * (2 if Shingling.parse(self.shingle).kind == "word" else 7)
         sorting = min(documents, SORTED_DOCUMENTS) * SORTING_BYTES
         memory = max(workers * (COMPILER_BYTES + max(deciding, sorting)), documents * COMPONENT_BYTES)
-        return {"printed": printed, "bands": sorted_bands, "suspects": collected}, memory, documents
+        return {"printed": printed, "bands": sorted_bands, "candidates": collected}, memory, documents
 
     # Tasks
 
@@ -211,26 +166,25 @@ class Dedup(DedupPhases):
 
     def run(self, job: Run) -> Outcome:
         """Find who may be alike, decide, drop."""
-        blocks = job.scratch / BLOCKS
-        divided = job.once("parts", blocks, lambda: self.divide(job))
-        _remove_scratch(job, "bands")
-        found = job.once("suspects", blocks, lambda: self.collect(job, divided))
-        _remove_scratch(job, "fingerprints", "components")
-        decided = job.once("decided", blocks, lambda: self.decide_parts(job, found))
-        _remove_scratch(job, "suspects", "pairs")
-        receipts = self.receipts(job)
-        losses = self._losses(job)
+        parts = _once(job, "parts", lambda: self.components(job, self.prints(job)), "bands")
+        found = _once(job, "candidates", lambda: self.candidates(job, parts), "fingerprints", "components")
+        decided = _once(job, "decisions", lambda: self.decisions(job, found), "candidates", "decisions")
+        return self.write(job, decided)
+
+    def write(self, job: Run, decided: dict[str, Any]) -> Outcome:
+        """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
+        receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
             Task(f"part-{shard:05}", (path, receipts[shard][0]), job.shard_outputs(shard))
             for shard, path in enumerate(job.inputs)
         ]
-        outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=found["new"]))
+        outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=decided["new"]))
         tables = [rows for _, rows in receipts]
         outcome.outputs.append(join_zstd(tables[: len(job.inputs)], job.output / DUPLICATES))
         outcome.facts["groups"] = decided["groups"]
         if self.hold_out:
             outcome.facts["copies_of_held_out"] = decided["copies_of_held_out"]
-        if self._old_shards and self.against_loses != "new":
+        if self.old_shards and self.against_loses != "new":
             outcome.outputs.append(join_zstd(tables[len(job.inputs) :], job.output / SUPERSEDED))
             outcome.facts["superseded"] = decided["superseded"]
         for loss in losses:
@@ -248,15 +202,9 @@ class Dedup(DedupPhases):
         from webtext_prep.dedup.preview import THRESHOLDS, combine, render
 
         wide = dataclasses.replace(self, similarity=THRESHOLDS[0])
-        found = wide.collect(job, wide.divide(job))
-        suspects, hints = wide.suspects(job), self.hints(job)
-        tasks = [
-            Task(
-                f"part-{part:05}", (job.scratch / BLOCKS,), options={**found, "part": part}, hints=hints, reads=suspects
-            )
-            for part in range(found["parts"])
-        ]
-        results = job.map("previews", self.examine_part, tasks, unit="suspects", total=found["suspects"])
+        found = wide.candidates(job, wide.components(job, wide.prints(job, self.sample)))
+        tasks = wide.tasks_of_parts(job, found)
+        results = job.map("previews", self.examine_part, tasks, unit="candidates", total=found["candidates"])
         table = combine(results, found["new"], found["characters"], found["wanted"])
         values = {"documents": found["new"], "sampled": found["wanted"], "similarities": table}
         return Findings(render(table, found["new"], found["wanted"]), values)
@@ -265,7 +213,7 @@ class Dedup(DedupPhases):
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
         from webtext_prep.dedup.drop_rates import Loss
 
-        pairs = zip(groups_of(job), self.receipts(job), strict=False)
+        pairs = zip(groups_of(job), self.receipts_of(job), strict=False)
         files = tuple(path for groups, (dropped, _) in pairs for path in (groups, dropped))
         task = Task("all", files, options={"share": min(self.alarm_share, self.stop_share)})
         (found,) = job.map("losses", self.find_losses, [task], unit="shards", total=len(job.inputs))
@@ -278,6 +226,9 @@ class Dedup(DedupPhases):
         return [loss for loss in losses if loss.share > self.alarm_share]
 
 
-def _remove_scratch(job: Run, *folders: str) -> None:
-    for folder in folders:
+def _once(job: Run, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
+    """What some phases find, once; then the folders between phases that nothing needs any more go."""
+    found = job.once(name, job.scratch / BLOCKS, make)
+    for folder in used:
         storage.remove_folder(job.scratch / folder)
+    return found

@@ -18,7 +18,6 @@ document's random number from its hash. So the same documents are kept with any 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -35,7 +34,8 @@ import numpy as np
 from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, batches
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample, characters_in
 from webtext_prep.documents.folders.shards import read_documents
@@ -45,7 +45,7 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import FilterStage, Outcome, Verdict, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
     PLAIN_CHARACTERS,
@@ -70,6 +70,11 @@ COLUMNS = 50
 CUTS = ("keep_share", "threshold", "pareto")
 """The settings that say how scores decide: one of them."""
 
+NEITHER_OR_BOTH = (
+    "webtext filter needs --function FILE.py:NAME or --model FILTER: say which function, or which classifier, decides."
+)
+"""The sentence to who gives none of them, or both."""
+
 TIES, PARETO = "filter: equal scores", "filter: pareto"
 """What a document's random numbers are for."""
 
@@ -90,10 +95,6 @@ class Filter(FilterStage):
     order: ClassVar[int] = 55
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
-
-    _cut: ClassVar[Cut | None] = None
-    """What `recalling` has been told of the cut of `--keep-share`."""
 
     function: str = setting("", "the function, as FILE.py:NAME or MODULE:NAME", metavar="FILE.py:NAME")
     model: str | None = setting(None, "a classifier: what train-filter or fastText wrote", metavar="FILTER")
@@ -104,27 +105,27 @@ class Filter(FilterStage):
     )
     label: str | None = setting(None, "of fastText's labels that of good documents (default: hq, good, ..., 1)")
 
+    def __new__(cls, function: str = "", *_: Any, **__: Any) -> Filter:
+        """A `FunctionFilter` or a `ScoreFilter`, as the settings say."""
+        chosen = (FunctionFilter if function else ScoreFilter) if cls is Filter else cls
+        return super().__new__(chosen)
+
+
+@dataclass(frozen=True)
+class FunctionFilter(Filter):
+    """`webtext filter --function`: a Python function decides."""
+
     def __post_init__(self) -> None:
-        given = [name for name in CUTS if getattr(self, name) is not None]
-        if bool(self.function) == bool(self.model):
-            raise InputError(
-                "webtext filter needs --function FILE.py:NAME or --model FILTER: say which function, or which "
-                "classifier, decides."
-            )
-        if self.function and (given or self.label is not None):
-            raise InputError(f"{flag_name((given or ['label'])[0])} is for --model: leave it out with --function.")
-        if self.model and len(given) != 1:
-            raise InputError("--model needs one of --keep-share, --threshold and --pareto: say how scores decide.")
-        # One that can't be loaded is reported before anything is done.
-        _ = self._loaded if self.function else self._model_file
+        if self.model:
+            raise InputError(NEITHER_OR_BOTH)
+        for name in (*CUTS, "label"):
+            if getattr(self, name) is not None:
+                raise InputError(f"{flag_name(name)} is for --model: leave it out with --function.")
+        _ = self._loaded  # one that can't be loaded is reported before anything is done
 
     @functools.cached_property
     def _loaded(self) -> tuple[Callable[[Document], Any], ModuleType]:
         return load_function(self.function)
-
-    @functools.cached_property
-    def _model_file(self) -> Path:
-        return classifier_file(str(self.model))
 
     @property
     def _source(self) -> Path:
@@ -140,25 +141,9 @@ class Filter(FilterStage):
             return digests[0].hexdigest()
         return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
 
-    @property
-    def libraries(self) -> tuple[str, ...]:
-        """The package that reads fastText's files."""
-        if not self.model or not is_fasttext(self._model_file):
-            return ()
-        return ("fasttext-predict" if sys.version_info < (3, 14) else "fasttext-predict-v2",)
-
     def identity(self) -> dict[str, Any]:
-        """The digest of the function's source, or of the classifier."""
-        if self.function:
-            return {"function_sha256": self._sha256}
-        with self._model_file.open("rb") as file:
-            return {"model_sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-    def setting_files(self) -> list[Path]:
-        """The classifier's file."""
-        return [self._model_file] if self.model else []
-
-    # A function
+        """The digest of the function's source."""
+        return {"function_sha256": self._sha256}
 
     def judge(self, document: Document) -> str | None:
         """What the function says. Raises InputError naming file and line where it fails or says nothing."""
@@ -179,41 +164,80 @@ class Filter(FilterStage):
             f"{document.url}: return True to keep a document, False or a reason to drop it."
         )
 
-    # A classifier
 
-    def hints(self, job: Run) -> dict[str, Any]:
-        """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
-        if self.function or is_fasttext(self._model_file):
-            return {"compiled": False}
-        return {"compiled": characters_in(job.inputs) > PLAIN_CHARACTERS}
+@dataclass(frozen=True)
+class ScoreFilter(Filter):
+    """`webtext filter --model`: the scores of a classifier decide.
+
+    Attributes:
+        cut: that of `--keep-share`, once all documents are scored.
+    """
+
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
+
+    cut: Cut | None = dataclasses.field(default=None, metadata={"identity": False})
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise InputError(NEITHER_OR_BOTH)
+        if sum(getattr(self, name) is not None for name in CUTS) != 1:
+            raise InputError("--model needs one of --keep-share, --threshold and --pareto: say how scores decide.")
+        _ = self._model_file  # one that can't be read is reported before anything is done
+
+    @functools.cached_property
+    def _model_file(self) -> Path:
+        return classifier_file(str(self.model))
 
     @property
     def _model(self) -> Classifier:
         return _classifier(self._model_file, tuple(storage.stamp(self._model_file)), self.label or "")
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The package that reads fastText's files."""
+        if not is_fasttext(self._model_file):
+            return ()
+        return ("fasttext-predict" if sys.version_info < (3, 14) else "fasttext-predict-v2",)
+
+    def identity(self) -> dict[str, Any]:
+        """The digest of the classifier."""
+        with self._model_file.open("rb") as file:
+            return {"model_sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+    def setting_files(self) -> list[Path]:
+        """The classifier's file."""
+        return [self._model_file]
+
+    def hints(self, job: Run) -> dict[str, Any]:
+        """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
+        return {"compiled": not is_fasttext(self._model_file) and characters_in(job.inputs) > PLAIN_CHARACTERS}
+
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """With a classifier also the classifier in each process, and the scores and keys of all documents."""
-        found = super().needs(sample, workers)
-        if self.function:
-            return found
+        """The classifier in each process, and the scores and keys of all documents, besides what each stage needs."""
         scratch = 12 * sample.documents if self.keep_share is not None else 0
         memory = workers * (COMPILER_BYTES + 2 * storage.size(self._model_file))
-        return dataclasses.replace(found, scratch=scratch, memory=memory)
+        return dataclasses.replace(super().needs(sample, workers), scratch=scratch, memory=memory)
 
     def scores_of(self, documents: Sequence[Document], *, compiled: bool) -> list[int]:
         """The scores of some documents, in units."""
         found = self._model.scores([document.text for document in documents], compiled=compiled)
         return np.rint(UNITS * found).astype(np.int64).tolist()
 
-    def passes(self, document: Document, score: int, cut: Cut | None) -> bool:
-        """Whether a document is kept; `cut` is that of `--keep-share`."""
+    def passes(self, document: Document, score: int) -> bool:
+        """Whether a document is kept, with this score in units."""
         if self.threshold is not None:
             return score / UNITS >= self.threshold  # both the floats that are nearest to their decimals
         if self.pareto is None:
-            assert cut is not None
-            return (score, document_key(document, TIES)) >= cut
+            assert self.cut is not None
+            return (score, document_key(document, TIES)) >= self.cut
         # Brown et al. 2020, appendix A: numpy.random.pareto(alpha) > 1 - score, whose probability is this.
         return document_key(document, PARETO) < (2 - score / UNITS) ** -self.pareto * 2.0**64
+
+    def judge(self, document: Document) -> str | None:
+        """Whether the score, which goes to the metadata, is too low."""
+        (score,) = self.scores_of([document], compiled=False)
+        document.metadata[SCORE] = score / UNITS
+        return None if self.passes(document, score) else LOW_SCORE
 
     def score_shard(self, task: Task, context: Context) -> None:
         """Task: the scores of the documents of a shard, and their keys, to two files."""
@@ -226,10 +250,7 @@ class Filter(FilterStage):
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard; a second input holds the scores, if they are known."""
-        if self.function:
-            return super().process_shard(task, context)
         known = load_array(task.inputs[1]).tolist() if len(task.inputs) > 1 else None
-        cut = tuple(task.options["cut"]) if known is not None else None
         counts = np.zeros((2, COLUMNS), np.int64)
 
         def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
@@ -240,7 +261,7 @@ class Filter(FilterStage):
                     scores = known[tally.read - len(some) : tally.read]
                 for document, score in zip(some, scores, strict=True):
                     document.metadata[SCORE] = score / UNITS
-                    is_kept = self.passes(document, score, cut)
+                    is_kept = self.passes(document, score)
                     counts[int(is_kept), min(score * COLUMNS // UNITS, COLUMNS - 1)] += 1
                     if is_kept:
                         yield document
@@ -252,58 +273,59 @@ class Filter(FilterStage):
 
     def run(self, job: Run) -> Outcome:
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
-        if self.function:
-            return super().run(job)
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
-        total, hints = job.expected_documents(), self.hints(job)
-        names = [f"part-{number:05}" for number in range(len(job.inputs))]
-        places: list[tuple[Location, ...]] = [(path,) for path in job.inputs]
-        facts: dict[str, Any] = {"classifier": self._model.about()}
-        options: dict[str, Any] = {}
-        if self.keep_share is not None:
-            scoring = [
-                Task(name, place, tuple(job.scratch / f"{name}.{kind}.npy" for kind in ("scores", "keys")), hints=hints)
-                for name, place in zip(names, places, strict=True)
-            ]
-            job.map("scores", self.score_shard, scoring, total=total)
-            cut = cut_at(self.keep_share, [task.outputs for task in scoring])
-            places = [(*task.inputs, task.outputs[0]) for task in scoring]
-            options = {"cut": list(cut)}
-            facts |= {"lowest_score_kept": cut[0] / UNITS, **options}
+        hints = self.hints(job)
         tasks = [
-            Task(name, place, job.shard_outputs(number), options, hints)
-            for number, (name, place) in enumerate(zip(names, places, strict=True))
+            Task(f"part-{number:05}", (path,), job.shard_outputs(number), hints=hints)
+            for number, path in enumerate(job.inputs)
         ]
-        results = job.map("shards", self.process_shard, tasks, total=total)
+        facts: dict[str, Any] = {"classifier": self._model.about()}
+        decided = self
+        if self.keep_share is not None:
+            files = self._scored(job, tasks)
+            score, key = cut = cut_at(self.keep_share, files)
+            decided, options = dataclasses.replace(self, cut=cut), {"cut": [score, key]}
+            tasks = [
+                dataclasses.replace(task, inputs=(*task.inputs, scores), options=options)
+                for task, (scores, _) in zip(tasks, files, strict=True)
+            ]
+            facts |= {"lowest_score_kept": score / UNITS, **options}
+        results = job.map("shards", decided.process_shard, tasks, total=job.expected_documents())
         outcome = shards_outcome(tasks, results)
         outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
         return outcome
 
-    def recalling(self, facts: dict[str, Any]) -> Filter:
+    def _scored(self, job: Run, tasks: Sequence[Task]) -> list[tuple[Location, ...]]:
+        """Phase `scores`: the scores and the keys of the documents that each of the tasks reads."""
+        scoring = [
+            dataclasses.replace(
+                task, outputs=tuple(job.scratch / f"{task.name}.{kind}.npy" for kind in ("scores", "keys"))
+            )
+            for task in tasks
+        ]
+        job.map("scores", self.score_shard, scoring, total=job.expected_documents())
+        return [task.outputs for task in scoring]
+
+    def recalling(self, facts: dict[str, Any]) -> ScoreFilter:
         """See `Replays.recalling`: the cut of `--keep-share`."""
-        found = dataclasses.replace(self)
-        if "cut" in facts:
-            object.__setattr__(found, "_cut", tuple(facts["cut"]))
-        return found
+        return dataclasses.replace(self, cut=tuple(facts["cut"])) if "cut" in facts else self
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """See `Replays.judge_again`: the score, and what it is compared with."""
-        if self.function:
-            return super().judge_again(document)
-        (score,), cut = self.scores_of([document], compiled=False), self._cut
-        values = {SCORE: score / UNITS, **{name: value for name in CUTS if (value := getattr(self, name)) is not None}}
-        if cut is not None:
-            values["lowest_score_kept"] = cut[0] / UNITS
-        if self.keep_share is not None and cut is None:
+        values = {name: value for name in CUTS if (value := getattr(self, name)) is not None}
+        if not self.is_judged_again(LOW_SCORE):
             return Verdict(None, values)
-        dropped = copy.copy(document)
-        dropped.metadata = {**document.metadata, SCORE: score / UNITS}
-        return Verdict(None if self.passes(document, score, cut) else with_reason(dropped, LOW_SCORE), values)
+        if self.cut is not None:
+            values["lowest_score_kept"] = self.cut[0] / UNITS
+        found = dataclasses.replace(document, metadata=dict(document.metadata))
+        reason = self.judge(found)
+        values = {SCORE: found.metadata[SCORE], **values}
+        return Verdict(None if reason is None else with_reason(found, reason), values)
 
     def is_judged_again(self, reason: str) -> bool:
         """All that follows from the document alone, and the cut."""
-        return self.keep_share is None or self._cut is not None
+        return self.keep_share is None or self.cut is not None
 
 
 @functools.lru_cache(maxsize=1)
