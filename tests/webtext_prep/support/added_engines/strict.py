@@ -49,7 +49,7 @@ class Hidden:
     folders: tuple[Path, ...]
 
     def __call__(self, task, context):
-        for file in (*task.inputs, *task.reads, *task.outputs, *task.folders):
+        for file in (*task.reads.all(), *task.unkeyed.all(), *task.writes.all(), task.folder):
             assert not any(str(file).startswith(f"{folder}/") for folder in self.folders), f"{file} is not brought here"
         with contextlib.ExitStack() as stack:
             for folder in self.folders:

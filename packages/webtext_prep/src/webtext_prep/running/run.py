@@ -21,7 +21,7 @@ from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.lease import Lease
 from webtext_prep.running.markers import Done, Markers, digest
 from webtext_prep.running.staging import SharedScratch
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.stores.base import Location
 
 DROPPED = "dropped"
@@ -74,10 +74,9 @@ class Run:
         """Whether tasks run on this machine: then several may each write their part of one file."""
         return self.engine.is_here
 
-    def shard_outputs(self, number: int) -> tuple[Location, ...]:
-        """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""
-        dropped = self.dropped_path(number)
-        return (self.output / shard_name(number, self.format), *([dropped] if dropped is not None else []))
+    def shard_files(self, number: int, **more: Location | None) -> Files:
+        """What the task writes that makes shard `number`: `kept` documents, `more`, with `--keep-dropped` `dropped`."""
+        return Files(kept=self.output / shard_name(number, self.format), **more, dropped=self.dropped_path(number))
 
     def dropped_path(self, number: int) -> Location | None:
         """Where the dropped documents of shard `number` belong, or None without `--keep-dropped`."""
@@ -152,7 +151,7 @@ class Run:
             beside: a file between phases that `make` writes, and that stays until the stage is done.
             make: runs phases, and gives a JSON-like value.
         """
-        task = Task(name, tuple(self.inputs), (beside,))
+        task = Task(name, Files(inputs=self.inputs), Files(beside=beside))
         markers, key = self._markers("once"), self._key("once", task, _stamps([task]))
         done = markers.read(task, key)
         if done is None:
@@ -170,7 +169,7 @@ class Run:
         except FileNotFoundError:
             if self.is_here:
                 raise
-            missing = staging.unseen(task.outputs)
+            missing = staging.unseen(task.writes.all())
             if missing is not None:
                 raise WebtextError(
                     f"{missing} was made on another machine, and this one does not see it: give an --output that all "
@@ -186,7 +185,7 @@ class Run:
             return call
         if self.shared is None:
             return staging.OnSharedFiles.of(call, self.state)
-        unknown = list({path for task in tasks for path in task.reads if path not in stamps})
+        unknown = list({path for task in tasks for path in task.unkeyed.all() if path not in stamps})
         stamps = stamps | dict(zip(unknown, storage.stamps(unknown), strict=True))
         return self.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
 
@@ -206,8 +205,8 @@ class Run:
                 self._identity(),
                 [storage.stamp(path) for path in self.stage.setting_files()],
                 phase,
-                [stamps[path] for path in task.inputs],
-                [output.name for output in task.outputs],
+                [stamps[path] for path in task.reads.all()],
+                [output.name for output in task.writes.all()],
                 task.options,
                 *self._of_libraries,
             ]
@@ -224,6 +223,6 @@ class Run:
 
 
 def _stamps(tasks: Iterable[Task]) -> dict[Location, Any]:
-    """The stamps of all inputs."""
-    paths = list(dict.fromkeys(path for task in tasks for path in task.inputs))
+    """The stamps of all files that are part of the tasks' identities."""
+    paths = list(dict.fromkeys(path for task in tasks for path in task.reads.all()))
     return dict(zip(paths, storage.stamps(paths), strict=True))

@@ -34,7 +34,7 @@ from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import DROPPED, Run
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import CollectingTally, Context, Tally, Task, with_reason
+from webtext_prep.running.tasks import CollectingTally, Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 
 Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
@@ -43,17 +43,17 @@ Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
 
 @contextlib.contextmanager
 def shard_writer(task: Task, tally: Tally) -> Iterator[DocumentWriter]:
-    """Open the task's first output for documents, which the tally counts as kept; a second output takes the dropped."""
+    """Open `task.writes.kept` for documents, which the tally counts, and if there is one `task.writes.dropped`."""
     with contextlib.ExitStack() as stack:
-        if len(task.outputs) > 1:
-            tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-        writer = stack.enter_context(write_documents(task.outputs[0]))
+        if "dropped" in task.writes:
+            tally.dropped_writer = stack.enter_context(write_documents(task.writes.dropped))
+        writer = stack.enter_context(write_documents(task.writes.kept))
         yield writer
         tally.kept = writer.written
 
 
 def write_shard(task: Task, context: Context, documents: Iterable[Document], transform: Transform) -> dict[str, Any]:
-    """Write to the task's first output what `transform(documents, tally)` yields; a second output takes the dropped.
+    """Write to `task.writes.kept` what `transform(documents, tally)` yields, and to `dropped` what the tally drops.
 
     Returns the tally as plain values, the result of a task.
     """
@@ -311,11 +311,11 @@ class Previews(Stage):
         """What `preview` needs, as `needs` says it of `run`."""
 
 
-def shards_outcome(tasks: Iterable[Task], results: Sequence[dict[str, Any]]) -> Outcome:
-    """The outcome of tasks that each made one shard by `write_shard`."""
-    pairs = list(zip(tasks, results, strict=True))
-    outputs = [output for task, _ in pairs for output in task.outputs]
-    return Outcome(Tally.total(results), outputs, {task.outputs[0].name: result["out"] for task, result in pairs})
+def shards_outcome(tasks: Sequence[Task], results: Sequence[dict[str, Any]], *, but: str = "") -> Outcome:
+    """The outcome of tasks that each made one shard by `write_shard`; files of the name `but` are no part of it."""
+    outputs = [path for task in tasks for name, files in task.writes.items() if name != but for path in files]
+    shards = {task.writes.kept.name: result["out"] for task, result in zip(tasks, results, strict=True)}
+    return Outcome(Tally.total(results), outputs, shards)
 
 
 @dataclass(frozen=True)
@@ -347,13 +347,13 @@ class DocumentStage(Stage):
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
-        return write_shard(task, context, read_documents(task.inputs[0]), self.process)
+        return write_shard(task, context, read_documents(task.reads.shard), self.process)
 
     def run(self, job: Run) -> Outcome:
         """All shards, each by itself."""
         hints = self.hints(job)
         tasks = [
-            Task(f"part-{number:05}", (path,), job.shard_outputs(number), hints=hints)
+            Task(f"part-{number:05}", Files(shard=path), job.shard_files(number), hints=hints)
             for number, path in enumerate(job.inputs)
         ]
         results = job.map("shards", self.process_shard, tasks, unit=self.unit, total=job.expected_documents())

@@ -89,7 +89,7 @@ class OnSharedFiles:
         """
         self._check()
         result = self.call(task, context)
-        made = [*task.outputs, *(file for folder in task.folders for file in storage.files_in(folder))]
+        made = [*task.writes.all(), *(storage.files_in(task.folder) if task.folder is not None else ())]
         for file in made:
             if isinstance(file, Path) and file.absolute().is_relative_to(self.state):
                 _flush(file)
@@ -217,12 +217,12 @@ class HandedOver:
         made = node / _MADE / (task.key or task.name)
         own = dataclasses.replace(
             task,
-            inputs=tuple(self._fetched(file, node) for file in task.inputs),
-            reads=tuple(self._fetched(file, node) for file in task.reads),
-            outputs=tuple(self._local(file, made) for file in task.outputs),
-            folders=tuple(self._local(file, made) for file in task.folders),
+            reads=task.reads.moved(lambda file: self._fetched(file, node)),
+            unkeyed=task.unkeyed.moved(lambda file: self._fetched(file, node)),
+            writes=task.writes.moved(lambda file: self._local(file, made)),
+            folder=None if task.folder is None else self._local(task.folder, made),
         )
-        for file in [*own.outputs, *own.folders]:
+        for file in [*own.writes.all(), own.folder]:
             if isinstance(file, Path) and file.is_relative_to(made):
                 file.parent.mkdir(parents=True, exist_ok=True)
         result = self.call(own, dataclasses.replace(context, scratch=node / _OWN))
@@ -274,11 +274,11 @@ class HandedOver:
 
     def _publish(self, task: Task, own: Task) -> None:
         """Put what the task made in its place in storage."""
-        files = list(zip(own.outputs, task.outputs, strict=True))
-        for folder, place in zip(own.folders, task.folders, strict=True):
-            named = {file for file, _ in files}
-            found = [file for file in storage.files_in(folder) if file not in named and not file.name.startswith(".")]
-            files[:0] = [(file, place / file.name) for file in found]
+        files = list(zip(own.writes.all(), task.writes.all(), strict=True))
+        if own.folder is not None and task.folder is not None:
+            named, place = {file for file, _ in files}, task.folder
+            found = (file for file in storage.files_in(own.folder) if file not in named)
+            files[:0] = [(file, place / file.name) for file in found if not file.name.startswith(".")]
         for file, place in files:
             if file != place:
                 with _retried(place):

@@ -162,7 +162,7 @@ class _Pool:
     """One run of many tasks in several processes."""
 
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
-        of_stores = {name for task in tasks for name in storage.modules_of((*task.inputs, *task.outputs))}
+        of_stores = {name for task in tasks for name in storage.modules_of((*task.reads.all(), *task.writes.all()))}
         stage = stage_of(call)
         self._preload = [*getattr(stage, "preload", ()), *sorted(of_stores)]
         if any(task.hints.get("compiled") for task in tasks):
