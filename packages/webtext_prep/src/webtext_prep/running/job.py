@@ -35,7 +35,7 @@ from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.run import Run
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Previews, Stage
+from webtext_prep.running.stage import Continues, Previews, Stage
 from webtext_prep.running.summary import Findings, Summary
 from webtext_prep.running.tasks import Tally
 from webtext_prep.storage import is_local, location
@@ -220,7 +220,9 @@ class Job(Run):
 
     def _complete(self, key: str) -> Summary | None:
         """The summary of an earlier run, if all of it still stands."""
-        if not self._finished.holds(key, self.record_path.parent) or self.stage.wants_another_run(self):
+        if not self._finished.holds(key, self.record_path.parent):
+            return None
+        if isinstance(self.stage, Continues) and self.stage.wants_another_run(self):
             return None
         record = read_record(self.record_path.parent, self.record_path.name)
         return None if record is None else self._summary(Tally.from_dict(record), record.get("facts", {}), resumed=True)

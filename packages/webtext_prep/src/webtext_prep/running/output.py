@@ -35,7 +35,7 @@ from webtext_prep.running import lease
 from webtext_prep.running.markers import digest
 from webtext_prep.running.processes import changed
 from webtext_prep.running.run import DROPPED, KEPT
-from webtext_prep.running.stage import Outcome, Stage
+from webtext_prep.running.stage import Continues, Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage.stores.base import Location
 
@@ -221,7 +221,7 @@ class Output:
         claim = self._read_claim()
         if claim is None or claim.get("refused") or not self._has_begun():
             return
-        if self.stage.oldest and self._version(claim) < self.stage.oldest:
+        if isinstance(self.stage, Continues) and self._version(claim) < self.stage.oldest:
             raise InputError(
                 f"{self.place} was made by an earlier version of `webtext {self.stage.name}`, whose state this one "
                 "can't read: give another --output, or --restart to make it again from scratch."

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -152,8 +152,6 @@ class Writes:
     """What a pipeline has from it. `tokens` are named by a prefix, not by a folder; `extras` no other stage reads."""
     default_format: ClassVar[str] = DEFAULT_FORMAT
     """How it writes shards if nothing else is said."""
-    shard_folders: ClassVar[tuple[str, ...]] = ("", DROPPED)
-    """The folders in its output that hold shards."""
     side_files: ClassVar[tuple[str, ...]] = ()
     """Names of other files in its output: tables, a tokenizer."""
 
@@ -173,21 +171,17 @@ class Writes:
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Every file of this stage that an output holds now."""
-        shards = [shard for folder in self.shard_folders for shard in shards_in(output / folder)]
+        shards = [*shards_in(output), *shards_in(output / DROPPED)]
         return [*shards, *filter(storage.is_file, (output / name for name in self.side_files))]
 
 
 class Takes:
-    """What a stage takes of a machine: disk, memory, modules."""
+    """What a stage takes of a machine: disk and memory."""
 
     process_bytes: ClassVar[int] = PROCESS_BYTES
     """Memory of a process that runs its tasks."""
-    preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
     is_one_process: ClassVar[bool] = False
     """Whether one process of this machine leads its work, so that no engine can take it elsewhere."""
-    compiled: ClassVar[tuple[str, ...]] = ()
-    """The same, of tasks whose hints say `compiled`."""
     grows_with_corpus: ClassVar[tuple[str, ...]] = ()
     """Reasons to drop that a larger corpus has a larger share of: what repeats other documents."""
 
@@ -230,10 +224,6 @@ class Replays:
         """Whether `judged_again` finds all that is dropped for that reason."""
         return reason == "empty"
 
-    def recalling(self, facts: dict[str, Any]) -> Self:
-        """The same stage, which also knows what a run of it has found out about all documents together."""
-        return self
-
 
 @dataclass(frozen=True)
 class Stage(Reads, Writes, Takes, Replays, abc.ABC):
@@ -247,8 +237,6 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
     """One line for `--help`."""
     version: ClassVar[int] = 1
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
-    oldest: ClassVar[int] = 0
-    """The oldest version with whose output a run goes on; the output of one before asks for --restart."""
     unit: ClassVar[str] = "documents"
     """What it counts."""
 
@@ -276,14 +264,6 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
         """What the output depends on besides settings and files, such as the digest of a user's function."""
         return {}
 
-    def wants_another_run(self, job: Run) -> bool:
-        """Whether a finished output should be worked on once more (a download that may succeed now)."""
-        return False
-
-    def settled(self) -> Stage:
-        """The same stage, but one that never works on a finished output once more."""
-        return self
-
     def __getstate__(self) -> dict[str, Any]:
         # Tasks travel with their stage: what it has cached (lists of rules) is loaded again on the other side.
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
@@ -291,6 +271,34 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A stage whose verdicts need what a run of it has found out about all documents together."""
+
+    def recalling(self, facts: dict[str, Any]) -> Stage:
+        """The same stage, which knows the facts of its record."""
+        ...
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A stage that may work on a finished output once more: a download, of which more may succeed now.
+
+    Attributes:
+        oldest: the oldest version with whose state a run goes on; the output of one before asks for --restart.
+    """
+
+    oldest: ClassVar[int]
+
+    def wants_another_run(self, job: Run) -> bool:
+        """Whether a finished output should be worked on once more."""
+        ...
+
+    def settled(self) -> Stage:
+        """The same stage, but one that never works on a finished output once more."""
+        ...
 
 
 @dataclass(frozen=True)

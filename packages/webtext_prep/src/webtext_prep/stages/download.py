@@ -159,7 +159,7 @@ class Download(FetchSettings):
         return tried_again or facts.unasked(self.archive) > 0
 
     def settled(self) -> Download:
-        """See `Stage.settled`."""
+        """See `Continues.settled`."""
         return dataclasses.replace(self, retry_passes=0, archive=())
 
     # Its tasks

@@ -309,7 +309,7 @@ class ScoreFilter(Filter):
         return [task.writes for task in scoring]
 
     def recalling(self, facts: dict[str, Any]) -> ScoreFilter:
-        """See `Replays.recalling`: the cut of `--keep-share`."""
+        """See `Recalls.recalling`: the cut of `--keep-share`."""
         return dataclasses.replace(self, cut=tuple(facts["cut"])) if "cut" in facts else self
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
