@@ -70,7 +70,7 @@ def decode(value: Any) -> Any:
     try:
         return _DECODERS[value[KIND]](value)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"this is not a value of ours: {error}") from error
+        raise ValueError(f"this can't be decoded: {error}") from error
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:

@@ -32,11 +32,11 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.storage.stores.local import boot_id
 
 SECONDS = 20.0
-"""How long a task works, about, between two states."""
+"""Seconds that a task works, about, between two states."""
 
 
 class TaskState:
-    """What a task leaves to go on from: a small JSON-like value in a file between phases.
+    """The state that a task leaves to go on from: a small JSON-like value in a file between phases.
 
     It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
     the disk. The value should be written after what it describes.
@@ -50,7 +50,7 @@ class TaskState:
         self._path, self._key = path, [task.key, boot_id()]
 
     def read(self) -> Any:
-        """What was written last, or None."""
+        """The value that was written last, or None."""
         found = read_json(self._path)
         return found["value"] if found and found["key"] == self._key else None
 

@@ -171,7 +171,7 @@ class Job(Run):
             self._own.refuse_other_settings(self._settings(), self._libraries)
 
     def preview(self) -> Findings:
-        """What the stage would do. Nothing is written but a folder in the state, which is removed at the end.
+        """Say what the stage would do. Nothing is written but a folder in the state, which is removed at the end.
 
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
@@ -188,7 +188,7 @@ class Job(Run):
         return found
 
     def sample(self, sizes: Sequence[int] | None = None) -> Sample:
-        """What the input holds, about; `sizes` are the bytes of each file, if they are known already."""
+        """A sample of the input; `sizes` are the bytes of each file, if they are known already."""
         sizes = storage.sizes(self.inputs) if sizes is None else sizes
         is_one = self.stage.is_one_document
         sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
@@ -196,7 +196,7 @@ class Job(Run):
         return sample if documents is None else dataclasses.replace(sample, documents=documents)
 
     def estimate(self, sample: Sample) -> Estimate:
-        """What a run over input like `sample` needs of disk and memory, and what there is. Writes nothing."""
+        """The disk and memory that a run over input like `sample` needs, and what there is. Writes nothing."""
         stage = self.stage
         is_preview = isinstance(stage, Previews) and stage.is_preview
         needs = stage.preview_needs(sample, self.workers) if is_preview else stage.needs(sample, self.workers)

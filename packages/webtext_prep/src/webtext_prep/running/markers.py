@@ -51,7 +51,7 @@ class Markers:
         self._folder, self._scratch = folder, scratch
 
     def read(self, task: Task, key: str) -> Done | None:
-        """What the marker of `task` says, or None where there is none, or it no longer holds."""
+        """The finished task of `task`'s marker, or None where there is none, or it no longer holds."""
         try:
             marker = parse_json((self._folder / f"{task.name}.json").read_bytes())
             if marker.get("boot", "") not in ("", self._boot(task)):
@@ -65,7 +65,7 @@ class Markers:
         return Done(marker["result"], marker.get("units", 0))
 
     def read_all(self, tasks: Sequence[Task], keys: Sequence[str]) -> list[Done | None]:
-        """What `read` gives for each task; outputs in object storage are asked about side by side."""
+        """The answers of `read` for all tasks; outputs in object storage are asked about side by side."""
         places = (path for task in tasks for path in task.writes.all())
         return storage.each(lambda both: self.read(*both), list(zip(tasks, keys, strict=True)), places)
 

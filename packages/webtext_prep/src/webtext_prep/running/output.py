@@ -71,7 +71,7 @@ def locked(
 
 
 SPOOLED = "stdin-"
-"""What the name of spooled standard input in the state folder begins with."""
+"""The beginning of the name of spooled standard input in the state folder."""
 SHARED = "shared-scratch"
 """In the state folder: where in storage the files between phases lie, for the run that removes them."""
 MOST_FILES = 1000
@@ -79,7 +79,7 @@ MOST_FILES = 1000
 
 
 class Output:
-    """What one stage writes, and the state next to it.
+    """The output of one stage, and the state next to it.
 
     Args:
         stage: the stage.
@@ -361,7 +361,7 @@ class Output:
 
 
 def _places(output: Location, inputs: Sequence[Location], stamps: Sequence[Any]) -> dict[str, Any]:
-    """Where the output and its input lie, for `run.json`: folders in their order, and files that no stage wrote.
+    """The places of the output and of its input, for `run.json`: folders in their order, and files that no stage wrote.
 
     Of each of these also its stamp without the name, by which a reader sees that it has changed since.
     """

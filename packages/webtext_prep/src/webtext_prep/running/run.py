@@ -31,7 +31,7 @@ KEPT = "kept"
 
 
 class Run:
-    """What a stage's `run` is given; `Job`, which is made from settings, is one.
+    """A run as a stage's `run` is given it; `Job`, which is made from settings, is one.
 
     Attributes:
         stage: the `Stage`.
@@ -75,15 +75,15 @@ class Run:
         return self.engine.is_here
 
     def shard_files(self, number: int, **more: Location | None) -> Files:
-        """What the task writes that makes shard `number`: `kept` documents, `more`, with `--keep-dropped` `dropped`."""
+        """Files that the task writes which makes a shard: `kept` documents, `more`, with `--keep-dropped` `dropped`."""
         return Files(kept=self.output / shard_name(number, self.format), **more, dropped=self.dropped_path(number))
 
     def dropped_path(self, number: int) -> Location | None:
-        """Where the dropped documents of shard `number` belong, or None without `--keep-dropped`."""
+        """The file for the dropped documents of shard `number`, or None without `--keep-dropped`."""
         return self.output / DROPPED / shard_name(number, self.format) if self.keep_dropped else None
 
     def expected_documents(self) -> int | None:
-        """How many documents the input holds, where the stage that made it said so."""
+        """The number of documents in the input, where the stage that made it said so."""
         return recorded_documents(self.inputs)
 
     def map(
@@ -141,7 +141,7 @@ class Run:
         return [None if done is None else done.result for done in found]
 
     def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` gives, or gave earlier for the same input and settings.
+        """The value that `make` gives, or gave earlier for the same input and settings.
 
         Tasks are done as long as their outputs are there. Tasks marked here stay done without: the files of all but
         the last of its phases can be removed, and a resumed job does not make them again.
@@ -194,7 +194,7 @@ class Run:
         return {**identity(self.stage), **chosen, "keep_dropped": self.keep_dropped}
 
     def _identity(self) -> dict[str, Any]:
-        """What every shard depends on besides its input."""
+        """All that every shard depends on besides its input."""
         return {**self._settings(), **self.stage.identity()}
 
     def _key(self, phase: str, task: Task, stamps: dict[Location, Any]) -> str:
@@ -214,7 +214,7 @@ class Run:
 
     @property
     def _of_libraries(self) -> list[dict[str, str]]:
-        """What keys say of them: nothing for a stage that depends on none."""
+        """The part of keys about libraries: nothing for a stage that depends on none."""
         return [self._libraries] if self._libraries else []
 
     def _check_lease(self) -> None:

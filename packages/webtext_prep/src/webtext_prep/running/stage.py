@@ -1,4 +1,4 @@
-"""What a stage is: a frozen dataclass of settings, and how it turns documents into documents.
+"""A stage: a frozen dataclass of settings, and how it turns documents into documents.
 
 A stage that only asks of each document whether to keep it is a `FilterStage` and writes `judge`; one that changes
 documents, each shard by itself, is a `DocumentStage` and writes `process`; one that must see all documents, or splits
@@ -70,7 +70,7 @@ PROCESS_BYTES = 100 << 20
 
 @dataclass
 class Outcome:
-    """What a stage's `run` gives back.
+    """The result of a stage's `run`.
 
     Attributes:
         tally: what became of all documents.
@@ -95,10 +95,10 @@ Made = Literal["documents", "tokens", "tokenizer", "filter", "extras"]
 
 
 class Reads:
-    """What a stage reads: document shards, unless it says otherwise."""
+    """Input of a stage: document shards, unless it says otherwise."""
 
     input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)"
-    """How messages call such files."""
+    """The words of messages for such files."""
     reads_standard_input: ClassVar[bool] = False
 
     @staticmethod
@@ -112,7 +112,7 @@ class Reads:
         return False
 
     def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
-        """What its own settings name as input: files read before `--input`, and files read after it."""
+        """Input that its own settings name: files read before `--input`, and files read after it."""
         return (), ()
 
     @staticmethod
@@ -146,18 +146,18 @@ class Reads:
 
 
 class Writes:
-    """What a stage writes: a folder of document shards, unless it says otherwise."""
+    """Output of a stage: a folder of document shards, unless it says otherwise."""
 
     makes: ClassVar[Made] = "documents"
-    """What a pipeline has from it. `tokens` are named by a prefix, not by a folder; `extras` no other stage reads."""
+    """The kind of its output. `tokens` are named by a prefix, not by a folder; `extras` no other stage reads."""
     default_format: ClassVar[str] = DEFAULT_FORMAT
-    """How it writes shards if nothing else is said."""
+    """The format of its shards if nothing else is said."""
     side_files: ClassVar[tuple[str, ...]] = ()
     """Names of other files in its output: tables, a tokenizer."""
 
     @staticmethod
     def output_beside(given: Sequence[str]) -> str:
-        """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
+        """The place to which it always writes, for such values of `--input`; empty if `--output` says it."""
         return ""
 
     def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
@@ -176,7 +176,7 @@ class Writes:
 
 
 class Takes:
-    """What a stage takes of a machine: disk and memory."""
+    """Needs of a stage: disk and memory."""
 
     process_bytes: ClassVar[int] = PROCESS_BYTES
     """Memory of a process that runs its tasks."""
@@ -186,13 +186,13 @@ class Takes:
     """Reasons to drop that a larger corpus has a larger share of: what repeats other documents."""
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """What a run over input like `sample` needs, with that many tasks at once; about as much output as input."""
+        """Needs of a run over input like `sample`, with that many tasks at once; about as much output as input."""
         return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a stage says of one document of its input when it is asked again.
+    """The answer of a stage about one document of its input when it is asked again.
 
     Attributes:
         dropped: the document as `--keep-dropped` would write it; None if it is kept, or if other documents decide.
@@ -204,7 +204,7 @@ class Verdict:
 
 
 class Replays:
-    """What a stage says of its input afterwards, for looking at dropped documents without `--keep-dropped`."""
+    """Answers of a stage about its input afterwards, for looking at dropped documents without `--keep-dropped`."""
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """The decision about one document; values that take time to find only where they are asked for."""
@@ -238,7 +238,7 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
     version: ClassVar[int] = 1
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
     unit: ClassVar[str] = "documents"
-    """What it counts."""
+    """The things that it counts."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
         """Do the work with `job.map`, and account for every document."""
 
     def advice(self, tally: Tally) -> str:
-        """What to do when nothing was kept, as the end of a sentence."""
+        """Advice when nothing was kept, as the end of a sentence."""
         return "check the input and the settings"
 
     def setting_files(self) -> list[Path]:
@@ -261,7 +261,7 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
         return []
 
     def identity(self) -> dict[str, Any]:
-        """What the output depends on besides settings and files, such as the digest of a user's function."""
+        """All that the output depends on besides settings and files, such as the digest of a user's function."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class Previews(Stage):
 
     @abc.abstractmethod
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """What `preview` needs, as `needs` says it of `run`."""
+        """Needs of `preview`, as `needs` says them of `run`."""
 
 
 def shards_outcome(tasks: Sequence[Task], results: Sequence[dict[str, Any]], *, but: str = "") -> Outcome:
@@ -339,7 +339,7 @@ class DocumentStage(Stage):
         """Yield the kept ones of `documents`, and `tally.drop` each of the others, with its reason."""
 
     def hints(self, job: Run) -> dict[str, Any]:
-        """What its tasks get that their output does not depend on, such as whether machine code would pay."""
+        """Hints for its tasks, on which their output does not depend, such as whether machine code would pay."""
         return {}
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:

@@ -1,4 +1,4 @@
-"""How the files between phases come to tasks on other machines, and how their outputs come back.
+"""The way of files between phases to tasks on other machines, and of their outputs back.
 
 Tasks of an engine that runs them here see this machine's files, and nothing of this is used. Of the tasks of other
 engines one of two things is true; the job chooses by whether `--shared-scratch URL` is given:

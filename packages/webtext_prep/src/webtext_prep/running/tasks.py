@@ -102,7 +102,7 @@ class Context:
 
 
 MAX_PROBLEMS = 10
-"""How many problems with their places are shown at the end of a stage; all of them are counted."""
+"""Problems with their places that are shown at the end of a stage; all of them are counted."""
 
 
 def with_reason(document: Document, reason: str, **details: Any) -> Document:
@@ -114,7 +114,7 @@ def with_reason(document: Document, reason: str, **details: Any) -> Document:
 
 @dataclass
 class Tally:
-    """What became of the documents of one task, or of all of them.
+    """Counts of what became of the documents of one task, or of all of them.
 
     Attributes:
         read: documents in.
@@ -262,7 +262,7 @@ class Problems:
 
 
 def checked_total(results: Sequence[dict[str, Any]], records: str, *, is_allowed: bool) -> Tally:
-    """What several tasks counted, with sentences about what was unreadable.
+    """The sum of what several tasks counted, with sentences about what was unreadable.
 
     Raises InputError if too much of it was, unless that is allowed; `records` is how messages call what was read.
     """
