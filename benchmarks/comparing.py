@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import BinaryIO
 
 from webtext_prep import storage
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 CHUNK = 1 << 20
 

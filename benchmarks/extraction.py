@@ -27,7 +27,8 @@ import trafilatura
 import learn_extraction
 from extraction_pages import Match, ReviewedPage, match, reviewed_pages
 from machine import describe, save, write_tables
-from webtext_prep.extraction.extractors import EXTRACTORS, readable, warm_up
+from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
+from webtext_prep.text.decoding import readable
 
 PACKAGES = ("trafilatura", "newspaper3k", "resiliparse", "readability-lxml", "html-text", "justext", "lxml", "lightgbm")
 

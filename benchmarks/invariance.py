@@ -41,7 +41,7 @@ from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.settings import with_options_joined
 from webtext_prep.storage import location
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 PROGRAM = "invariance.py"
 REFERENCE = "reference"

@@ -22,9 +22,9 @@ import numpy.typing as npt
 import webtext_prep.extraction as extraction
 from extraction_pages import FOLDS, ReviewedPage, match, reviewed_pages, words_of
 from webtext_prep.extraction.blocks import Blocks, blocks_of
-from webtext_prep.extraction.extractors import readable, title_of
 from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.learned import Parameters, written
+from webtext_prep.text.decoding import readable, title_of
 
 PARAMETERS = Path(extraction.__file__).with_name("learned.json")
 # The same sums in the same order, however many cores there are.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import autocast
-from gpt2_train.model.loss import token_losses
+from gpt2_train.model.loss import losses_and_gradient, with_gradient
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From hidden states (N, hidden), the output matrix (padded vocabulary, hidden) and targets (N,) to a sum of losses."""
@@ -27,7 +27,9 @@ def losses(vocabulary: int) -> dict[str, tuple[Loss, torch.dtype | None]]:
     def ours(*, compiled: bool) -> Loss:
         def loss(hidden: Tensor, matrix: Tensor, targets: Tensor) -> Tensor:
             logits = F.linear(hidden, matrix)
-            return token_losses(logits, targets, vocabulary=vocabulary, compiled=compiled).sum()
+            gradient, weights = logits.detach(), torch.ones(targets.shape, device=targets.device)
+            found = losses_and_gradient(gradient, targets, weights, vocabulary=vocabulary, compiled=compiled)
+            return with_gradient(found.sum(), logits, gradient)
 
         return loss
 

@@ -2,8 +2,8 @@
 
     ./uvw run --group dev docs/make_example.py
 
-Writes docs/example/report.html, the answers of `webtext why` and `gpt2 trace` into docs/example.md, and pictures of the
-page of `gpt2 serve`. It needs Chromium, and some minutes for `gpt2 ablate`.
+Writes docs/example/report.html, the answers of `webtext why` and `webtext trace` into docs/example.md, and pictures of
+the page of `gpt2 serve`. It needs Chromium, and some minutes for `gpt2 ablate`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     page = with_answer(page, "webtext why", run(command("webtext", "why", duplicate(), CORPUS)))
     sample = json.loads((ROOT / FOLDER / "samples.json").read_text(encoding="utf-8"))["samples"][-1]
-    page = with_answer(page, "gpt2 trace", run(command("gpt2", "trace", "--data", CORPUS, "--text", sample["text"])))
+    page = with_answer(
+        page, "webtext trace", run(command("webtext", "trace", "--data", CORPUS, "--text", sample["text"]))
+    )
     write_text(PAGE, page)
     take_pictures()
 

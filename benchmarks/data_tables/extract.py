@@ -19,6 +19,7 @@ from measuring import Row, documents, webtext
 from webtext_prep.crawl.archives.warc_writing import response_record
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction import extractors
+from webtext_prep.text import decoding
 
 TITLE = "extract: a WARC file of pages of 105 kB with 8 kB of text, and a WET file of such texts"
 PEERS = ("fastwarc", "resiliparse", "trafilatura", "warcio")
@@ -47,7 +48,7 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
         extractors.warm_up(name)
         alone = extraction._alone(name)
         loop = _loop(
-            f"FastWARC and {name}, a loop", part, lambda body, call=alone: call(extractors.decode(body)), count, size
+            f"FastWARC and {name}, a loop", part, lambda body, call=alone: call(decoding.decode(body)), count, size
         )
         yield loop
         assert loop.rate is not None

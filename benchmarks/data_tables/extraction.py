@@ -17,6 +17,7 @@ from data_tables import download
 from measuring import Row, run_command
 from webtext_prep.extraction import extractors
 from webtext_prep.extraction.workers import PageHead, extract_page
+from webtext_prep.text import decoding
 
 TITLE = "extraction: pages of 105 kB with 8 kB of text, some with \\r\\n or in windows-1252"
 PEERS = ("resiliparse", "trafilatura", "newspaper3k", "lxml", "numpy")
@@ -108,8 +109,8 @@ def _extractor(name: str, found: Sequence[bytes], repeats: int) -> Iterator[Row]
     extractors.warm_up(name)
     alone = _alone(name)
     works = [
-        extractors.decode,
-        lambda page: alone(extractors.decode(page)),
+        decoding.decode,
+        lambda page: alone(decoding.decode(page)),
         lambda page: extract_page(name, HEAD, page),
     ]
     decoded, both, ours = _in_turn(works, found, repeats)

@@ -1,4 +1,4 @@
-"""`webtext index-tokens` and what `gpt2 trace` asks of it: sorting suffixes, and finding a text of 200 tokens."""
+"""`webtext index-tokens` and what `webtext trace` asks of it: sorting suffixes, and finding a text of 200 tokens."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def inference(checkpoint: Path, data: str, here: str) -> Parts:
     """The same weights on CPU and GPU, in fp32: held-out loss and greedy texts."""
     same = ["--checkpoint", checkpoint, "--precision", "fp32", "--json"]
     measured = [
-        json.loads(gpt2("evaluate", *same, "--data", data, "--split", "valid", "--device", where).stdout)["loss"]
+        json.loads(gpt2("evaluate", "held-out-loss", data, *same, "--split", "valid", "--device", where).stdout)["loss"]
         for where in ("cpu", here)
     ]
     yield "evaluate", {"largest_difference": round(abs(measured[0] - measured[1]), 6), "losses": measured}

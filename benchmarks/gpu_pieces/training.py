@@ -18,7 +18,7 @@ from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import apply_data_parallel
 from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import token_losses
+from gpt2_train.model.loss import losses_and_gradient, with_gradient
 from gpt2_train.training.memory import GIB, memory_per_rank
 from gpt2_train.training.trainer import Trainer
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
@@ -166,7 +166,9 @@ def nccl(*, smoke: bool) -> Parts:
             def step(model: GPT2 = model, optimizer: torch.optim.Optimizer = optimizer) -> torch.Tensor:
                 with autocast(world.device, case.precision):
                     logits = model(batch[:, :-1])
-                loss = token_losses(logits, batch[:, 1:]).mean()
+                gradient, targets = logits.detach(), batch[:, 1:]
+                weights = torch.full(targets.shape, 1 / targets.numel(), device=bench.device)
+                loss = with_gradient(losses_and_gradient(gradient, targets, weights).mean(), logits, gradient)
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()

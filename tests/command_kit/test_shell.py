@@ -40,16 +40,6 @@ def test_a_program_that_is_not_installed_says_its_versions() -> None:
     assert version_line("x", "absent").startswith("x not installed (Python ")
 
 
-def test_the_version_of_torch_is_known_without_loading_it():
-    code = (
-        "import sys\nfrom gpt2_train.cli import main\n"
-        "try:\n    main(['--version'])\nexcept SystemExit as error:\n    sys.exit(error.code or 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert f"torch {importlib.metadata.version('torch')}" in done.stdout
-
-
 def completed(script: str, program: str, *words: str) -> list[str]:
     """What bash offers after `program` and `words`, the last of which is being typed."""
     typed = " ".join(f"'{word}'" for word in (program, *words))

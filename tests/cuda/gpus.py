@@ -29,7 +29,6 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "null_device"
 LIBRARY, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 COMPILER = shutil.which("cc")
-_servers: dict[Path, forks.forkserver.ForkServer] = {}
 
 
 def headers() -> Path | None:
@@ -159,7 +158,7 @@ class Running:
         with mock.patch.dict(os.environ, own):
             self.started: forks.Started | subprocess.Popen[str]
             if is_fork:
-                self.started = forks.Started(words, _servers.setdefault(library(), forks.new_server()))
+                self.started = forks.Started(words)
             else:
                 texts = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
                 self.started = subprocess.Popen([*map(str, words)], **texts)  # type: ignore[call-overload]

@@ -37,8 +37,11 @@ def test_prompts_of_a_file_are_generated_together(on_gpus, checkpoint, tmp_path)
 @pytest.mark.parametrize("command", ["generate", "evaluate"])
 def test_a_model_in_several_processes(on_gpus, checkpoint, corpus, command):
     """Tensor parallel inference: each process on its own GPU."""
-    more = {"generate": ["--prompt", "The cat", "--tokens", 8], "evaluate": ["--data", corpus, "--split", "test"]}
-    words = [command, "--checkpoint", checkpoint, "--device", "cuda", "--tensor-parallel", 2, *more[command]]
+    more = {
+        "generate": ["--prompt", "The cat", "--tokens", 8],
+        "evaluate": ["held-out-loss", corpus, "--split", "test"],
+    }
+    words = [command, *more[command], "--checkpoint", checkpoint, "--device", "cuda", "--tensor-parallel", 2]
     done = on_gpus(words, Gpus(2), is_fork=False)
     assert sorted(gpu for asked in done.asked for gpu in asked.contexts) == ["0", "1"]
 

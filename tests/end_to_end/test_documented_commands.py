@@ -128,8 +128,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) ->
     monkeypatch.setattr(webtext_prep.cli, "build_parser", lambda *_: parser)
     own = [importlib.import_module(name) for name, _ in gpt2_train.cli.COMMANDS.values()]
     for module in [*own, *dict(announced(gpt2_train.cli.GROUP)).values()]:
-        theirs = getattr(module, "settings_from", None)  # `doctor` has no settings
-        replaced = "settings_from" if theirs else "run"
+        # `doctor` has no settings.
+        replaced = next((name for name in ("settings_from", "evaluation_of") if hasattr(module, name)), "run")
+        theirs = getattr(module, replaced) if replaced != "run" else None
         monkeypatch.setattr(module, replaced, lambda *a, real=theirs, **b: stop(real and real(*a, **b)))
     return tmp_path
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from gpt2_train.data import order
 from webtext_audit.lookup.index import url_hash
@@ -16,7 +17,8 @@ from webtext_prep.documents.document import Document
 from webtext_prep.stages import filter as filter_stage
 from webtext_prep.stages import train_filter, train_tokenizer
 from webtext_prep.tokens.runs import document_key, shuffle_key
-from webtext_prep.urls import urls
+from webtext_prep.urls import buckets, urls
+from webtext_prep.urls.held_out import is_held_out
 
 COUNT = 20_000
 DOCUMENTS = [Document(f"http://host{n % 97}.org/page/{n}", f"text number {n}") for n in range(COUNT)]
@@ -31,9 +33,9 @@ def held_out(document: Document) -> int:
     """The hash that `is_held_out` compares with a share."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        digest = urls.xxhash.xxh3_64_intdigest
-        patch.setattr(urls.xxhash, "xxh3_64_intdigest", lambda *given: seen.append(digest(*given)) or seen[-1])
-        urls.is_held_out(document.url, 0.5)
+        digest = xxhash.xxh3_64_intdigest
+        patch.setattr(xxhash, "xxh3_64_intdigest", lambda *given: seen.append(digest(*given)) or seen[-1])
+        is_held_out(document.url, 0.5)
     return seen[0]
 
 
@@ -63,7 +65,7 @@ def uses() -> dict[str, np.ndarray]:
         "train-filter: the sample": texts,
         "train-filter: held out": one_in(texts, train_filter.HELD_OUT_EVERY),
         "dedup --dry-run: the sample": of_documents(lambda d: preview.sample_hash(d.url.encode())),
-        "merge, blacklist: the shard": of_documents(lambda d: urls.bucket_of(urls.url_key(d.url), 20)),
+        "merge, blacklist: the shard": of_documents(lambda d: buckets.bucket_of(urls.url_key(d.url), 20)),
         "plan: the sample": of_documents(lambda d: url_hash(d.url)),
         "plan: the small run": one_in(of_documents(lambda d: url_hash(d.url, sample.SMALL_SEED)), 20),
         "report: the sample": of_documents(lambda d: scan.sample_key(d.id)),
@@ -92,7 +94,7 @@ IDENTITY = {
     "webtext_prep/crawl/database.py": "the URL of a row",
     "webtext_prep/crawl/saved_pages.py": "checksums",
     "webtext_prep/dedup/drop_rates.py": "names of groups",
-    "webtext_prep/documents/document.py": "pages that came before",
+    "webtext_prep/documents/seen_pages.py": "pages that came before",
     "webtext_prep/documents/formats/arrow_tables.py": "checksums",
     "webtext_prep/documents/folders/partitions.py": "checksums",
     "webtext_prep/reddit/selection.py": "pages that came before",
@@ -108,7 +110,8 @@ CHOICES = {
     "webtext_prep/dedup/preview.py",
     "webtext_prep/stages/train_filter.py",
     "webtext_prep/tokens/runs.py",
-    "webtext_prep/urls/urls.py",
+    "webtext_prep/urls/buckets.py",
+    "webtext_prep/urls/held_out.py",
 }
 """Modules whose hashes decide by chance: all of them are in `uses`."""
 

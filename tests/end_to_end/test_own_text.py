@@ -138,7 +138,7 @@ def test_two_values_of_a_setting_share_what_comes_before_it_and_the_tokenizer(te
         ("clean.min_tokns=1,2", "min_tokens"),
     ],
 )
-def test_what_cannot_be_compared_is_told(texts, ablate, sentence):
-    done = play(texts, "--ablate", ablate, "--check")
-    assert done.returncode == 2
-    assert sentence in done.stderr
+def test_what_cannot_be_compared_is_told(texts, monkeypatch, capsys, ablate, sentence):
+    monkeypatch.chdir(texts.parent)
+    assert main([*ARGUMENTS, "--ablate", ablate, "--check"]) == 2
+    assert sentence in capsys.readouterr().err

@@ -252,7 +252,7 @@ def test_a_model_written_elsewhere_is_the_one_that_is_measured_and_that_writes(t
     tables = {"train": {"output": "elsewhere"}, "evaluate": {}, "generate": {"checkpoint": "another"}}
     train, evaluate, generate = wiring.plan(tmp_path / "x.toml", tables, tmp_path, [])
     assert train.output == "elsewhere"
-    assert evaluate.arguments[:2] == ["--checkpoint", "elsewhere"]
+    assert evaluate.arguments == ["held-out-loss", f"{tmp_path}/corpus_text_document", "--checkpoint", "elsewhere"]
     assert "--checkpoint" not in generate.arguments
 
 

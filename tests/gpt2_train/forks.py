@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import importlib
 import itertools
 import json
-import multiprocessing
 import os
+import pickle
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import connection, forkserver, resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -37,20 +41,87 @@ PATIENCE = 300
 SETTINGS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
 """Of each process, which exchanges with others through the loopback address."""
 
-_context = multiprocessing.get_context("forkserver")
+_connections: dict[Path, socket.socket] = {}
 
 
-def new_server() -> forkserver.ForkServer:
-    """A server whose forks have imported torch; it gets the environment in which it is first used.
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Nobody else looks for a server, or ends one."""
+    with Path(tempfile.gettempdir(), f"forks-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
-    That of multiprocessing itself is webtext_prep's, which starts it with SIGINT blocked.
+
+def _server() -> socket.socket:
+    """A connection to the server of this test run, whose forks have imported torch; it is started where there is none.
+
+    All workers of a run share one, and one more for programs with another library preloaded. It ends with the last
+    process that has a connection.
     """
-    server = forkserver.ForkServer()
-    server.set_forkserver_preload(["tests.gpt2_train.preloaded"])
-    return server
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    name = f"forks-{run[:16]}-{zlib.crc32(os.environ.get('LD_PRELOAD', '').encode()):08x}"
+    place = Path(tempfile.gettempdir(), name)
+    if place not in _connections:
+        connection = socket.socket(socket.AF_UNIX)
+        with _alone():
+            try:
+                connection.connect(str(place))
+            except OSError:
+                place.unlink(missing_ok=True)
+                with socket.socket(socket.AF_UNIX) as listener:
+                    listener.bind(str(place))
+                    listener.listen(64)
+                    code = f"from tests.gpt2_train.forks import serve; serve({listener.fileno()})"
+                    words = [sys.executable, "-c", code]
+                    subprocess.Popen(words, pass_fds=[listener.fileno()], env=os.environ | SETTINGS)
+                connection.connect(str(place))
+        _connections[place] = connection
+    return _connections[place]
 
 
-server = new_server()
+def serve(listening: int) -> None:
+    """Fork for each message of a client: it brings standard output, standard error and a channel."""
+    importlib.import_module("tests.gpt2_train.preloaded")
+    for number in (signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)
+    listener = socket.socket(fileno=listening)
+    clients: list[socket.socket] = []
+    while True:
+        for ready in select.select([listener, *clients], [], [])[0]:
+            if ready is listener:
+                clients.append(listener.accept()[0])
+                continue
+            message, pipes, *_ = socket.recv_fds(ready, 1, 3)
+            if message and os.fork() == 0:
+                for one in (listener, *clients):
+                    one.close()
+                _watch(*pipes)
+            for pipe in pipes:
+                os.close(pipe)
+            if not message:
+                clients.remove(ready)
+                ready.close()
+        if not clients:
+            with _alone():
+                if not select.select([listener], [], [], 0)[0]:
+                    Path(listener.getsockname()).unlink(missing_ok=True)
+                    return
+
+
+def _watch(output: int, errors: int, number: int) -> NoReturn:
+    """Run a program that the channel describes in a fork, and tell its process id and its exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with socket.socket(fileno=number) as channel, channel.makefile("rwb", buffering=0) as told:
+        words, environment, folder = pickle.load(told)
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            _begin(words, [output, errors], environment, folder)
+        os.close(output)
+        os.close(errors)
+        told.write(b"%d\n" % pid)
+        told.write(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os._exit(0)
 
 
 class Started:
@@ -58,33 +129,39 @@ class Started:
 
     Args:
         words: a command line that begins with this Python; then `-m`, `-c` or a script.
-        server: what it is a fork of.
     """
 
-    def __init__(self, words: Sequence[object], server: forkserver.ForkServer = server) -> None:
+    def __init__(self, words: Sequence[object]) -> None:
         self.words = [*map(str, words)]
-        pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
-        self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)
-        with mock.patch.dict(os.environ, SETTINGS):
-            server.ensure_running()
-            state = (self.words, [writing for _, writing in pipes], dict(os.environ), Path.cwd())
-            self._process = _context.Process(target=_begin, args=state)
-            with mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process):
-                self._process.start()
-        for pipe in itertools.chain(*pipes):
-            pipe.close()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
+        pipes = [os.pipe() for _ in range(2)]
+        self._channel, other = socket.socketpair()
+        with other:
+            socket.send_fds(_server(), [b"."], [*(writing for _, writing in pipes), other.fileno()])
+        self.stdout, self.stderr = (os.fdopen(reading) for reading, _ in pipes)
+        for _, writing in pipes:
+            os.close(writing)
+        self._told = self._channel.makefile("rwb", buffering=0)
+        self._channel.sendall(pickle.dumps((self.words, os.environ | SETTINGS, Path.cwd())))
+        self.pid = int(self._told.readline())
+        self._code: int | None = None
+
+    def _wait(self, seconds: float | None) -> int | None:
+        if self._code is None and select.select([self._channel], [], [], seconds)[0]:
+            self._code = int(self._told.readline())
+            self._told.close()
+            self._channel.close()
+        return self._code
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        return self._wait(0)
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        self._process.kill()
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def give_up(self) -> None:
         """Kill it and its descendants, which first write where each of their threads is."""
@@ -93,7 +170,7 @@ class Started:
             for pid in family:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-            connection.wait([self._process.sentinel], 1)  # whoever joins it is to read its exit code, and nobody else
+            select.select([self._channel], [], [], 1)
 
     def communicate(self) -> tuple[str, str]:
         """What it still writes to its standard output and error until it ends."""
@@ -101,7 +178,7 @@ class Started:
         late.start()
         with self.stdout, self.stderr, ThreadPoolExecutor() as readers:
             output, errors = readers.map(lambda pipe: pipe.read(), (self.stdout, self.stderr))
-        self._process.join()
+        self._wait(None)
         late.cancel()
         return output, errors
 
@@ -175,10 +252,10 @@ def _work(module: str, name: str, arguments: str, *numbers: str) -> None:
         dist.destroy_process_group()
 
 
-def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str], folder: Path) -> NoReturn:
+def _begin(words: list[str], pipes: Sequence[int], environment: dict[str, str], folder: Path) -> NoReturn:
     for number, pipe in enumerate(pipes, 1):
-        os.dup2(pipe.fileno(), number)
-        pipe.close()
+        os.dup2(pipe, number)
+        os.close(pipe)
     # Those that there were remember whether they could seek in what the server had.
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.chdir(folder)
@@ -222,11 +299,10 @@ forking = types.SimpleNamespace(**vars(subprocess) | {"Popen": _fork, "run": _ru
 
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
-    """Run the program of a command line in this process, which has no server and no parent yet, and end it."""
+    """Run the program of a command line in this process, which has no server of its own yet, and end it."""
     faulthandler.register(signal.SIGXCPU)
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
     forkserver._forkserver.__init__()  # type: ignore[misc]
-    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ.clear()

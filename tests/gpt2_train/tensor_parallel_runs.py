@@ -13,11 +13,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.distributed.mesh import World, make_world, seed_micro_step, settle_gradients
+from gpt2_train.distributed.mesh import World, all_reduce_replicated_grads, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import token_losses
+from gpt2_train.model.loss import losses_and_gradient, with_gradient
 from gpt2_train.optim.gradients import gradient_norm
 
 CPU = torch.device("cpu")
@@ -89,8 +89,9 @@ class Run:
             seed_micro_step(self.model, 1, 2, micro, self.world)
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 logits = self.model(inputs, documents)
-            losses = token_losses(logits, targets, self.world.tp_group, vocabulary=100)
-            losses.mean().backward()
+            gradient, weights = logits.detach(), torch.full(targets.shape, 1 / targets.numel())
+            losses = losses_and_gradient(gradient, targets, weights, self.world.tp_group, vocabulary=100)
+            with_gradient(losses.mean(), logits, gradient).backward()
             loss += losses.mean().item()
         self.settle()
         norm = float(gradient_norm(self.parameters))
@@ -98,7 +99,7 @@ class Run:
 
     def settle(self) -> None:
         """Add up what processes have in parts."""
-        settle_gradients(self.parameters, self.world.tp_group if self.divides_tokens else None)
+        all_reduce_replicated_grads(self.parameters, self.world.tp_group if self.divides_tokens else None)
 
     def gradients(self) -> dict[str, Tensor]:
         """Whole gradients by name."""

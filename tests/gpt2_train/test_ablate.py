@@ -3,9 +3,9 @@
 import importlib
 import json
 import math
+import multiprocessing
 import sys
 import time
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.documented import ROOT
 from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
+from command_kit import processes
 from gpt2_train.cli import main
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.index import IndexCache
@@ -362,19 +363,19 @@ def words_for(texts: Path, output: Path, *more: object) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.fixture
-def forked_workers(monkeypatch):
-    """Workers of this process are forks of the tests' own server, which has imported torch."""
-    monkeypatch.setattr(forkserver, "set_forkserver_preload", lambda modules: None)
-    for name in ("ensure_running", "connect_to_new_process"):
-        monkeypatch.setattr(forkserver, name, getattr(forks.server, name))
+def compare(*words: str) -> None:
+    """`gpt2 ablate`, whose workers are forks of this process, which has imported torch."""
+    context = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda _: context  # type: ignore[assignment]
+    processes._ensure_server = lambda *_: None  # type: ignore[assignment]
+    sys.exit(main([*words]))
 
 
-@pytest.mark.usefixtures("forked_workers")
-def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, tmp_path, capsys):
+def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, tmp_path):
     output = tmp_path / "ablation"
-    assert main(words_for(texts, output, "--json")) == 0
-    result = json.loads(capsys.readouterr().out)
+    done = forks.run(forks.program(compare, *words_for(texts, output, "--json")))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert json.loads((output / "ablation.json").read_text()) == result
     assert [entry["set"] for entry in result["comparisons"]] == ["wanted", "the pool"]
     assert result["comparisons"][0]["mean"] > 0
@@ -385,27 +386,26 @@ def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, 
     assert {"bad-seed1", "good-seed2", "bad-seed2-again", "good-seed1-low-rate", "bad-seed1-half-length"} < set(runs)
     assert main(["plot", str(output / "runs" / "good-seed1")]) == 0
     made = (output / "runs" / "good-seed1" / "held_out.json").stat().st_mtime_ns
-    assert main(words_for(texts, output)) == 0
-    assert described(result) in capsys.readouterr().out
+    again = forks.run(forks.program(compare, *words_for(texts, output)))
+    assert again.returncode == 0 and described(result) in again.stdout
     assert (output / "runs" / "good-seed1" / "held_out.json").stat().st_mtime_ns == made
-    assert main(words_for(texts, output, "--lr", "1e-3")) == 2
-    assert "lr was 0.02, now 0.001" in (said := capsys.readouterr().err)
-    assert "--restart" in said
+    refused = forks.run(forks.program(compare, *words_for(texts, output, "--lr", "1e-3")))
+    assert refused.returncode == 2
+    assert "lr was 0.02, now 0.001" in refused.stderr and "--restart" in refused.stderr
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("forked_workers")
 def test_a_killed_ablation_ends_as_one_that_was_not(texts, tmp_path):
-    assert main(words_for(texts, tmp_path / "whole")) == 0
+    assert forks.run(forks.program(compare, *words_for(texts, tmp_path / "whole"))).returncode == 0
     output = tmp_path / "killed"
-    again = words_for(texts, output)
+    again = forks.program(compare, *words_for(texts, output))
     for ended in (2, 7):
-        process = forks.Started([sys.executable, "-m", "gpt2_train", *again])
+        process = forks.Started(again)
         while process.returncode is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
             time.sleep(0.05)
         process.kill()
         process.communicate()
-    assert main(again) == 0
+    assert forks.run(again).returncode == 0
     assert (output / "ablation.json").read_bytes() == (tmp_path / "whole" / "ablation.json").read_bytes()
 
 

@@ -119,7 +119,7 @@ def test_where_there_is_one_kernel_none_is_chosen() -> None:
     assert chosen(trials, TrainSettings(**separate)) is None
     with pytest.raises(Gpt2UsageError, match="there is one kernel for cpu; leave it out"):
         chosen(trials, TrainSettings(attention="flash"), device=torch.device("cpu"))
-    with pytest.raises(Gpt2UsageError, match="there is one kernel for documents apart"):
+    with pytest.raises(Gpt2UsageError, match="there is one kernel for document masking"):
         chosen(trials, TrainSettings(attention="cudnn", **separate))
     assert trials.asked == []
 

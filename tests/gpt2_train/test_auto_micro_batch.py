@@ -11,7 +11,6 @@ import pytest
 import torch
 from tests.gpt2_train.conftest import losses
 
-from gpt2_train.cli import main
 from gpt2_train.config.layout import choose_data_parallel, plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.training import plan
@@ -110,17 +109,3 @@ def test_a_size_that_was_asked_for_is_not_changed(
 ) -> None:
     assert gpt2(tmp_path / "run", *AUTO[:-2], "--micro-batch-size", 4) == 1
     assert "out of memory: lower --micro-batch-size" in capsys.readouterr().err
-
-
-def test_the_flag_takes_a_number_or_auto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for value, sentence in (("some", "invalid int or auto value"), ("0", "--micro-batch-size is 0: it should be at")):
-        command = ["train", "--data", "x", "--output", str(tmp_path / "run"), "--micro-batch-size", value]
-        try:
-            assert main(command) == 2
-        except SystemExit as stop:
-            assert stop.code == 2
-        assert sentence in capsys.readouterr().err
-    config = tmp_path / "run.toml"
-    config.write_text('[train]\nmicro_batch_size = "large"\n')
-    assert main(["train", "--config", str(config)]) == 2
-    assert "micro_batch_size should be a whole number, or auto, not 'large'" in capsys.readouterr().err

@@ -60,18 +60,6 @@ def saved(
     return folder
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, report: Report) -> None:
-    run = saved(tmp_path / "a")
-    with pytest.raises(SystemExit, match="2"):
-        main(["checkpoint", "diff", "a", "b"])
-    for words in (("verify",), ("verify", tmp_path / "nothing")):
-        status, _, text = report(*words)
-        assert status == 2 and text.count("error:") == 1
-    assert main(["convert", str(run), str(tmp_path / "hf")]) == 0
-    status, _, text = report("verify", tmp_path / "hf")
-    assert status == 2 and "holds no checkpoint" in text
-
-
 # --- verify ----------------------------------------------------------------------------------------------------------
 
 

@@ -133,39 +133,6 @@ def _tokenizer(folder: Path) -> Path:
     return folder / "tokenizer"
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"activation_function": "relu"}, "activation_function = relu"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
-        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon = 1e-06"),
-        ({"n_inner": 100}, "n_inner = 100"),
-        ({"model_type": "llama"}, "a model of type llama"),
-        ({"n_layer": 3}, "holds no blocks.2.attention_norm.weight"),
-        ({"n_embd": 64}, "of shape"),
-        ({"n_layer": "many"}, "does not tell the model's shape"),
-    ],
-)
-def test_a_model_that_computes_something_else_is_refused(run, tmp_path, capsys, change, sentence) -> None:
-    convert(run, tmp_path / "hf")
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | change))
-    assert sentence in refused(capsys, tmp_path / "hf", tmp_path / "ours")
-    assert not (tmp_path / "ours").exists()
-
-
-def test_an_output_matrix_of_its_own_is_refused(tmp_path: Path, capsys) -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=4, n_positions=16, vocab_size=257))
-    (tmp_path / "hf").mkdir()
-    model.config.save_pretrained(tmp_path / "hf")
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    tensors["lm_head.weight"][0] += 1
-    torch.save(tensors, tmp_path / "hf" / "pytorch_model.bin")
-    assert "an output matrix of its own" in refused(capsys, tmp_path / "hf", tmp_path / "ours")
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
     tmp_path: Path, dtype: torch.dtype
@@ -475,18 +442,6 @@ def test_the_target_is_whole_or_not_there(run: Path, tmp_path: Path, capsys, mon
     assert gpt2_train.cli.main(["convert", str(run), str(tmp_path / "hf")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
-
-
-def test_mistakes_are_named(run: Path, tmp_path: Path, capsys) -> None:
-    assert "needs FROM and TO" in refused(capsys, run)
-    assert "no model" in refused(capsys, tmp_path / "absent", tmp_path / "out")
-    (tmp_path / "empty").mkdir()
-    assert "holds no checkpoint, nor a model of another format" in refused(capsys, tmp_path / "empty", tmp_path / "out")
-    assert "--tensor-parallel 3" in refused(capsys, run, tmp_path / "out", "--to", "megatron", "--tensor-parallel", 3)
-    (tmp_path / "x.gguf").write_bytes(b"GGUF....")
-    assert "written only" in refused(capsys, tmp_path / "x.gguf", tmp_path / "out")
-    assert "can hold no model card" in refused(capsys, run, tmp_path / "m.gguf", "--card")
-    assert "x.bin is named as a file, and hf is a folder" in refused(capsys, run, tmp_path / "x.bin")
 
 
 def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:

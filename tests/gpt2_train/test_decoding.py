@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gpt2_train.small_models import BYTES, END, constant_model, in_memory, random_model, save
+from tests.gpt2_train.small_models import BYTES, END, in_memory, random_model, save
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference import engine as engine_module
@@ -387,16 +387,6 @@ def test_a_session_and_a_generator_write_the_same(model: GPT2) -> None:
 def test_a_request_that_makes_no_sense_is_refused(model: GPT2, wanted: GenerationRequest, sentence: str) -> None:
     with pytest.raises(Gpt2UsageError, match=sentence):
         TextSession(in_memory(model), rows=1).submit(wanted)
-
-
-def test_a_stop_string_is_counted_but_not_shown(tmp_path: Path) -> None:
-    folder = save(tmp_path, constant_model({97: 0.0, 98: 0.0}, others=-60.0))
-    generator = TextGenerator(open_model(folder, device="cpu"))
-    found = generator.generate([GenerationRequest("x", tokens=50, sample=number, stop=("ab",)) for number in range(8)])
-    for text in found:
-        assert text.finished == "stop"
-        assert "ab" not in text.text
-        assert text.tokens == len(text.text) + 2
 
 
 # --- weights arranged for writing ------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ def test_evaluation_measures_as_training_did(
     separate: Path, texts: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Each document of the split alone, its end predicted, its first token not; the baseline on the same tokens."""
-    words = ["evaluate", "--checkpoint", str(separate), "--task", "held-out-loss", "--data", texts, "--json"]
+    words = ["evaluate", "held-out-loss", texts, "--checkpoint", str(separate), "--json"]
     assert main([*words, "--device", "cpu"]) == 0
     result = json.loads(capsys.readouterr().out)
     made = open_weights(separate).load()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
+import re
 import shutil
 import sys
 from collections import Counter
@@ -19,7 +19,7 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
-from gpt2_train.cli import main, settings_class
+from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.data.corpus import Corpus, split_ranges
@@ -140,7 +140,7 @@ def test_bytes_are_those_of_the_text() -> None:
 def test_the_loss_is_that_of_a_naive_computation(
     run_folder: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = report(capsys, "--checkpoint", run_folder, "--data", data, "--split", "all")
+    found = report(capsys, "held-out-loss", data, "--checkpoint", run_folder, "--split", "all")
     tokens = tokens_of(data)
     assert (found["split"], found["documents"], found["tokens"]) == ("all", 20, len(tokens) - 1)
     assert found["loss"] == pytest.approx(naive_loss(tokens), rel=1e-5)
@@ -155,7 +155,7 @@ def test_a_model_that_knows_nothing_has_the_logarithm_of_the_vocabulary(
 ) -> None:
     """The padding of the embedding, 127 rows here, has no part in it."""
     save(tmp_path, constant_model({}, others=0.0))
-    found = report(capsys, "--checkpoint", tmp_path, "--data", data)
+    found = report(capsys, "held-out-loss", data, "--checkpoint", tmp_path)
     assert found["loss"] == pytest.approx(math.log(257), rel=1e-6)
     assert found["perplexity"] == pytest.approx(257, rel=1e-5)
 
@@ -168,7 +168,7 @@ def test_parts_are_those_that_training_holds_out(
     assert ranges == [(0, 14), (14, 18), (18, 20)]
     for split, (begin, end) in zip(("train", "valid", "test"), ranges, strict=True):
         found = report(
-            capsys, "--checkpoint", run_folder, "--data", data, "--split", split, "--split-weights", "70,20,10"
+            capsys, "held-out-loss", data, "--checkpoint", run_folder, "--split", split, "--split-weights", "70,20,10"
         )
         tokens = tokens_of(data, begin, end)
         assert (found["documents"], found["tokens"]) == (end - begin, len(tokens) - 1)
@@ -178,7 +178,7 @@ def test_parts_are_those_that_training_holds_out(
 def test_the_baseline_of_a_held_out_part_learned_from_the_training_part(
     run_folder: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = ["--checkpoint", run_folder, "--data", data, "--split-weights", "70,20,10"]
+    base = ["held-out-loss", data, "--checkpoint", run_folder, "--split-weights", "70,20,10"]
     learned, targets = Counter(tokens_of(data, 0, 14)), tokens_of(data, 14, 18)[1:]
     naive = [-math.log((learned[token] + 1) / (learned.total() + 257)) for token in targets]
     found = report(capsys, *base, "--split", "valid")
@@ -209,7 +209,7 @@ def test_the_baseline_reads_a_bounded_part_of_the_training_split(
             yield piece
 
     monkeypatch.setattr(Corpus, "sampled_pieces", counted)
-    base = ["--checkpoint", run_folder, "--data", tmp_path / "large", "--split-weights", "95,5"]
+    base = ["held-out-loss", tmp_path / "large", "--checkpoint", run_folder, "--split-weights", "95,5"]
     found = report(capsys, *base, "--split", "valid", "--max-tokens", 100)
     assert sum(read) == 1 << 17
     assert found["unigram"] == "fitted on 131,072 evenly spaced tokens of the train split, add-one smoothing"
@@ -220,17 +220,17 @@ def test_text_shorter_than_a_sequence_is_scored(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = write_texts(tmp_path / "short", ["ab", ""])
-    found = report(capsys, "--checkpoint", run_folder, "--data", short, "--split", "all")
+    found = report(capsys, "held-out-loss", short, "--checkpoint", run_folder, "--split", "all")
     assert found["tokens"] == 3
     assert found["loss"] == pytest.approx(naive_loss([97, 98, END, END]), rel=1e-5)
 
 
 def test_the_first_tokens_only(run_folder: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = report(capsys, "--checkpoint", run_folder, "--data", data, "--split", "all", "--max-tokens", 50)
+    found = report(capsys, "held-out-loss", data, "--checkpoint", run_folder, "--split", "all", "--max-tokens", 50)
     tokens = tokens_of(data)[:51]
     assert (found["tokens"], found["of_tokens"]) == (50, len(tokens_of(data)))
     assert found["loss"] == pytest.approx(naive_loss(tokens), rel=1e-5)
-    more = report(capsys, "--checkpoint", run_folder, "--data", data, "--split", "all", "--max-tokens", 10**9)
+    more = report(capsys, "held-out-loss", data, "--checkpoint", run_folder, "--split", "all", "--max-tokens", 10**9)
     assert more["tokens"] == more["of_tokens"] - 1
 
 
@@ -248,17 +248,17 @@ def save_trained(folder: Path, data: str, split: str) -> Path:
 def test_the_split_of_the_training_run_is_kept(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --split and --split-weights: what that run held out of its own data, everything of other data."""
     folder = save_trained(tmp_path / "run", data, "60,30,10")
-    found = report(capsys, "--checkpoint", folder, "--data", data)
+    found = report(capsys, "held-out-loss", data, "--checkpoint", folder)
     assert (found["split"], found["split_weights"], found["documents"]) == ("valid", "60,30,10", 6)
     other = write_texts(tmp_path / "other", TEXTS[:5])
-    assert report(capsys, "--checkpoint", folder, "--data", other)["split"] == "all"
+    assert report(capsys, "held-out-loss", other, "--checkpoint", folder)["split"] == "all"
 
 
 def test_text_that_the_model_was_trained_on_is_pointed_out(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = save_trained(tmp_path / "run", data, "60,30,10")
-    words = ["evaluate", "--checkpoint", str(folder), "--data", data, "--device", "cpu"]
+    words = ["evaluate", "held-out-loss", data, "--checkpoint", str(folder), "--device", "cpu"]
     assert main([*words, "--split", "valid"]) == 0
     out, err = capsys.readouterr()
     assert "gpt2:" not in err
@@ -274,7 +274,7 @@ def test_a_copy_of_the_data_is_the_same_data(tmp_path: Path, data: str, capsys: 
     folder = save_trained(tmp_path / "run", data, "60,30,10")
     for ending in (".bin", ".idx"):
         shutil.copy(data + ending, tmp_path / f"copy{ending}")
-    assert report(capsys, "--checkpoint", folder, "--data", tmp_path / "copy.idx")["split"] == "valid"
+    assert report(capsys, "held-out-loss", tmp_path / "copy.idx", "--checkpoint", folder)["split"] == "valid"
 
 
 @pytest.mark.parametrize(
@@ -289,17 +289,37 @@ def test_a_copy_of_the_data_is_the_same_data(tmp_path: Path, data: str, capsys: 
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--threads", "0"], "--threads is 0"),
         (["--max-tokens", "0"], "--max-tokens is 0"),
-        (["--data", "/nonexistent/x"], "no token file /nonexistent/x"),
-        (["--data", ""], "no --data"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_a_sentence(
     flags: list[str], sentence: str, run_folder: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["evaluate", "--checkpoint", str(run_folder), "--data", data, *flags]) == 2
+    assert main(["evaluate", "held-out-loss", data, "--checkpoint", str(run_folder), *flags]) == 2
     out, err = capsys.readouterr()
     assert sentence.format(data=data) in err
     assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["held-out-loss", "/nonexistent/x"], "no token file /nonexistent/x"),
+        (["held-out-loss"], "gpt2 evaluate held-out-loss needs PREFIX"),
+        (["--data", "x"], "--data is gone: give the token files after the task, `gpt2 evaluate held-out-loss PREFIX`"),
+        (["--text=x"], "--text is gone: give the text after the task, `gpt2 evaluate text-loss FILE`"),
+        (["--task", "lambada", "--input", "x"], "--task is gone: the task comes first, `gpt2 evaluate TASK FILE`"),
+        (["lambada", "--input", "x"], "--input is gone: give the file after the task"),
+    ],
+)
+def test_the_task_and_its_file_stand_first(
+    words: list[str], sentence: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["evaluate", *words, "--checkpoint", str(run_folder)])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_a_vocabulary_that_does_not_match_is_said(
@@ -308,15 +328,15 @@ def test_a_vocabulary_that_does_not_match_is_said(
     """Ids beyond the model's are refused, padding rows or not; so is text made by another tokenizer."""
     with IndexedTokensWriter(tmp_path / "wide") as writer:
         writer.add([5, 300, 7])
-    assert main(["evaluate", "--checkpoint", str(run_folder), "--data", str(tmp_path / "wide")]) == 2
+    assert main(["evaluate", "held-out-loss", str(tmp_path / "wide"), "--checkpoint", str(run_folder)]) == 2
     assert "holds the token id 300, but the model's vocabulary has 257 ids" in capsys.readouterr().err
     other = write_texts(tmp_path / "other")
     record = tmp_path / "other.json"
     record.write_text('{"facts": {"tokenizer": "0123"}}')
-    assert main(["evaluate", "--checkpoint", str(run_folder), "--data", other]) == 2
+    assert main(["evaluate", "held-out-loss", other, "--checkpoint", str(run_folder)]) == 2
     assert "was made with another tokenizer" in capsys.readouterr().err
     record.write_text(json.dumps({"facts": {"tokenizer": byte_tokenizer().fingerprint}}))
-    assert main(["evaluate", "--checkpoint", str(run_folder), "--data", other, "--device", "cpu"]) == 0
+    assert main(["evaluate", "held-out-loss", other, "--checkpoint", str(run_folder), "--device", "cpu"]) == 0
 
 
 def test_data_of_another_tokenizer_is_refused(
@@ -325,7 +345,7 @@ def test_data_of_another_tokenizer_is_refused(
     """The tokenizer next to the token files decides, and --tokenizer replaces the checkpoint's."""
     data = write_texts(tmp_path / "texts")
     save_corpus_tokenizer(data, byte_tokenizer())
-    words = ["evaluate", "--checkpoint", str(run_folder), "--data", data, "--device", "cpu"]
+    words = ["evaluate", "held-out-loss", data, "--checkpoint", str(run_folder), "--device", "cpu"]
     assert main(words) == 0
     letters = byte_tokenizer()._vocabulary
     swapped = Tokenizer({**letters, "a": letters["b"], "b": letters["a"]}, [])
@@ -346,7 +366,7 @@ def test_a_checkpoint_without_a_tokenizer_gets_bytes_from_one_that_is_given(
     model = random_model()
     checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=model.config)
     checkpointer.save(model_tensors(model), step=7, samples=0)
-    base = ["--checkpoint", tmp_path / "run", "--data", data]
+    base = ["held-out-loss", data, "--checkpoint", tmp_path / "run"]
     assert report(capsys, *base)["bits_per_byte"] is None
     byte_tokenizer().save(tmp_path / "bytes")
     assert report(capsys, *base, "--tokenizer", tmp_path / "bytes")["bits_per_byte"] > 0
@@ -368,7 +388,7 @@ def test_the_padded_vocabulary_of_training_loads(
     config.write_text(
         f'[evaluate]\ncheckpoint = "{run_folder}"\ndata = "{data}"\nsplit = "valid"\nsplit_weights = "8,1,1"\n'
     )
-    assert report(capsys, "--config", config)["documents"] == 2
+    assert report(capsys, "held-out-loss", "--config", config)["documents"] == 2
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -389,31 +409,28 @@ def test_a_task_is_added_by_one_file(last_word: None, tmp_path: Path, capsys: py
     """Its settings are flags, keys of [evaluate] and part of --help; its result is printed with the rest."""
     save(tmp_path / "run", constant_model({32: 0.0, 97: 0.0}))
     (tmp_path / "lines.txt").write_text("one  \ntwo a\nthree  \n")
-    base = ["--checkpoint", tmp_path / "run", "--task", "last-word"]
-    found = report(capsys, *base, "--lines", tmp_path / "lines.txt")
+    base = ["last-word", tmp_path / "lines.txt", "--checkpoint", tmp_path / "run"]
+    found = report(capsys, *base)
     assert (found["task"], found["lines"], found["guessed"], found["step"]) == ("last-word", 3, 2, 7)
     config = tmp_path / "x.toml"
     config.write_text(f'[evaluate]\ntask = "last-word"\nlines = "{tmp_path / "lines.txt"}"\n')
-    assert report(capsys, "--checkpoint", tmp_path / "run", "--config", config)["guessed"] == 2
-    assert main(["evaluate", *map(str, base), "--lines", str(tmp_path / "lines.txt")]) == 0
+    assert report(capsys, "last-word", "--checkpoint", tmp_path / "run", "--config", config)["guessed"] == 2
+    assert main(["evaluate", *map(str, base)]) == 0
     assert "guessed" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])
     shown = capsys.readouterr().out
-    assert "--task last-word: last words guessed" in shown
-    # Tasks that share their settings have no heading of their own; all are listed.
-    assert "--task arc-easy, hellaswag, lambada or wikitext:" in shown
-    assert [line.split()[0] for line in shown.partition("\ntasks:\n")[2].partition("\n\n")[0].splitlines()] == list(
-        tasks.tasks()
-    )
-    assert {"lines", "split", "checkpoint"} <= {field.name for field in dataclasses.fields(settings_class("evaluate"))}
+    assert re.search(r"^    last-word +last words guessed$", shown, re.MULTILINE)
+    assert all(re.search(rf"^    {name}\b", shown, re.MULTILINE) for name in tasks.tasks())
 
 
 def test_a_setting_of_another_task_is_refused(
     last_word: None, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["evaluate", "--checkpoint", str(run_folder), "--task", "last-word", "--max-tokens", "5"]) == 2
-    assert "--max-tokens is a setting of --task held-out-loss" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "last-word", "x", "--checkpoint", str(run_folder), "--max-tokens", "5"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --max-tokens 5" in capsys.readouterr().err
 
 
 def test_two_tasks_of_one_name_are_refused(
@@ -429,7 +446,17 @@ def test_half_precision_that_a_cpu_lacks_is_pointed_out(
     run_folder: Path, data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """--precision bf16 ran 20 times slower than fp32 on a CPU without the instructions for it, and nothing said so."""
-    words = ["evaluate", "--checkpoint", str(run_folder), "--data", data, "--device", "cpu", "--precision", "bf16"]
+    words = [
+        "evaluate",
+        "held-out-loss",
+        data,
+        "--checkpoint",
+        str(run_folder),
+        "--device",
+        "cpu",
+        "--precision",
+        "bf16",
+    ]
     for capabilities, is_said in (({"avx2": True}, True), ({"avx2": True, "amx_bf16": True}, False)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=capabilities: found)
         assert main(words) == 0

@@ -74,9 +74,9 @@ def test_the_examples_of_help_work(
         rows = [{"step": step, "tokens": 64 * step, "loss": 5.0 / step, "valid_loss": 4.0} for step in (1, 2, 3)]
         (sandbox / "runs" / name).mkdir(exist_ok=True)
         (sandbox / "runs" / name / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    if any(" gpt2-medium " in line for line in found):
+    if any("gpt2-medium" in line.split() for line in found):
         assert main(["convert", "runs/first", "gpt2-medium"]) == 0
-    if command in ("trace", "generate"):
+    if command == "generate":
         for name in ("corpus_text_document", "other_text_document"):
             write_index(sandbox / name)
     if command != "estimate":

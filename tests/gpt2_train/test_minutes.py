@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -24,7 +23,6 @@ from gpt2_train.cli import main
 from gpt2_train.config.files import METRICS_FILE
 from gpt2_train.training import plan, recorder
 from gpt2_train.training import trainer as trainer_module
-from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.recorder import Recorder
 from gpt2_train.training.trainer import Trainer
 
@@ -271,16 +269,3 @@ def test_several_processes_keep_to_the_clock_of_the_first(
     assert rates(tmp_path / "two") == pytest.approx(rates(tmp_path / "one"), rel=0.1)
     first, second = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert first == pytest.approx(second, abs=1e-2)
-
-
-@pytest.mark.parametrize("other", ["steps", "epochs", "tokens"])
-def test_a_length_in_minutes_stands_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str) -> None:
-    assert main(["train", "--data", "x", "--output", str(tmp_path), "--minutes", "1", f"--{other}", "1"]) == 2
-    assert "give one of --steps, --epochs, --tokens and --minutes." in capsys.readouterr().err
-    assert other in overridden_keys(["minutes"]) and "minutes" in overridden_keys([other])
-
-
-@pytest.mark.parametrize("minutes", ["0", str(math.inf), "nan"])
-def test_minutes_are_a_positive_number(tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str) -> None:
-    assert main(["train", "--data", "x", "--output", str(tmp_path), f"--minutes={minutes}"]) == 2
-    assert "--minutes" in capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_they_say_what_generate_and_evaluate_say_of_the_checkpoint(
     generated = json.loads(capsys.readouterr().out)["samples"]
     samples = [row for row in shown(watched) if row["step"] == 12 and row["kind"] == "sample"]
     assert [row["text"] for row in samples] == [text["text"] for text in generated]
-    words = ["evaluate", "--checkpoint", checkpoint, "--task", "wikitext", "--input", str(inputs / "wiki.txt")]
+    words = ["evaluate", "wikitext", str(inputs / "wiki.txt"), "--checkpoint", checkpoint]
     assert main([*words, "--overlap", "8", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
     result = next(row["result"] for row in shown(watched) if row["step"] == 12 and row.get("task") == "wikitext")
@@ -270,45 +270,6 @@ def test_the_inference_view_holds_the_trained_tensors_themselves_and_no_compiled
 
 
 # What is asked for
-
-
-def refusal(capsys: pytest.CaptureFixture[str], output: Path, corpus: str, *flags: object) -> str:
-    """The sentence with which a run is refused, before it has made anything."""
-    assert main(command(output, *TRAINING, *flags, data=corpus)[3:]) == 2
-    assert not output.exists() or [entry.name for entry in output.iterdir()] in ([], ["cache"])
-    return capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--sample-prompts", "nowhere.txt"], "can't read the prompts nowhere.txt"),
-        (["--sample-temperature", 0.5], "--sample-temperature is a setting of samples, and there are none"),
-        (["--sample-every", -1], "--sample-every is -1"),
-        (["--eval-task-every", 5], "no --eval-task"),
-        (["--eval-task", "squad:x"], "no task 'squad'; known are"),
-        (["--eval-task", "lambada"], "names no file: write lambada:FILE"),
-        (["--eval-task", "lambada:nowhere.jsonl"], "can't read nowhere.jsonl"),
-        (["--eval-task", "lambada,overlap=3:x"], "unknown setting overlap"),
-        (["--eval-task", "wikitext,overlap=many:x"], "overlap should be a whole number, not 'many'"),
-        (["--eval-task", "wikitext,overlap=-3:x"], "overlap is -3: it should be at least 0"),
-        (["--eval-task", "held-out-loss:nowhere"], "nowhere"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_the_training(
-    flags: list[object], sentence: str, tmp_path: Path, corpus: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sentence in refusal(capsys, tmp_path / "run", corpus, *flags)
-
-
-def test_a_damaged_input_and_a_prompt_outside_the_vocabulary_are_found_before_the_training(
-    tmp_path: Path, corpus: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "bad.jsonl").write_text('{"text": "fine enough"}\n{"txt": "x"}\n')
-    found = refusal(capsys, tmp_path / "run", corpus, "--eval-task", f"lambada:{tmp_path / 'bad.jsonl'}")
-    assert "bad.jsonl, line 2: no text" in found
-    found = refusal(capsys, tmp_path / "run", corpus, "--sample-prompt", "é", "--vocabulary-size", 150)
-    assert "'é' has the token id 195, but the model's vocabulary has 150 ids" in found
 
 
 def test_the_text_of_a_task_names_settings_and_file() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import BYTES, random_model, save
 
 import gpt2_train
@@ -34,6 +34,8 @@ for name in ("init_process_group", "get_rank", "get_world_size", "all_reduce", "
              "broadcast", "broadcast_object_list", "gather_object", "scatter_object_list", "barrier"):
     setattr(dist, name, refused)
 
+for name in [name for name in sys.modules if name.startswith("gpt2_train")]:
+    del sys.modules[name]  # what a fork has loaded before
 from gpt2_train.cli import main
 for words in json.loads(sys.argv[1]):
     assert main(words) == 0, words
@@ -45,7 +47,7 @@ def modules_used_by(*commands: tuple[str, ...]) -> list[list[str]]:
     """The modules of this package that are imported after each of some commands; they may talk to no other process."""
     given = json.dumps([[*words, "--device", "cpu", "--threads", "1"] for words in commands])
     code = [sys.executable, "-c", WITHOUT_PROCESS_GROUPS, given]
-    done = subprocess.run(code, capture_output=True, text=True, timeout=240, check=False)
+    done = forks.run(code)
     assert done.returncode == 0, done.stderr
     return [line.split() for line in done.stdout.splitlines() if line.startswith("gpt2_train.")]
 
@@ -62,7 +64,7 @@ def test_evaluation_and_generation_need_no_process_group(tmp_path: Path) -> None
         for seed in range(20):
             writer.add(np.random.default_rng(seed).integers(0, 256, 40))
     commands = (
-        ("evaluate", "--checkpoint", str(run), "--data", str(tmp_path / "data")),
+        ("evaluate", "held-out-loss", str(tmp_path / "data"), "--checkpoint", str(run)),
         ("generate", "--checkpoint", str(run), "--prompt", "a", "--tokens", "3"),
     )
     found = modules_used_by(*commands)

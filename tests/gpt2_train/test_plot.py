@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,29 +206,6 @@ def test_a_page_has_final_figures_and_the_settings_that_differ(first: Path, seco
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "") and "https://" not in page
 
 
-def test_what_cannot_be_drawn_is_a_sentence(first: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "empty").mkdir()
-    write(tmp_path / "early", [], end='{"step"')
-    cases = [
-        ([], "needs a RUN"),
-        ([tmp_path / "none"], "holds no metrics.jsonl"),
-        ([tmp_path / "empty"], "holds no metrics.jsonl"),
-        ([tmp_path / "early"], "holds no measurement yet"),
-        ([first, "--output", tmp_path / "a.png"], "should end in .html: charts are written as a page alone"),
-        ([first, "--x", "time"], "--x is for a file"),
-        ([first, "--only", "loss,speed", "--output", "a.html"], "no speed; known are loss, validation"),
-        ([first, "--log", "los", "--output", "a.html"], "no los; known are"),
-        ([first, "--output", tmp_path / "empty.html" / "a.html", "--only", "tasks", "--smooth", 0], "at least 1"),
-    ]
-    (tmp_path / "folder.html").mkdir()
-    cases.append(([first, "--output", tmp_path / "folder.html"], "is a folder"))
-    write(tmp_path / "bare", [valid_row(1, 2.0)])
-    cases.append(([tmp_path / "bare", "--only", "loss,tasks", "--output", "a.html"], "recorded yet of loss, tasks"))
-    for arguments, sentence in cases:
-        assert main(["plot", *map(str, arguments)]) == 2
-        assert sentence in capsys.readouterr().err
-
-
 # --- terminal --------------------------------------------------------------------------------------------------------
 
 
@@ -255,15 +231,6 @@ def test_a_terminal_without_these_characters_gets_plain_ones(first: Path, monkey
 def test_a_run_with_one_row_is_a_line_without_a_curve(tmp_path: Path) -> None:
     run = read_run(write(tmp_path, [step_row(1, 2.0)]), "x")
     assert loss_curve(run, 80) == ["x: training loss 2.0000 (line), step 1"]
-
-
-def test_plotting_needs_no_torch(first: Path, tmp_path: Path) -> None:
-    script = (
-        "import sys\nfrom gpt2_train.cli import main\n"
-        f"assert main(['plot', {str(first)!r}, '--output', {str(tmp_path / 'a.html')!r}]) == 0\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_name_that_is_asked_for_twice_is_an_error_only_where_a_folder_is_missing(tmp_path: Path) -> None:

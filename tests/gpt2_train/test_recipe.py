@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.gpt2_train.test_train import assert_same_bits
 
-from gpt2_train.checkpoint.info import find_checkpoint, read_info, table_crc
+from gpt2_train.checkpoint.info import find_checkpoint, table_crc
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import choose_data_parallel
@@ -28,13 +28,10 @@ def checkpoint(output: Path, step: int) -> Path:
     return output / "checkpoints" / f"step-{step:07}"
 
 
-def test_a_batch_in_tokens_is_one_in_sequences(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_in_tokens_is_one_in_sequences(tmp_path: Path, gpt2: Run) -> None:
     assert gpt2(tmp_path / "tokens", "--steps", 2, "--batch-tokens", 64) == 0
     assert gpt2(tmp_path / "sequences", "--steps", 2, "--global-batch-size", 4) == 0
     assert_same_bits(tmp_path / "tokens", tmp_path / "sequences")
-    capsys.readouterr()
-    assert gpt2(tmp_path / "other", "--batch-tokens", 70) == 2
-    assert "--batch-tokens 70 is no multiple of --sequence-length 16" in capsys.readouterr().err
 
 
 ALL_TOGETHER = (
@@ -198,12 +195,6 @@ def test_what_has_no_effect_is_said_before_the_first_step(
     shown = capsys.readouterr().err
     assert "warning: --warmup 50.0 has no effect: the run has fewer steps, and never reaches --lr." in shown
     assert shown.index("warning: --cooldown 0.5 has no effect: it is for --schedule wsd.") < shown.index("step 1/")
-
-
-def test_a_batch_of_a_flag_replaces_that_of_a_file(tmp_path: Path, gpt2: Run) -> None:
-    (tmp_path / "one.toml").write_text("[train]\nbatch_tokens = 128\n")
-    assert gpt2(tmp_path / "run", "--config", tmp_path / "one.toml", "--steps", 1, "--global-batch-size", 2) == 0
-    assert read_info(tmp_path / "run").samples == 2
 
 
 def test_another_vocabulary_than_that_of_the_first_weights_is_refused(

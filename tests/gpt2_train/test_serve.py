@@ -595,8 +595,3 @@ def test_an_address_that_is_taken_is_one_sentence(run_folder: Path, capsys: pyte
         assert main(["serve", "--checkpoint", str(run_folder), "--port", str(port)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"gpt2: error: can't listen on 127.0.0.1, port {port} (") and error.count("\n") == 1
-
-
-def test_a_model_in_several_processes_is_not_served(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--checkpoint", str(run_folder), "--tensor-parallel", "2"]) == 2
-    assert "gpt2 serve has the model in one process: leave out --tensor-parallel." in capsys.readouterr().err

@@ -29,7 +29,7 @@ from gpt2_train.evaluation.tasks import tasks
 from gpt2_train.inference.divided import load_part
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import ModelSettings, open_model
+from gpt2_train.inference.model import InferenceSettings, open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from indexed_tokens import IndexedTokensWriter
@@ -82,7 +82,7 @@ class Report:
 
 def share(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) -> dict[str, Any]:
     """What one of so many processes finds: the fields of `Report`."""
-    with ModelSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
+    with InferenceSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
         found: dict[str, Any] = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
         found["parameters"] = sum(parameter.numel() for parameter in source.model.parameters())
         cached = CachedModel(source.model, 3, group=source.group)
@@ -169,7 +169,7 @@ def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
     assert done.stdout.decode() == expected
     assert done.stderr == b"loading PyTorch\n"
 
-    words = command("evaluate", "--checkpoint", tmp_path / "hf", "--text", inputs / "letter.txt")
+    words = command("evaluate", "text-loss", inputs / "letter.txt", "--checkpoint", tmp_path / "hf")
     assert main(words[3:]) == 0
     expected = capsys.readouterr().out
     done = forks.run([*words, "--data-parallel", "2"])
@@ -214,7 +214,7 @@ def test_the_parts_make_the_whole(size: int, tmp_path: Path) -> None:
 
 def test_heads_that_can_not_be_divided_are_told_at_once(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--checkpoint", str(run_folder), "--device", "cpu", "--tensor-parallel"]
-    for name, flags in (("generate", ["--prompt", "x"]), ("evaluate", ["--text", "none.txt"])):
+    for name, flags in (("generate", ["--prompt", "x"]), ("evaluate", ["text-loss", "none.txt"])):
         assert main([name, *flags, *words, "3"]) == 2
         said = capsys.readouterr().err
         assert "--tensor-parallel 3 does not divide the model's 4 attention heads: choose one of 1, 2, 4." in said
@@ -229,7 +229,7 @@ def test_another_number_of_processes_than_torchruns_is_told(run_folder: Path, mo
         pytest.raises(
             Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"
         ) as raised,
-        ModelSettings(str(run_folder), tensor_parallel=2).opened(),
+        InferenceSettings(str(run_folder), tensor_parallel=2).opened(),
     ):
         pass
     assert is_shared(raised.value), "all processes said it"

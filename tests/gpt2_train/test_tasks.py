@@ -17,6 +17,7 @@ from tests.gpt2_train.test_evaluate import report
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.evaluation.command import evaluation_of
 from gpt2_train.evaluation.tasks import Task, read_rows
 from gpt2_train.evaluation.tasks.hellaswag import prepared
 from gpt2_train.evaluation.tasks.text_loss import TextLoss
@@ -38,15 +39,6 @@ def loss_of(token: int, before: list[int], model: GPT2) -> float:
 def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert main(["evaluate", *map(str, words)]) == 2
     return capsys.readouterr().err
-
-
-def test_a_file_that_several_tasks_read_needs_the_name_of_one(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = refusal(capsys, "--checkpoint", run_folder, "--input", "x")
-    assert "--input does not say what to measure: add --task arc-easy, hellaswag, lambada or wikitext." in found
-    found = refusal(capsys, "--checkpoint", run_folder, "--text", "x", "--data", "y")
-    assert "--text is a setting of --task text-loss" in found
 
 
 # The scorer
@@ -107,7 +99,7 @@ def test_wikitext_counts_per_token_per_word_and_per_byte(
     raw = " The price , 1 @,@ 000 . \n It rose ."
     (tmp_path / "wiki.txt").write_text(raw)
     flags = ["--overlap", overlap] if overlap else []
-    found = report(capsys, "--checkpoint", run_folder, "--task", "wikitext", "--input", tmp_path / "wiki.txt", *flags)
+    found = report(capsys, "wikitext", tmp_path / "wiki.txt", "--checkpoint", run_folder, *flags)
     text = detokenized(raw).encode()
     assert (found["tokens"], found["bytes"], found["original_words"]) == (len(text) - 1, len(text), 10)
     scorer = Scorer(in_memory(random_model()))
@@ -116,7 +108,7 @@ def test_wikitext_counts_per_token_per_word_and_per_byte(
     assert found["loss"] == pytest.approx(total / (len(text) - 1))
     assert found["word_perplexity"] == pytest.approx(math.exp(total / 10))
     assert found["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text))
-    arguments = ["--checkpoint", str(run_folder), "--task", "wikitext", "--input", str(tmp_path / "wiki.txt")]
+    arguments = ["wikitext", str(tmp_path / "wiki.txt"), "--checkpoint", str(run_folder)]
     assert main(["evaluate", *arguments]) == 0
     assert "per original word" in capsys.readouterr().out
 
@@ -134,7 +126,7 @@ def test_wikitext_gives_the_figures_of_both_programs_that_measure_it(
         " = Second = \n An end . \n",
     ]
     (tmp_path / "wiki.txt").write_text(" \n" + "\n".join(pages))
-    flags = ["--checkpoint", run_folder, "--task", "wikitext", "--input", tmp_path / "wiki.txt"]
+    flags = ["wikitext", tmp_path / "wiki.txt", "--checkpoint", run_folder]
     found = report(capsys, *flags)
     model, length, nats = random_model(), 16, 0.0
     for page in pages:
@@ -181,14 +173,12 @@ def test_lambada_counts_whole_words_and_last_tokens_apart(tmp_path: Path, capsys
     """A model that always writes `a` guesses the last token of `a banana`, and the whole word of none but ` a`."""
     run = save(tmp_path / "run", constant_model({97: 0.0}))
     rows = write_rows(tmp_path / "l.jsonl", [{"text": "she ate a banana"}, {"text": "an old dog"}, {"text": " x a "}])
-    found = report(capsys, "--checkpoint", run, "--task", "lambada", "--input", rows)
+    found = report(capsys, "lambada", rows, "--checkpoint", run)
     assert (found["passages"], found["last_word_accuracy"]) == (3, 0.0)
     assert found["last_token_accuracy"] == pytest.approx(2 / 3)
     spaces = save(tmp_path / "spaces", constant_model({32: 0.0}))
     rows = write_rows(tmp_path / "m.jsonl", [{"text": "b  "}, {"text": "she ate a "}])
-    assert "passage 1 has no word before the last" in refusal(
-        capsys, "--checkpoint", spaces, "--task", "lambada", "--input", rows
-    )
+    assert "passage 1 has no word before the last" in refusal(capsys, "lambada", rows, "--checkpoint", spaces)
 
 
 def test_lambada_is_the_probability_of_the_last_word(
@@ -196,7 +186,7 @@ def test_lambada_is_the_probability_of_the_last_word(
 ) -> None:
     passages = ["the cat sat on the mat", "to be or not to be"]
     rows = write_rows(tmp_path / "l.jsonl", [{"text": text} for text in passages])
-    found = report(capsys, "--checkpoint", run_folder, "--task", "lambada", "--input", rows)
+    found = report(capsys, "lambada", rows, "--checkpoint", run_folder)
     scorer = Scorer(in_memory(random_model()))
     totals = []
     for text in passages:
@@ -221,7 +211,7 @@ def test_hellaswag_chooses_by_sum_and_by_length(tmp_path: Path, capsys: pytest.C
             {"ctx": "Another.", "endings": ["it", "they do"], "label": 0},
         ],
     )
-    found = report(capsys, "--checkpoint", run, "--task", "hellaswag", "--input", rows)
+    found = report(capsys, "hellaswag", rows, "--checkpoint", run)
     assert (found["questions"], found["accuracy"]) == (3, pytest.approx(2 / 3))
     assert found["length_normalised_accuracy"] == pytest.approx(1 / 3)  # the longest loses least by its space
     assert prepared(" How to bake [title] Take [substeps] flour.") == "How to bake. Take flour."
@@ -237,7 +227,7 @@ def test_hellaswag_scores_endings_behind_their_beginning(
     by_length = [total / len(ending) for total, ending in zip(totals, endings, strict=True)]
     row = {"ctx_a": "A b", "ctx_b": "c", "activity_label": "x", "endings": endings, "label": best}
     rows = write_rows(tmp_path / "h.jsonl", [row])
-    found = report(capsys, "--checkpoint", run_folder, "--task", "hellaswag", "--input", rows)
+    found = report(capsys, "hellaswag", rows, "--checkpoint", run_folder)
     assert found["accuracy"] == 1
     assert found["length_normalised_accuracy"] == (by_length.index(max(by_length)) == best)
 
@@ -261,13 +251,13 @@ def test_arc_easy_reads_both_published_forms(
         {"question": {"stem": "What shines?", "choices": choices}, "answerKey": "C"},
     ]
     file = write_rows(tmp_path / "arc.jsonl", rows)
-    found = report(capsys, "--checkpoint", run_folder, "--task", "arc-easy", "--input", file)
+    found = report(capsys, "arc-easy", file, "--checkpoint", run_folder)
     best = totals.index(max(totals))
     assert (found["questions"], found["accuracy"]) == (4, (1 + (best == 2)) / 4)
     bits = [-total / math.log(2) / len(f" {answer}".encode()) for total, answer in zip(totals, answers, strict=True)]
     assert found["right_answer_bits_per_byte"] == pytest.approx((sum(bits) + bits[2]) / 4, rel=1e-4)
     write_rows(tmp_path / "wrong.jsonl", [{**hub, "answerKey": "D"}])
-    asked = ("--checkpoint", run_folder, "--task", "arc-easy", "--input", tmp_path / "wrong.jsonl")
+    asked = ("arc-easy", tmp_path / "wrong.jsonl", "--checkpoint", run_folder)
     assert "question 1 can't be read (ValueError" in refusal(capsys, *asked)
 
 
@@ -278,7 +268,7 @@ def test_a_text_file_is_scored_from_its_first_token(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.txt").write_text("né.")
-    found = report(capsys, "--checkpoint", run_folder, "--text", tmp_path / "text.txt")
+    found = report(capsys, "text-loss", tmp_path / "text.txt", "--checkpoint", run_folder)
     ids, model = [END, *"né.".encode()], random_model()
     expected = sum(loss_of(ids[place], ids[:place], model) for place in range(1, 5))
     assert (found["task"], found["tokens"], found["bytes"]) == ("text-loss", 4, 4)
@@ -316,24 +306,25 @@ def test_rows_end_at_line_feeds_alone(tmp_path: Path) -> None:
 
 def test_mistakes_of_tasks_are_named(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["--checkpoint", run_folder]
-    assert "needs --input FILE" in refusal(capsys, *base, "--task", "lambada")
-    assert "can't read" in refusal(capsys, *base, "--task", "wikitext", "--input", tmp_path / "absent")
+    assert "gpt2 evaluate lambada needs FILE" in refusal(capsys, "lambada", *base)
+    assert "can't read" in refusal(capsys, "wikitext", tmp_path / "absent", *base)
     (tmp_path / "bad").write_bytes(b"\xff\xfe")
-    assert "is not UTF-8" in refusal(capsys, *base, "--text", tmp_path / "bad")
+    assert "is not UTF-8" in refusal(capsys, "text-loss", tmp_path / "bad", *base)
     (tmp_path / "empty").write_text("")
-    assert "is empty" in refusal(capsys, *base, "--text", tmp_path / "empty")
-    assert "is empty" in refusal(capsys, *base, "--task", "hellaswag", "--input", tmp_path / "empty")
+    assert "is empty" in refusal(capsys, "text-loss", tmp_path / "empty", *base)
+    assert "is empty" in refusal(capsys, "hellaswag", tmp_path / "empty", *base)
     for line, sentence in (("{", "line 1: not JSON"), ('{"a": 1}', "line 1: no text"), ("[]", "line 1: no text")):
         (tmp_path / "rows").write_text(line)
-        assert sentence in refusal(capsys, *base, "--task", "lambada", "--input", tmp_path / "rows")
+        assert sentence in refusal(capsys, "lambada", tmp_path / "rows", *base)
     for row in (
         {"endings": ["a"], "label": 3, "ctx": "b"},
         {"endings": ["a"]},
         {"endings": [""], "label": 0, "ctx": ""},
     ):
         write_rows(tmp_path / "rows", [row])
-        assert "question 1" in refusal(capsys, *base, "--task", "hellaswag", "--input", tmp_path / "rows")
-    assert "--overlap is -1" in refusal(capsys, *base, "--task", "wikitext", "--overlap", -1)
-    assert "--overlap is a setting of --task wikitext" in refusal(capsys, *base, "--task", "lambada", "--overlap", 1)
-    (tmp_path / "c.toml").write_text('task = "perplexity"')
-    assert "no task perplexity" in refusal(capsys, *base, "--config", tmp_path / "c.toml")
+        assert "question 1" in refusal(capsys, "hellaswag", tmp_path / "rows", *base)
+    assert "--overlap is -1" in refusal(capsys, "wikitext", *base, "--overlap", -1)
+    (tmp_path / "c.toml").write_text("overlap = 1")
+    assert "unknown setting overlap" in refusal(capsys, "lambada", *base, "--config", tmp_path / "c.toml")
+    with pytest.raises(Gpt2UsageError, match=r"p.toml \[evaluate\]: no task perplexity; known are arc-easy, "):
+        evaluation_of({"task": "perplexity"}, "p.toml [evaluate]")

@@ -193,29 +193,6 @@ def test_changed_data_under_a_run_is_refused(tmp_path: Path, gpt2: Run, capsys: 
     assert gpt2(tmp_path / "run", "--steps", 4, data=data) == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--global-batch-size", 8, "--micro-batch-size", 3), "is not a multiple of --micro-batch-size 3"),
-        (("--steps", 5, "--epochs", 1), "length is given twice"),
-        (("--model", "124M"), "--model already sets"),
-        (("--split", "0,1,1"), "--split"),
-        (("--warmup", -1), "--warmup"),
-        (("--vocabulary-size", 50), "doesn't match"),
-        (("--device", "cuda"), "no GPU"),
-        (("--min-lr", 1), "is above --lr"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused_in_a_sentence(
-    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str], flags: tuple[Any, ...], message: str
-) -> None:
-    if "cuda" in flags and torch.cuda.is_available():
-        flags, message = ("--device", "mps"), "no Apple GPU"
-    assert gpt2(tmp_path, *flags) == 2
-    err = capsys.readouterr().err
-    assert message in err and "Traceback" not in err
-
-
 def test_dropout_recomputation_and_micro_batches_change_nothing_else(tmp_path: Path, gpt2: Run) -> None:
     """Activation checkpointing recomputes the same dropout: full and selective give the losses of `none`."""
     for mode in ("none", "full", "selective"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from indexed_tokens import IndexedTokens, IndexedTokensWriter
+from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, save_corpus_tokenizer
 from indexed_tokens.suffix_index import (
     POSITION,
     URL_ENDS,
@@ -68,3 +69,13 @@ def write_indexed(
             writer.add(np.array(document, dtype))
     write_index(prefix, part_tokens=part_tokens, urls=urls)
     return prefix
+
+
+def make_corpus(prefix: Path, texts: list[str], **options: Any) -> str:
+    """Indexed token files of texts by GPT-2's tokenizer, with URLs."""
+    tokenizer = Tokenizer.gpt2()
+    urls = [f"http://{prefix.name}.org/{number}" for number in range(len(texts))]
+    documents = [[*tokenizer.encode(text), tokenizer.end_of_text] for text in texts]
+    write_indexed(prefix, documents, urls=urls, **options)
+    save_corpus_tokenizer(prefix, tokenizer)
+    return str(prefix)

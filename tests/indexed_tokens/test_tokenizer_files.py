@@ -1,5 +1,6 @@
 """Tokenizers from any file that holds one, and the one that travels with a corpus, checked against Hugging Face's."""
 
+import hashlib
 import json
 import random
 import shutil
@@ -17,6 +18,7 @@ from indexed_tokens import (
     save_corpus_tokenizer,
     tokenizer_path,
 )
+from indexed_tokens.tokenizer import GPT2_JSON_SHA256
 from indexed_tokens.tokenizer_files import PUBLISHED_WORDS, gpt2_files
 
 WORDS = ["we ", "hello", " helm", "I'll", "  ", "\n", "\t x", "漢字", "🎉", "é", "42", "\x00", "Ã", "...", "\u2028"]
@@ -48,12 +50,10 @@ def trained_file(trained, tmp_path_factory):
 
 
 @given(text=st.lists(st.sampled_from(WORDS) | st.text(max_size=4)).map("".join))
-def test_a_hugging_face_tokenizer_gives_the_same_ids_here(trained, trained_file, text):
-    assert Tokenizer.from_path(trained_file).encode(text) == trained.encode(text).ids
-
-
-def test_its_end_of_text_is_the_added_token(trained, trained_file):
-    assert Tokenizer.from_path(trained_file).end_of_text == trained.token_to_id(END_OF_TEXT)
+def test_a_hugging_face_tokenizer_gives_the_same_ids_here(trained, opened, text):
+    own, _ = opened[1]
+    assert own.encode(text) == trained.encode(text).ids
+    assert own.end_of_text == trained.token_to_id(END_OF_TEXT)
 
 
 @given(text=st.lists(st.sampled_from([*WORDS, END_OF_TEXT]) | st.text(max_size=4)).map("".join))
@@ -85,7 +85,10 @@ def test_the_tokenizer_of_a_corpus_comes_back_equal_and_in_equal_bytes(trained_f
 
 
 def test_the_tokenizer_of_a_corpus_made_with_gpt2s_is_gpt2s(gpt2, tmp_path):
-    save_corpus_tokenizer(tmp_path / "corpus", gpt2)
+    file = save_corpus_tokenizer(tmp_path / "corpus", gpt2)
+    assert corpus_tokenizer(tmp_path / "corpus") is gpt2
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == GPT2_JSON_SHA256
+    file.write_text(json.dumps(json.loads(file.read_bytes())), encoding="utf-8")  # the same in other bytes
     assert corpus_tokenizer(tmp_path / "corpus") is gpt2
 
 

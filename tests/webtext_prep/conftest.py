@@ -22,8 +22,8 @@ from webtext_prep.documents.folders.shards import read_documents, shards_in, wri
 from webtext_prep.running import engines
 from webtext_prep.running.engines.ray import VARIABLES
 from webtext_prep.storage import location
+from webtext_prep.storage.locations import Location
 from webtext_prep.storage.stores import object_store as objects
-from webtext_prep.storage.stores.base import Location
 
 os.environ |= VARIABLES  # before anything imports Ray
 SUPPORT = Path(__file__).parent / "support"

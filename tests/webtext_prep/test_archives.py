@@ -12,6 +12,7 @@ import sys
 
 import pytest
 from jobs import job_of
+from outputs import documents_of, outcomes_of
 from pages_on_loopback import write_list
 from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
@@ -20,9 +21,7 @@ from webtext_prep import cli
 from webtext_prep.crawl.archives import common_crawl
 from webtext_prep.crawl.frontier import crawler
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import WebtextError
-from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages import download as download_stage
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract
@@ -61,16 +60,6 @@ def download(archives, inputs, output, *, workers=1, **settings):
         return job_of(Download(**values), inputs, output, workers=workers).run()
 
 
-def made(output):
-    """The rows of the outcomes, and the documents."""
-    rows = [
-        {"url": row.url, **row.metadata}
-        for shard in sorted((output / OUTCOMES).glob("part-*"))
-        for row in read_documents(shard)
-    ]
-    return rows, [document for shard in sorted(output.glob("part-*")) for document in read_documents(shard)]
-
-
 def check_limits(archives, pause=PAUSE):
     """No archive was asked for two things at once, nor, from the first request to the last, more than its budget."""
     assert set(archives.most_at_once.values()) == {1}
@@ -83,7 +72,7 @@ def rows_of(tmp_path, archives, urls, **settings):
     """Download `urls`, which may be rows of a list, and give back the row of each."""
     output = tmp_path / "out"
     download(archives, write_list(tmp_path / "urls.jsonl.zst", urls), output, **settings)
-    return {row["url"]: row for row in made(output)[0]}
+    return {row["url"]: row for row in outcomes_of(output)}
 
 
 def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive_is_asked_too_often(archives, tmp_path):
@@ -109,7 +98,7 @@ def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive
     assert set(left.values()) == {"http_404", "http_410", "soft_404", "parked", "dns"}
     none = {"wayback": "not_archived", "common-crawl": "not_archived"}
     assert all(rows[url]["archives"] == none for url in left)
-    by_url = {document.url: document for document in made(tmp_path / "out")[1]}
+    by_url = {document.url: document for document in documents_of(tmp_path / "out")}
     assert by_url.keys() == {*archived, *live}
     for number, url in enumerate(archived):
         name, day = ("wayback", f"0{number % 9 + 1}T12") if number % 2 else ("common-crawl", "22T08")
@@ -176,7 +165,7 @@ def test_no_page_of_the_archive_itself_and_no_broken_capture_is_taken_for_the_pa
         good[1]: "2019-02-02T00:00:00Z",
     }
     assert "/live" not in archives.asked_live
-    assert {document.url for document in made(tmp_path / "out")[1]} == {*bad, *good}
+    assert {document.url for document in documents_of(tmp_path / "out")} == {*bad, *good}
 
 
 def test_a_capture_of_another_page_is_none_whatever_the_index_says(archives, tmp_path):
@@ -246,14 +235,14 @@ def test_broken_files_of_common_crawl_cost_a_capture_and_never_give_another_page
     assert {url: row.get("captured_at") for url, row in rows.items()} == dict.fromkeys(
         urls.values(), "2018-01-20T00:00:00Z"
     )
-    assert all(document.text.startswith(WORDS.strip()) for document in made(tmp_path / "out")[1])
+    assert all(document.text.startswith(WORDS.strip()) for document in documents_of(tmp_path / "out"))
 
 
 def test_a_storm_of_503_is_waited_out_by_all(archives, tmp_path):
     urls = [archives.url(f"/{name}") for name in "abcd"]
     for url in urls:
         archives.wayback[url] = [Captured("20190301120000", old(url))]
-    left = ["1", "1", None]  # what the storm's answers ask for
+    left = ["1", None]  # what the storm's answers ask for
 
     def storm(request):
         if request.host == WAYBACK and request.path != "/robots.txt" and left:
@@ -266,7 +255,7 @@ def test_a_storm_of_503_is_waited_out_by_all(archives, tmp_path):
     rows = rows_of(tmp_path, archives, urls, archive=("wayback",), retries=2)
     times = [when for _, _, when in archives.pages(WAYBACK)]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert min(gaps[:2]) >= 1.0 and gaps[2] >= 0.05 * 4
+    assert gaps[0] >= 1.0 and gaps[1] >= 0.05 * 2
     assert {row["outcome"] for row in rows.values()} == {"archived"}
 
 
@@ -342,7 +331,7 @@ def test_the_capture_is_the_nearest_to_the_submission_or_to_a_date_or_the_newest
     assert years("own") == ["2014", "2014"]
     assert years("given", archive_date="2012-06") == ["2012", "2012"]
     assert years("newest", archive_date="newest") == ["2018", "2018"]
-    assert made(tmp_path / "own" / "out")[1][0].metadata.items() >= dated.items()
+    assert documents_of(tmp_path / "own" / "out")[0].metadata.items() >= dated.items()
 
 
 def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tmp_path):
@@ -386,7 +375,7 @@ def archived_web(archives, hosts=4, pages=6):
 def bytes_of(output):
     """The documents as they are, and the outcomes but for times and the number of attempts."""
     shards = {path.name: path.read_bytes() for path in sorted(output.glob("part-*"))}
-    return shards, [{**row, "fetched_at": "", "attempts": 0, "page": None} for row in made(output)[0]]
+    return shards, [{**row, "fetched_at": "", "attempts": 0, "page": None} for row in outcomes_of(output)]
 
 
 @pytest.mark.exhaustive
@@ -430,12 +419,12 @@ def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tm
 def test_limits_of_an_archive_hold_for_all_lists_together(archives, tmp_path):
     urls = archived_web(archives)
     download(archives, write_list(tmp_path / "one.jsonl.zst", urls), tmp_path / "expected")
-    expected = {document.url: (document.text, document.metadata) for document in made(tmp_path / "expected")[1]}
+    expected = {document.url: (document.text, document.metadata) for document in documents_of(tmp_path / "expected")}
     lists = [write_list(tmp_path / f"list{number}.jsonl.zst", urls[number::3]) for number in range(3)]
     archives.asked.clear()
     archives.most_at_once.clear()
     download(archives, lists, tmp_path / "out", workers=3)
-    found = {document.url: (document.text, document.metadata) for document in made(tmp_path / "out")[1]}
+    found = {document.url: (document.text, document.metadata) for document in documents_of(tmp_path / "out")}
     assert found == expected
     check_limits(archives)
 
@@ -457,7 +446,7 @@ def test_what_waited_for_an_archive_ends_without_it_where_that_is_asked_no_more(
         download(archives, lists, tmp_path / "out")
     archives.asked_live.clear()
     download(archives, lists, tmp_path / "out", archive=())
-    found = collections.Counter(row["outcome"] for row in made(tmp_path / "out")[0])
+    found = collections.Counter(row["outcome"] for row in outcomes_of(tmp_path / "out"))
     assert found == {"ok": 6, "http_404": 18} and not archives.asked and not archives.asked_live
 
 
@@ -471,7 +460,7 @@ def test_shards_that_a_killed_run_has_written_are_written_again_where_another_ar
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(download_stage, "_sums", kill)
         rows_of(tmp_path, archives, [url], archive=("wayback",))
-    assert made(tmp_path / "out")[0][0]["outcome"] == "http_404"
+    assert outcomes_of(tmp_path / "out")[0]["outcome"] == "http_404"
     assert rows_of(tmp_path, archives, [url])[url]["outcome"] == "archived"
 
 
@@ -497,9 +486,9 @@ def test_saved_captures_give_the_same_documents_without_fetching(archives, tmp_p
     rows = [Document(url, "", {"reddit_score": number}) for number, url in enumerate([*urls, latin])]
     download(archives, write_list(tmp_path / "urls.jsonl.zst", rows), tmp_path / "out", save_pages=True)
     archives.asked.clear()
-    found = made(tmp_path / "out")[1]
+    found = documents_of(tmp_path / "out")
     job_of(Extract(extractor="resiliparse"), [*(tmp_path / "out" / "pages").iterdir()], tmp_path / "again").run()
-    again = made(tmp_path / "again")[1]
+    again = documents_of(tmp_path / "again")
     assert sorted((d.url, d.text, sorted(d.metadata.items())) for d in again) == sorted(
         (d.url, d.text, sorted(d.metadata.items())) for d in found
     )

@@ -15,7 +15,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.document import Condition, Document
+from webtext_prep.documents.conditions import Condition
+from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.text import classifier_kernels, classifiers
 from webtext_prep.text.classifiers import (

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 from jobs import job_of
+from outputs import outcomes_of
 from pages_on_loopback import Site, html
 
-from webtext_prep.documents.folders.shards import read_documents
-from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages.download import Download
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")
@@ -77,12 +76,7 @@ def download(lists, output, *, workers=1, **settings):
 def made(output):
     """The documents as they are, and the outcomes but for their times."""
     shards = {path.name: path.read_bytes() for path in sorted(output.glob("part-*"))}
-    rows = [
-        {"url": row.url, **row.metadata, "fetched_at": ""}
-        for path in sorted((output / OUTCOMES).glob("part-*"))
-        for row in read_documents(path)
-    ]
-    return shards, rows
+    return shards, [{**row, "fetched_at": ""} for row in outcomes_of(output)]
 
 
 def busy_web(web):

@@ -19,6 +19,7 @@ from archives import DATE, Archive, answer, members, page, raw_record
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import job_of
+from outputs import documents_of, outcomes_of
 from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
@@ -26,9 +27,7 @@ from webtext_prep.crawl.archives.html_files import url_in_page
 from webtext_prep.crawl.archives.stored_bodies import decoded, without_chunks
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
-from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages.extract import Extract
 
 TEXT = "Some words of a page, long enough for anybody to see that they are its text."
@@ -38,18 +37,6 @@ def extract(inputs, output, **more):
     inputs = inputs if isinstance(inputs, list) else [inputs]
     run = {name: more.pop(name) for name in ("workers", "keep_dropped", "format") if name in more}
     return job_of(Extract(**{"extractor": "resiliparse", **more}), inputs, output, **run).run()
-
-
-def rows_of(output, folder=OUTCOMES):
-    return [
-        {"url": row.url, **row.metadata}
-        for shard in sorted((output / folder).glob("part-*"))
-        for row in read_documents(shard)
-    ]
-
-
-def documents_of(output):
-    return [document for shard in sorted(output.glob("part-*")) for document in read_documents(shard)]
 
 
 def found_in(tmp_path, data, name="a.warc.gz", **more):
@@ -66,7 +53,7 @@ def in_ranges(tmp_path, name, every):
     return [list(reader.pages(*ends)) for ends in itertools.pairwise([None, *places, None])]
 
 
-def outcomes_of(items):
+def outcomes_found(items):
     return [item.outcome if isinstance(item, archives_module.Found) else item for item, _ in items]
 
 
@@ -105,7 +92,7 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
     archive.add("conversion", "http://a.org/text-of", b"  As it was.\nA second <line>.\n", content_type="text/plain")
     (tmp_path / "a.warc.gz").write_bytes(archive.data)
     summary = extract(tmp_path / "a.warc.gz", tmp_path / "out", max_bytes=100_000)
-    rows = rows_of(tmp_path / "out")
+    rows = outcomes_of(tmp_path / "out")
     assert [(row["url"].removeprefix("http://a.org/"), row["outcome"], row.get("status")) for row in rows] == [
         ("page", "ok", 200),
         ("gone", "http_404", 404),
@@ -139,24 +126,6 @@ def test_extractors_work_for_an_output_whose_name_is_not_utf8(tmp_path, latin):
     assert extract(html, latin / "out").tally.kept == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "pack"),
-    [
-        ("a.warc", lambda archive: gzip.decompress(archive.data)),
-        ("a.warc.gz", lambda archive: archive.data),
-        ("one-member.warc.gz", lambda archive: gzip.compress(gzip.decompress(archive.data))),
-        ("A.WARC.ZST", lambda archive: zstandard.compress(gzip.decompress(archive.data))),
-    ],
-)
-def test_archives_are_read_however_they_are_compressed(tmp_path, name, pack):
-    archive = Archive()
-    for n in range(5):
-        archive.response(f"http://a.org/{n}")
-    (tmp_path / name).write_bytes(pack(archive))
-    extract(tmp_path / name, tmp_path / "out")
-    assert [document.url for document in documents_of(tmp_path / "out")] == [f"http://a.org/{n}" for n in range(5)]
-
-
 @pytest.mark.parametrize("extractor", ["learned", "trafilatura", "newspaper", "resiliparse"])
 def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
     (tmp_path / "a.warc.gz").write_bytes(Archive().response("http://a.org/1", page()).data)
@@ -178,7 +147,7 @@ def test_kinds_of_pages_are_told_and_some_alone_may_be_kept(tmp_path):
     assert [document.metadata["kind"] for document in documents_of(tmp_path / "all")] == ["article", "forum"]
     found = extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor="learned", kinds=("forum",))
     assert [document.url for document in documents_of(tmp_path / "out")] == ["http://forum.a.org/t/a-thread/2"]
-    assert [(row["outcome"], row["kind"]) for row in rows_of(tmp_path / "out")] == [
+    assert [(row["outcome"], row["kind"]) for row in outcomes_of(tmp_path / "out")] == [
         ("other_kind", "article"),
         ("ok", "forum"),
     ]
@@ -201,15 +170,6 @@ def test_urls_are_taken_as_they_were_meant(tmp_path):
     assert [item.outcome for item in found[2:4]] == ["malformed_url"] * 2
     assert found[2].url == "file:a.warc.gz:3"
     assert found[4].url == "http://a.org/größe"
-
-
-def test_a_charset_is_that_of_the_header(tmp_path):
-    text = "Größe und Übermut sind Wörter, die in diesem Text stehen und ihn lang machen."
-    body = page(text).encode("cp1252")
-    blocks = [answer(body, "Content-Type: text/html; charset=windows-1252"), answer(body, "content-type:TEXT/HTML")]
-    (tmp_path / "a.warc.gz").write_bytes(members(*(raw_record(n, block) for n, block in enumerate(blocks))))
-    extract(tmp_path / "a.warc.gz", tmp_path / "out")
-    assert all(text in document.text for document in documents_of(tmp_path / "out"))
 
 
 # Bodies as they were sent
@@ -260,10 +220,10 @@ def test_chunks_are_put_together_again(data, size, ending):
 
 
 def test_a_bomb_is_too_large_and_does_not_fill_the_memory(tmp_path):
-    bomb = gzip.compress(bytes(200_000_000))
+    bomb = gzip.compress(bytes(100_000_000))
     blocks = [
         answer(bomb, "Content-Type: text/html", "Content-Encoding: gzip"),
-        answer(bytes(200_000_000)),
+        answer(bytes(100_000_000)),
         answer(page()),
     ]
     path = tmp_path / "a.warc.gz"
@@ -361,7 +321,7 @@ def test_a_page_is_compared_with_its_digest(tmp_path):
     damaged[len(records[0]) + records[1].index(b"<p>") + 20] ^= 0x04
     (tmp_path / "a.warc").write_bytes(damaged)
     summary = extract(tmp_path / "a.warc", tmp_path / "out")
-    assert [(row["url"], row["outcome"]) for row in rows_of(tmp_path / "out")] == [
+    assert [(row["url"], row["outcome"]) for row in outcomes_of(tmp_path / "out")] == [
         ("http://a.org/0", "ok"), ("http://a.org/1", "damaged"), ("http://a.org/2", "ok"),
     ]  # fmt: skip
     assert (summary.tally.read, summary.tally.kept, summary.tally.dropped) == (3, 2, {"damaged": 1})
@@ -369,7 +329,7 @@ def test_a_page_is_compared_with_its_digest(tmp_path):
         f"{tmp_path / 'a.warc'}: the page is not what its digest in the archive says: fetch the archive again."
     ]
     unknown = [raw_record(0, answer(page()), WARC_Block_Digest=digest) for digest in ("crc32:AAAA", "sha1:?", "")]
-    assert outcomes_of(found_in(tmp_path, b"".join(unknown), "b.warc")) == ["ok"] * 3
+    assert outcomes_found(found_in(tmp_path, b"".join(unknown), "b.warc")) == ["ok"] * 3
 
 
 @pytest.mark.parametrize("name", ["a.warc", "a.warc.gz", "a.warc.zst"])
@@ -380,7 +340,7 @@ def test_what_looks_like_records_and_holds_none_costs_little(tmp_path, name):
     started = time.process_time()
     items = found_in(tmp_path, data + mark * 100_000 + data, name)
     assert time.process_time() - started < 5
-    assert outcomes_of(items[:1]) == ["ok"] and items[-1][0].is_last
+    assert outcomes_found(items[:1]) == ["ok"] and items[-1][0].is_last
 
 
 def test_everything_before_the_end_of_a_truncated_archive_is_kept(tmp_path):
@@ -392,7 +352,7 @@ def test_everything_before_the_end_of_a_truncated_archive_is_kept(tmp_path):
         *found, (damage, _) = found_in(tmp_path, archive.data[:cut])
         assert isinstance(damage, Damage) and damage.is_last and damage.page.outcome == "damaged", cut
         assert [item.url for item, _ in found] == [f"http://a.org/{n}" for n in range(3)]
-    assert outcomes_of(found_in(tmp_path, archive.data)) == ["ok"] * 4
+    assert outcomes_found(found_in(tmp_path, archive.data)) == ["ok"] * 4
 
 
 def test_a_plain_archive_that_is_cut_off_anywhere_is_noticed(tmp_path):
@@ -401,8 +361,8 @@ def test_a_plain_archive_that_is_cut_off_anywhere_is_noticed(tmp_path):
     for cut in range(start + 1, len(data) - 4, 7):
         found = found_in(tmp_path, data[:cut], "a.warc")
         assert isinstance(found[-1][0], Damage) and found[-1][0].page is not None, cut
-        assert outcomes_of(found[:-1]) == ["ok"] * 2
-    assert outcomes_of(found_in(tmp_path, data, "a.warc")) == ["ok"] * 3
+        assert outcomes_found(found[:-1]) == ["ok"] * 2
+    assert outcomes_found(found_in(tmp_path, data, "a.warc")) == ["ok"] * 3
 
 
 @pytest.mark.parametrize("kind", ["gzip", "plain"])
@@ -418,7 +378,7 @@ def test_a_large_archive_in_one_gzip_member_is_whole(tmp_path, size):
     """Its end was looked for where no gzip member begins: a whole archive passed for one that is cut off."""
     text = "".join(random.Random(1).choices("abcdefgh ", k=size))
     records = [raw_record(n, answer(page(text))) for n in range(3)]
-    assert outcomes_of(found_in(tmp_path, gzip.compress(b"".join(records), mtime=0))) == ["ok"] * 3
+    assert outcomes_found(found_in(tmp_path, gzip.compress(b"".join(records), mtime=0))) == ["ok"] * 3
 
 
 def test_a_damaged_archive_is_named_in_the_summary_and_the_others_are_read(tmp_path):
@@ -463,7 +423,7 @@ def test_bad_http_costs_one_page(tmp_path):
         answer(page(), "content-type:  text/html ;charset=utf-8", "Content-Type: image/png"),
     ]
     found = found_in(tmp_path, members(*(raw_record(n, block) for n, block in enumerate(blocks))))
-    assert outcomes_of(found) == ["malformed_response"] * 5 + ["ok", "ok"]
+    assert outcomes_found(found) == ["malformed_response"] * 5 + ["ok", "ok"]
 
 
 @given(st.data())
@@ -509,11 +469,11 @@ def test_an_archive_is_read_in_ranges_as_fine_as_its_pieces(tmp_path, kind):
         "members": (members(*records), "a.warc.gz"),
         "one member": (gzip.compress(b"".join(records)), "a.warc.gz"),
         "plain": (b"".join(records), "a.warc"),
-        "zstd": (zstandard.compress(b"".join(records)), "a.warc.zst"),
+        "zstd": (zstandard.compress(b"".join(records)), "A.WARC.ZST"),
         "two a member": (members(*(b"".join(records[n : n + 2]) for n in range(0, 7, 2))), "a.warc.gz"),
     }[kind]
     whole = found_in(tmp_path, data, name)
-    assert outcomes_of(whole) == ["ok"] * 7
+    assert outcomes_found(whole) == ["ok"] * 7
     assert [place.number for _, place in whole] == [*range(1, 8)]
     sizes = {}
     for every in (1, 2, 5, 7):
@@ -599,10 +559,10 @@ def test_files_that_are_no_pages_are_named_and_cost_nothing_else(tmp_path):
     (tmp_path / "e.json").write_text("[]")
     files = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
     summary = extract(files, tmp_path / "out", max_bytes=100_000, keep_dropped=True)
-    assert [row["outcome"] for row in rows_of(tmp_path / "out")] == [
+    assert [row["outcome"] for row in outcomes_of(tmp_path / "out")] == [
         "ok", "unreadable", "not_html", "too_large", "unreadable"
     ]  # fmt: skip
-    assert [row["reason"] for row in rows_of(tmp_path / "out", "dropped")] == [
+    assert [row["reason"] for row in outcomes_of(tmp_path / "out", "dropped")] == [
         "unreadable", "not_html", "too_large", "unreadable"
     ]  # fmt: skip
     assert any("b.html.gz" in sentence and "cut off" in sentence for sentence in summary.tally.problems)

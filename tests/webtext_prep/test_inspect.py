@@ -72,12 +72,6 @@ def test_token_files_are_verified_against_their_record(write_shards, tmp_path, w
     assert webtext("inspect", tmp_path / "input", "--verify").code == 2
 
 
-def test_the_short_prefix_is_understood(tmp_path, capsys):
-    with IndexedTokensWriter(tmp_path / "c_text_document") as writer:
-        writer.add([15496])
-    assert inspect(capsys, tmp_path / "c")["tokens"] == 1
-
-
 def test_people_get_lines_to_read(shards, capsys):
     assert main(["inspect", str(shards)]) == 0
     shown = capsys.readouterr().out

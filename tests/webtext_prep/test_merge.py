@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from outputs import documents_of
 
 from webtext_prep import storage
 from webtext_prep.cli import main
@@ -27,10 +28,6 @@ def run(capsys, *arguments: object) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def documents(folder: Path) -> list[Document]:
-    return [document for shard in sorted(folder.glob("part-*")) for document in read_documents(shard)]
-
-
 def line(url: str, text: str, **metadata: object) -> str:
     return json.dumps({"url": url, "text": text, **metadata})
 
@@ -44,20 +41,10 @@ def test_a_text_file_is_one_document_with_its_url(tmp_path, capsys):
     (pages / "http%3A%2F%2Fb.org%2F2.txt").write_text("By name.")
     (pages / "c.txt").write_text("No address.")
     assert run(capsys, "--input", pages, "--output", tmp_path / "out")["in"] == 3
-    found = {document.url: document for document in documents(tmp_path / "out")}
+    found = {document.url: document for document in documents_of(tmp_path / "out")}
     assert found["http://a.org/1"].text == "First line.\n\nSecond line.\n"
     assert found["http://a.org/1"].metadata == {"title": "A"}
     assert set(found) == {"http://a.org/1", "http://b.org/2", "file:c.txt"}
-
-
-def test_json_lines_of_every_compression_are_read(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a", title="T") + "\n")
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line("http://b.org/", "b").encode()))
-    (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(line("http://c.org/", "c").encode()))
-    (tmp_path / "d.json").write_text("[" + line("http://d.org/", "d") + "," + line("http://e.org/", "e") + "]")
-    (tmp_path / "f.json").write_text(line("http://f.org/", "f") + "\n" + line("http://g.org/", "g"))
-    assert run(capsys, "--input", tmp_path, "--output", tmp_path / "out")["out"] == 7
-    assert documents(tmp_path / "out")[0].metadata == {"title": "T"}
 
 
 def test_a_second_run_does_not_read_its_own_output(tmp_path, capsys):
@@ -82,7 +69,7 @@ def test_a_lost_newline_joins_no_records(tmp_path, capsys):
     (tmp_path / "b.jsonl").write_text(line("http://b.org/1", "c"))
     (tmp_path / "c.jsonl").write_text(line("http://c.org/1", "d"))
     run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
-    assert sorted(document.text for document in documents(tmp_path / "out")) == ["a", "b", "c", "d"]
+    assert sorted(document.text for document in documents_of(tmp_path / "out")) == ["a", "b", "c", "d"]
 
 
 def test_a_bad_line_is_counted_and_named_and_the_rest_is_read(tmp_path, capsys):
@@ -93,14 +80,6 @@ def test_a_bad_line_is_counted_and_named_and_the_rest_is_read(tmp_path, capsys):
     summary = run(capsys, "--input", bad, "--output", tmp_path / "out")
     assert (summary["out"], summary["dropped"]) == (2, {"unreadable": 5})
     assert all(f"{bad}, line {n}:" in p for n, p in zip([2, 3, 4, 5, 7], summary["problems"], strict=True))
-
-
-def test_a_text_that_is_not_utf8_is_counted_and_named(tmp_path, capsys):
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "b.txt").write_bytes("café".encode())
-    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
-    assert summary["dropped"] == {"unreadable": 1}
-    assert "a.txt: not valid UTF-8" in summary["problems"][0]
 
 
 def test_records_that_can_not_be_read_for_one_reason_are_one_note(tmp_path, capsys):
@@ -134,7 +113,7 @@ def test_more_than_a_tenth_unreadable_is_an_error_unless_it_is_allowed(tmp_path,
         )
         assert [path.name for path in (tmp_path / "out").iterdir()] == [".state"]
         assert main([*arguments, "--allow-unreadable"]) == 0
-    assert len(documents(tmp_path / "out")) == 10 - bad
+    assert len(documents_of(tmp_path / "out")) == 10 - bad
     assert main(arguments) == 0, "what is finished stays finished"
 
 
@@ -146,7 +125,7 @@ def test_a_text_too_long_for_any_shard_is_unreadable(tmp_path, capsys, monkeypat
     (tmp_path / "b.txt").write_text("b" * 3000)
     (tmp_path / "c.txt").write_text("c" * 300)
     summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
-    assert [document.url for document in documents(tmp_path / "out")] == ["file:c.txt"]
+    assert [document.url for document in documents_of(tmp_path / "out")] == ["file:c.txt"]
     assert summary["dropped"] == {"unreadable": 2}
 
 
@@ -165,7 +144,7 @@ def test_files_of_every_kind_make_one_corpus(tmp_path, capsys):
         writer.write(Document("http://f.org/", "f", {"title": "F", "n": 1}))
     (pages / "lost.txt").symlink_to("gone")
     summary = run(capsys, "--input", pages, "--output", tmp_path / "out")
-    assert {document.url: (document.text, document.metadata) for document in documents(tmp_path / "out")} == {
+    assert {document.url: (document.text, document.metadata) for document in documents_of(tmp_path / "out")} == {
         "http://a.org/": ("# Title\n\nMarkdown", {"title": "Title"}),
         "file:B.TXT": ("capitals", {}),
         "http://c.org/": ("a\nb", {}),
@@ -200,7 +179,7 @@ def test_documents_without_a_url_are_kept_whatever_their_files_are_called(tmp_pa
         (tmp_path / folder / "a #2.txt").write_text(f"second of {folder}")
     summary = run(capsys, "--input", tmp_path / "a", tmp_path / "b", "--output", tmp_path / "out")
     assert (summary["in"], summary["dropped"]) == (14, {})
-    urls = {document.url for document in documents(tmp_path / "out")}
+    urls = {document.url for document in documents_of(tmp_path / "out")}
     assert {"file:a/0001.txt", "file:b/0001.txt", "file:b/rows.jsonl:1", "file:b/rows.jsonl:1:2"} < urls
 
 
@@ -222,7 +201,7 @@ def test_the_key_that_names_the_url_of_a_text_wins_over_a_key_url(tmp_path, caps
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "a.json").write_text(json.dumps({"link": "http://a.org/", "url": "http://other.org/"}))
     run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--url-key", "link")
-    assert [document.url for document in documents(tmp_path / "out")] == ["http://a.org/"]
+    assert [document.url for document in documents_of(tmp_path / "out")] == ["http://a.org/"]
 
 
 def test_a_large_corpus_is_read_in_a_bounded_number_of_tasks(tmp_path):
@@ -237,7 +216,7 @@ def test_each_url_is_kept_once_the_first_time(tmp_path, capsys):
     (tmp_path / "b.jsonl").write_text("\n".join([line("http://A.org:80", "third"), line("http://a.org/b", "other")]))
     summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--shards", 3)
     assert summary["dropped"] == {"duplicate_url": 2}
-    assert sorted(document.text for document in documents(tmp_path / "out")) == ["first", "other"]
+    assert sorted(document.text for document in documents_of(tmp_path / "out")) == ["first", "other"]
 
 
 def test_every_record_is_accounted_for(tmp_path, capsys):
@@ -248,13 +227,6 @@ def test_every_record_is_accounted_for(tmp_path, capsys):
     assert summary["in"] == summary["out"] + sum(summary["dropped"].values()) == 4
     kept = [row.metadata["reason"] for shard in (tmp_path / "out/dropped").iterdir() for row in read_documents(shard)]
     assert sorted(kept) == ["duplicate_url", "empty", "unreadable"]
-
-
-def test_other_keys_can_be_named(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"link": "http://a.org/", "content": "body", "text": "teaser"}))
-    run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--text-key", "content", "--url-key", "link")
-    (document,) = documents(tmp_path / "out")
-    assert (document.url, document.text, document.metadata) == ("http://a.org/", "body", {})
 
 
 def test_which_of_several_keys_held_the_text_is_counted(tmp_path, capsys):
@@ -268,7 +240,7 @@ def test_which_of_several_keys_held_the_text_is_counted(tmp_path, capsys):
         "text from content": 1,
         "text from data.story": 1,
     }
-    assert {document.url: document.text for document in documents(tmp_path / "out")} == {
+    assert {document.url: document.text for document in documents_of(tmp_path / "out")} == {
         "file:a.jsonl:1": "a",
         "file:a.jsonl:2": "b",
         "id:7": "c",
@@ -299,14 +271,6 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path, capsys, name):
     (tmp_path / name).write_text("x")
     assert main(["merge", "--input", str(tmp_path / name), "--output", str(tmp_path / "out")]) == 2
     assert name in capsys.readouterr().err
-
-
-def test_credentials_in_urls_reach_no_document(tmp_path, capsys):
-    """`http://user:password@host/` in a record was stored whole."""
-    (tmp_path / "a.jsonl").write_text(line("http://me:secret@a.org/x", "a") + "\n")
-    (tmp_path / "http%3A%2F%2Fme%3Asecret%40b.org%2F.txt").write_text("b")
-    run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
-    assert {document.url for document in documents(tmp_path / "out")} == {"http://a.org/x", "http://b.org/"}
 
 
 def test_metadata_nested_too_deep_to_write_is_unreadable_alone(tmp_path, webtext):
@@ -439,7 +403,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def urls(folder: Path) -> set[str]:
-    return {document.url for document in documents(folder)}
+    return {document.url for document in documents_of(folder)}
 
 
 def numbers(*ranges: range) -> set[str]:
@@ -466,7 +430,7 @@ def test_a_flipped_bit_costs_the_records_of_its_stream(tmp_path, capsys, monkeyp
         f"{name}, {place}: damaged, and the records there are lost, all others kept; fetch it again, and run the "
         "command again."
     ]
-    (row,) = documents(tmp_path / "out" / "dropped")
+    (row,) = documents_of(tmp_path / "out" / "dropped")
     assert row.metadata["reason"] == "damaged" and "lost" in row.metadata["problem"]
 
 
@@ -579,7 +543,7 @@ def test_a_flipped_bit_in_parquet_costs_the_rows_of_its_group(tmp_path, capsys, 
         assert urls(tmp_path / f"{at}") == numbers(range(30), range(60, 90))
         assert summary["out"] == 60 and set(summary["dropped"]) == {"damaged"}
         assert problems_of(summary)[0].startswith("a.parquet, rows 31 to ")
-        for document in documents(tmp_path / f"{at}"):
+        for document in documents_of(tmp_path / f"{at}"):
             assert document.text.startswith(f"text {document.url.removeprefix('http://a.org/')} ")
     assert summary["problems"][0].count("rows") == 1 or is_large
     # The footer: nothing can be read.
@@ -632,7 +596,7 @@ def test_texts_of_files_with_one_name_stay_apart(tmp_path, capsys):
         run(capsys, "--input", tmp_path / folder, "--output", tmp_path / "out" / folder)
     done = run(capsys, "--input", tmp_path / "out" / "a", tmp_path / "out" / "b", "--output", tmp_path / "both")
     assert (done["out"], done["dropped"]) == (3, {"duplicate_url": 1})
-    assert sorted((document.url, document.text) for document in documents(tmp_path / "both")) == [
+    assert sorted((document.url, document.text) for document in documents_of(tmp_path / "both")) == [
         ("file:train.jsonl:1", "First of a."),
         ("file:train.jsonl:1", "First of b."),
         ("file:train.jsonl:2", "The same."),
@@ -656,7 +620,7 @@ def test_a_page_comes_whole_or_in_pieces(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     done = run(capsys, "--input", tmp_path / "rows.jsonl", "--output", tmp_path / "out")
     assert done["dropped"] == {"duplicate_url": 4}
-    assert [document.text for document in documents(tmp_path / "out")] == [
+    assert [document.text for document in documents_of(tmp_path / "out")] == [
         *("a1", "a2", "whole b", "c1", "c2", "no number"),
     ]
 

@@ -1,15 +1,9 @@
 """`webtext download --save-pages`: standard archives next to the documents, which no interruption loses or tears."""
 
-import contextlib
 import gzip
 import io
 import json
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +11,8 @@ import warcio
 import warcio.archiveiterator
 from fastwarc.warc import ArchiveIterator
 from jobs import job_of
-from pages_on_loopback import PATIENCE
+from outputs import outcomes_of, saved_pages
+from pages_on_loopback import write_list
 
 from webtext_prep import cli
 from webtext_prep.crawl import database_writer
@@ -26,10 +21,9 @@ from webtext_prep.crawl.http.client import Reply
 from webtext_prep.crawl.saved_pages import pages_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.errors import WebtextError
-from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages.download import Download
 
 
@@ -43,35 +37,14 @@ def answer(status, headers, body):
     return lambda request: request.answer(status, body, kind, **headers)
 
 
-def write_list(path, rows):
-    with write_documents(path) as writer:
-        for row in rows:
-            writer.write(row if isinstance(row, Document) else Document(row))
-    return path
-
-
 def download(inputs, output, **settings):
     inputs = [inputs] if isinstance(inputs, Path) else inputs
     defaults = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, "robots": False}
     return job_of(Download(**{**defaults, "save_pages": True, **settings}), inputs, output).run()
 
 
-def rows_of(output):
-    return [
-        row.metadata | {"url": row.url}
-        for shard in sorted((output / OUTCOMES).glob("part-*"))
-        for row in read_documents(shard)
-    ]
-
-
-def saved(output):
-    """URL and body of each page that is saved, in order, as FastWARC reads them."""
-    return [
-        (record.headers["WARC-Target-URI"], record.reader.read())
-        for file in sorted((output / "pages").glob("*"))
-        for record in ArchiveIterator(file)
-        if record.headers["WARC-Type"] == "response"
-    ]
+def extract(source, output, *more):
+    return cli.main(["extract", "--input", str(source), "--output", str(output), "--workers", "1", *more])
 
 
 def test_saved_pages_are_standard_records_that_other_programs_read_and_check(site, tmp_path):
@@ -121,7 +94,7 @@ def test_the_row_of_a_url_says_where_its_page_lies(site, tmp_path):
     urls = site.urls("/a", "/b")
     download(write_list(tmp_path / "urls.jsonl.zst", urls), tmp_path / "out")
     data = (tmp_path / "out" / "pages" / "part-00000.warc.gz").read_bytes()
-    for row in rows_of(tmp_path / "out"):
+    for row in outcomes_of(tmp_path / "out"):
         place = row["page"]
         (record,) = ArchiveIterator(io.BytesIO(data[place["offset"] : place["offset"] + place["length"]]))
         assert record.headers["WARC-Target-URI"] == row["url"]
@@ -160,9 +133,11 @@ def test_extracting_saved_pages_again_gives_the_same_documents(site, tmp_path):
     download(lists, tmp_path / "out", extractor="learned")
     download(lists, tmp_path / "reference", extractor="resiliparse")
     site.asked.clear()
-    assert cli.main(["extract", "--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]) == 0
-    other = ["--input", str(tmp_path / "out" / "pages"), "--output", str(tmp_path / "other")]
-    assert cli.main(["extract", *other, "--extractor", "resiliparse"]) == 0
+    assert (
+        cli.main(["extract", "--input", str(tmp_path / "out"), "--output", str(tmp_path / "again"), "--workers", "1"])
+        == 0
+    )
+    assert extract(tmp_path / "out" / "pages", tmp_path / "other", "--extractor", "resiliparse") == 0
     assert site.paths == []
     found = {name: [(tmp_path / name / shard).read_bytes() for shard in shards] for name in FOLDERS}
     assert found["again"] == found["out"]
@@ -176,7 +151,10 @@ def test_extracting_saved_pages_again_gives_the_same_documents(site, tmp_path):
 
 def test_the_record_of_extracted_pages_leads_to_their_download(site, tmp_path):
     download(write_list(tmp_path / "urls.jsonl.zst", site.urls("/a")), tmp_path / "out")
-    assert cli.main(["extract", "--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]) == 0
+    assert (
+        cli.main(["extract", "--input", str(tmp_path / "out"), "--output", str(tmp_path / "again"), "--workers", "1"])
+        == 0
+    )
     (before,) = trace(str(tmp_path / "again")).inputs
     assert before.stage == "download" and before.place == tmp_path / "out"
 
@@ -184,88 +162,37 @@ def test_the_record_of_extracted_pages_leads_to_their_download(site, tmp_path):
 def test_no_pages_are_saved_unless_asked_for(site, tmp_path):
     download(write_list(tmp_path / "urls.jsonl.zst", site.urls("/a")), tmp_path / "out", save_pages=False)
     assert not (tmp_path / "out" / "pages").exists()
-    assert "page" not in rows_of(tmp_path / "out")[0]
+    assert "page" not in outcomes_of(tmp_path / "out")[0]
 
 
 def test_a_retry_keeps_the_pages_that_were_there(site, tmp_path):
     site.routes["/trouble"] = answer(503, {}, "")
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/trouble", "/b"))
     download(source, tmp_path / "out", retries=0)
-    first = saved(tmp_path / "out")
+    first = saved_pages(tmp_path / "out")
     del site.routes["/trouble"]
     download(source, tmp_path / "out", retries=0)
     assert site.paths.count("/a") == 1
-    after = saved(tmp_path / "out")
+    after = saved_pages(tmp_path / "out")
     assert [url for url, _ in after] == site.urls("/a", "/trouble", "/b")
     assert [after[0], after[2]] == first
-    assert rows_of(tmp_path / "out")[0]["page"]["offset"] > 0
+    assert outcomes_of(tmp_path / "out")[0]["page"]["offset"] > 0
 
 
 def test_a_list_that_changes_keeps_the_pages_of_its_urls(site, tmp_path):
     lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}", f"/{n}x")) for n in range(3)]
     download(lists, tmp_path / "out")
-    before = dict(saved(tmp_path / "out"))
+    before = dict(saved_pages(tmp_path / "out"))
     site.asked.clear()
     write_list(lists[0], site.urls("/2", "/new", "/0x"))
     download([lists[2], lists[0]], tmp_path / "out")
     assert site.paths == ["/new"]
-    after = saved(tmp_path / "out")
+    after = saved_pages(tmp_path / "out")
     assert [url for url, _ in after] == site.urls("/2", "/2x", "/2", "/new", "/0x")  # /2 is in both lists
     assert all(before.get(url, body) == body for url, body in after)
     assert sorted(file.name for file in (tmp_path / "out" / "pages").iterdir()) == [
         "part-00000.warc.gz", "part-00001.warc.gz"
     ]  # fmt: skip
-
-
-def test_a_saved_file_that_is_damaged_is_written_again(site, tmp_path):
-    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
-    download(source, tmp_path / "out")
-    file = tmp_path / "out" / "pages" / "part-00000.warc.gz"
-    before = file.read_bytes()
-    file.write_bytes(before[:-100])
-    site.asked.clear()
-    download(source, tmp_path / "out")
-    assert not site.asked and file.read_bytes() == before
-
-
-def rows_in(path):
-    with (
-        contextlib.suppress(sqlite3.OperationalError),
-        contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection,
-    ):
-        return connection.execute("SELECT count(*) FROM pages").fetchone()[0]
-    return 0
-
-
-def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
-    paths = [f"/{n}" for n in range(40)]
-    source = write_list(tmp_path / "urls.jsonl.zst", site.urls(*paths))
-    command = [
-        sys.executable, "-m", "webtext_prep", "download", "--input", source, "--output", tmp_path / "out",
-        "--allow-private-addresses", "--extractor", "resiliparse", "--delay", "0", "--no-robots", "--save-pages",
-    ]  # fmt: skip
-    site.answers = 20
-    path = tmp_path / "out" / ".state" / "kept" / "crawl.sqlite"
-    with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, start_new_session=True) as process:
-        deadline = time.monotonic() + PATIENCE
-        while rows_in(path) < 5:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
-    assert not list((tmp_path / "out").glob("pages/*"))
-    site.answers = None
-    with CrawlDatabase(path) as database:
-        finished = {row["url"].rpartition("/")[2] for row in database.rows()}
-    assert finished
-    asked = len(site.asked)
-    download(source, tmp_path / "out", allow_private_addresses="all")
-    assert not finished & {path[1:] for path in site.paths[asked:]}
-    assert [url for url, _ in saved(tmp_path / "out")] == site.urls(*paths)
-    assert all(f"Page /{n}<" in body.decode() for n, (_, body) in enumerate(saved(tmp_path / "out")))
-    download(source, tmp_path / "other")
-    assert saved(tmp_path / "other") == saved(tmp_path / "out")
-    for name in ("part-00000.jsonl.zst", "stage.json"):
-        assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 DATE = "2026-01-01T00:00:00Z"
@@ -293,7 +220,7 @@ def test_a_record_that_changed_on_the_disk_costs_its_page_alone(site, tmp_path, 
     site.asked.clear()
     download(source, tmp_path / "out")
     assert len(site.asked) == 1
-    assert [url for url, _ in saved(tmp_path / "out")] == site.urls("/a", "/b")
+    assert [url for url, _ in saved_pages(tmp_path / "out")] == site.urls("/a", "/b")
 
 
 def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):

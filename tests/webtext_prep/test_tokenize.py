@@ -100,16 +100,6 @@ def test_a_folder_as_prefix_is_refused(source, tmp_path, capsys):
     assert "is a folder" in capsys.readouterr().err
 
 
-def test_another_vocabulary_can_be_given_and_must_be_whole(source, own_tokenizer, tmp_path, capsys):
-    files = [own_tokenizer / "vocab.json", own_tokenizer / "merges.txt"]
-    run(capsys, "--input", source, "--output", tmp_path / "a", "--vocabulary", files[0], "--merges", files[1])
-    run(capsys, "--input", source, "--output", tmp_path / "b", "--tokenizer", own_tokenizer)
-    assert (tmp_path / "a_text_document.bin").read_bytes() == (tmp_path / "b_text_document.bin").read_bytes()
-    arguments = ["--input", str(source), "--output", str(tmp_path / "c"), "--vocabulary", str(files[0])]
-    assert main(["tokenize", *arguments]) == 2
-    assert "belong together" in capsys.readouterr().err
-
-
 @pytest.fixture
 def own_tokenizer(tmp_path) -> Path:
     """A folder with `vocab.json` and `merges.txt` of a tokenizer that knows few words and has ids of its own."""
@@ -153,6 +143,8 @@ def test_a_tokenizer_is_given_one_way_only(source, own_tokenizer, tmp_path, caps
     command = ["tokenize", "--input", str(source), "--output", str(tmp_path / "a")]
     assert main([*command, *pair, "--tokenizer", "gpt2"]) == 2
     assert "leave these out" in capsys.readouterr().err
+    assert main([*command, *pair[:2]]) == 2
+    assert "belong together" in capsys.readouterr().err
     assert main([*command, "--tokenizer", str(tmp_path / "absent")]) == 2
     assert "no tokenizer" in capsys.readouterr().err
 
@@ -164,26 +156,6 @@ def test_another_tokenizer_on_restart_replaces_the_old_one(source, own_tokenizer
     (tmp_path / "a_text_document.tokenizer.json").unlink()
     assert not run(capsys, "--input", source, "--output", tmp_path / "a")["resumed"]
     assert corpus_tokenizer(tmp_path / "a_text_document") is Tokenizer.gpt2()
-
-
-def test_the_same_command_again_does_nothing_and_says_so(source, tmp_path, capsys):
-    run(capsys, "--input", source, "--output", tmp_path / "c")
-    before = (tmp_path / "c_text_document.bin").stat().st_mtime_ns
-    assert run(capsys, "--input", source, "--output", tmp_path / "c")["resumed"]
-    assert (tmp_path / "c_text_document.bin").stat().st_mtime_ns == before
-
-
-def test_other_settings_on_the_same_prefix_are_named(source, tmp_path, capsys):
-    run(capsys, "--input", source, "--output", tmp_path / "c")
-    assert main(["tokenize", "--input", str(source), "--output", str(tmp_path / "c"), "--seed", "5"]) == 2
-    assert "seed was 1234, now 5" in capsys.readouterr().err
-    assert main(["tokenize", "--input", str(source), "--output", str(tmp_path / "c"), "--seed", "5", "--restart"]) == 0
-
-
-def test_a_run_that_failed_at_once_leaves_its_settings_to_be_corrected(source, tmp_path, capsys):
-    arguments = ["--input", str(source), "--output", str(tmp_path / "c")]
-    assert main(["tokenize", *arguments, "--vocabulary", "absent.json", "--merges", "absent.txt"]) != 0
-    assert main(["tokenize", *arguments]) == 0
 
 
 # The shuffle

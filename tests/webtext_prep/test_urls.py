@@ -8,17 +8,9 @@ from webtext_prep.crawl.http.client import host_name
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.url_lists import encode_url
 from webtext_prep.urls import urls, usual
-from webtext_prep.urls.urls import (
-    bucket_of,
-    canonical_host,
-    host_of,
-    parts_by_rules,
-    parts_of,
-    registered_name,
-    shards_for,
-    url_key,
-    without_any_credentials,
-)
+from webtext_prep.urls.buckets import bucket_of, shards_for
+from webtext_prep.urls.credentials import without_any_credentials
+from webtext_prep.urls.urls import canonical_host, host_of, parts_by_rules, parts_of, registered_name, url_key
 
 PIECES = ["http://", "https://", "HTTP://", "ftp://", "//", "/", "a.org", "EXAMPLE.com", "bücher.de", "..", ".", ":80"]
 PIECES += [

@@ -316,12 +316,6 @@ def test_the_number_of_buckets_changes_no_page(webtext, many, read_shards, expec
         assert one != other  # there were several buckets
 
 
-def test_parquet_shards_hold_the_same(webtext, many, expected, read_shards, tmp_path):
-    webtext("urls", "--input", many, "--output", tmp_path / "out", "--workers", 1, "--format", "parquet", *FLAGS)
-    one, other = read_shards(tmp_path / "out"), read_shards(tmp_path / "expected")
-    assert one == other
-
-
 def test_the_estimate_knows_how_many_rows_are_kept_and_what_a_large_window_takes():
     excerpt = b"".join(json.dumps(row(score=score)).encode() + b"\n" for score in [5] + [1] * 9) * 5
     size = 10**10

@@ -10,7 +10,7 @@ from pathlib import Path
 from archives import Archive, page
 
 from webtext_prep import storage
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 WORDS = [f"word{number}" for number in range(300)]
 QUESTION = "What is the name of the river that flows through the old town of the capital in spring"

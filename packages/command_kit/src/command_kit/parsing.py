@@ -153,10 +153,11 @@ class Parser(argparse.ArgumentParser):
         if not words and any(isinstance(one, argparse._SubParsersAction) and one.required for one in self._actions):
             self.print_help(sys.stderr)
             self.exit(2)
-        found, unknown = super().parse_known_args(words, namespace)
-        gone = next((flag for word in unknown if (flag := word.partition("=")[0]) in self.removed), None)
-        if gone is not None:
+        # First of all, since the value of an unknown flag before a subcommand would be taken for that.
+        flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+        if gone := next((flag for flag in flags if flag in self.removed), None):
             self.error(f"{gone} is gone: {self.removed[gone]}")
+        found, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
         return found, []
@@ -200,5 +201,6 @@ class Parser(argparse.ArgumentParser):
         meant = f"did you mean {near}? " if near is not None else ""
         if isinstance(action, argparse._SubParsersAction):
             listed = meant.strip() or f"choose from {', '.join(known)}"
-            raise argparse.ArgumentError(None, f"there is no command {value} ({listed})")
+            kind = str(action.metavar or "command").lower()
+            raise argparse.ArgumentError(None, f"there is no {kind} {value} ({listed})")
         raise argparse.ArgumentError(action, f"invalid choice: {value!r} ({meant}choose from {', '.join(known)})")

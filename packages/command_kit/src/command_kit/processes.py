@@ -21,11 +21,11 @@ SERVER_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
 LONGEST_FOLDER = 70
 """Bytes of the name of a folder that sockets can lie in: the system allows 104 for theirs."""
 STARTS = 3
-"""How often it is tried to start a process,"""
+"""Attempts to start a process."""
 START_PAUSE = 0.1
-"""and seconds between."""
+"""Seconds between two attempts."""
 STOP_SECONDS = 5
-"""How long a process may take to end before it is killed."""
+"""Seconds that a process may take to end before it is killed."""
 
 
 def end_after(wait: Callable[[], object], number: int = signal.SIGKILL) -> None:

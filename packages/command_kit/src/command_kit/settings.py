@@ -55,7 +55,7 @@ class _Joined(tuple[str, ...]):
         return all(super(_Joined, self).__contains__(part) for part in parts if part)
 
 
-class Limits(NamedTuple):
+class Bounds(NamedTuple):
     """What a number may be: at least `ge`, above `gt`, at most `le`, below `lt`; None for no limit."""
 
     ge: float | None = None
@@ -109,9 +109,9 @@ def setting(
         ge, gt, le, lt: the limits of a number (of each number in a list): at least, above, at most, below. With any
             of them the number must be finite, too. None and words, where the annotation allows them, have no limits.
     """
-    limits = Limits(ge, gt, le, lt)
+    limits = Bounds(ge, gt, le, lt)
     metadata: dict[str, Any] = {"help": help, "metavar": metavar, "group": group, "identity": identity}
-    metadata |= {"positional": positional, "choices": choices, "limits": limits if limits != Limits() else None}
+    metadata |= {"positional": positional, "choices": choices, "limits": limits if limits != Bounds() else None}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -351,7 +351,7 @@ def check_choices(settings: Any) -> None:
 
 
 def _check_field(field: dataclasses.Field[Any], value: Any, name: str) -> None:
-    limits: Limits | None = field.metadata.get("limits")
+    limits: Bounds | None = field.metadata.get("limits")
     for number in value if isinstance(value, tuple) else (value,):
         if limits is not None and isinstance(number, int | float) and not limits.hold(number):
             finite = "" if math.isfinite(number) else " and finite"

@@ -36,10 +36,6 @@ COMMANDS = {
         "gpt2_train.conversion.checkpoint_command",
         "check files of checkpoints",
     ),
-    "trace": (
-        "gpt2_train.inference.trace",
-        "say which training documents hold the passages of a text, word for word",
-    ),
     "plot": ("gpt2_train.metrics.command", "draw the losses, rates and scores of one or more runs"),
     "seen": (
         "gpt2_train.training.seen",
@@ -49,9 +45,11 @@ COMMANDS = {
 }
 """Name of a command of this package: its module, and what it does."""
 
-HEADINGS = {"estimate": "train", "evaluate": "measure", "generate": "use a model", "trace": "look at a run"}
+HEADINGS = {"estimate": "train", "evaluate": "measure", "generate": "use a model", "plot": "look at a run"}
 """The first command below each heading of `--help`."""
 GROUP = "gpt2.commands"
+REMOVED = {"trace": "use `webtext trace`, with the same flags"}
+"""Commands that there are no more, and what to use instead."""
 
 EXAMPLE = """\
 example:
@@ -88,6 +86,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
     add_shell_flags(parser, "webtext-gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     others = {} if command in COMMANDS else {name: module.SUMMARY for name, module in _others().items()}
+    parser.removed |= REMOVED
     commands.headings = HEADINGS | {next(iter(others), ""): "from other packages"}  # type: ignore[attr-defined]
     for name, summary in ({name: summary for name, (_, summary) in COMMANDS.items()} | others).items():
         child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")

@@ -78,12 +78,12 @@ def own_piece(tensor: DTensor) -> tuple[Sequence[int], Sequence[int]]:
 
 
 def backend_on_gpus(group: ProcessGroup) -> Any:
-    """What sends the tensors of GPUs in `group`."""
+    """The backend that sends the tensors of GPUs in `group`."""
     return required(group, "_get_backend")(torch.device("cuda"))
 
 
 def give_memory(module: nn.Module, device: torch.device | str) -> None:
-    """Give what of `module` is on the meta device memory on `device`, without values."""
+    """Allocate memory on `device`, without values, for what of `module` is on the meta device."""
     required(module, "_apply")(lambda old: torch.empty_like(old, device=device) if old.is_meta else old)
 
 

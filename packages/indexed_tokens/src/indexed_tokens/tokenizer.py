@@ -9,6 +9,7 @@ joins documents writes token 50256.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -25,6 +26,7 @@ from indexed_tokens.reader import IndexedTokensError, prefix_of
 from indexed_tokens.tokenizer_files import (
     END_OF_TEXT,
     TokenizerTables,
+    files_of,
     gpt2_files,
     read_tables,
     read_vocabulary_and_merges,
@@ -33,6 +35,8 @@ from indexed_tokens.tokenizer_files import (
 
 GPT2_VOCABULARY_SIZE = 50257
 GPT2_FINGERPRINT = "d87e6c52eb5ed462a6b806fdea23a777afd8e5ccef882a07bf7d4cb2dff5c1cf"
+GPT2_JSON_SHA256 = "6282c5acb7fb9017fae032e2a932f49ef57fa4aa067bae9ef5c3c7bb4963d9b3"
+"""Of the file that `Tokenizer.gpt2().save_json` writes: beside token files it is nearly always this one."""
 
 # `PUBLISHED_WORDS`, with possessive quantifiers where they change nothing, and `\s++$` added, which matches what
 # `\s+(?!\S)` would at the end of a text.
@@ -176,6 +180,10 @@ class Tokenizer:
         """
         if path == "gpt2":
             return cls.gpt2()
+        files = files_of(Path(path))
+        with contextlib.suppress(OSError):  # which is said of what can't be read below
+            if hashlib.sha256(files[0].read_bytes()).hexdigest() == GPT2_JSON_SHA256:
+                return cls.gpt2()
         tables = read_tables(Path(path))
         return cls.gpt2() if _fingerprint(*tables) == GPT2_FINGERPRINT else cls(*tables, str(path))
 

@@ -1,1 +1,1 @@
-"""What reads finished outputs: `webtext why`, `report`, `inspect`, `takedown`, `plan`, `export`."""
+"""What reads finished outputs: `webtext why`, `trace`, `report`, `inspect`, `takedown`, `plan`, `export`."""

@@ -48,7 +48,7 @@ from webtext_prep.running.run import DROPPED
 from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Continues, Recalls, Stage
 from webtext_prep.storage import location
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 Row = dict[str, Any]
 

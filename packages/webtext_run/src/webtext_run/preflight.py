@@ -23,7 +23,7 @@ from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Estimate, Needs, readable
 from webtext_prep.running.settings import RunSettings, make_engine
 from webtext_prep.running.stage import Stage
-from webtext_run.steps import Step, is_held_out_loss, words_of
+from webtext_run.steps import Step, words_of
 
 if TYPE_CHECKING:
     from gpt2_train.config.settings import ModelConfig, TrainSettings
@@ -277,8 +277,8 @@ def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
         open_model(settings.checkpoint, device="cpu", tokenizer=settings.tokenizer)
     elif settings.tokenizer is not None:
         Tokenizer.from_path(settings.tokenizer)
-    for entry in dataclasses.fields(settings):
-        file = getattr(settings, entry.name)
+    owners = [settings] if step.task is None else [settings, step.task]
+    for entry, file in [(entry, getattr(own, entry.name)) for own in owners for entry in dataclasses.fields(own)]:
         if file and entry.metadata.get("metavar") == "FILE" and not Path(file).is_file():
             raise UsageError(f"{entry.name} is {file}, and there is no such file: check the path.")
     if step.name == "generate":
@@ -286,9 +286,10 @@ def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
         for prefix in settings.trace:
             if str(index_folder(prefix)) not in step.made:
                 SuffixIndex(prefix)
-    elif is_held_out_loss(settings):
-        check_token_files(settings.data, step)
-        _check_split(settings, train)
+    elif step.is_held_out_loss:
+        task: Any = step.task
+        check_token_files(task.data, step)
+        _check_split(task, train)
 
 
 def _check_prompts(settings: Any) -> None:
@@ -300,15 +301,15 @@ def _check_prompts(settings: Any) -> None:
         raise UsageError("no prompt: a pipeline asks nobody, so set prompt or prompts.")
 
 
-def _check_split(settings: Any, train: Step | None) -> None:
+def _check_split(task: Any, train: Step | None) -> None:
     """An empty split of the pipeline's own token files, as far as it shows in the shares."""
     from gpt2_train.config.settings import parse_split
     from gpt2_train.data.corpus import SPLITS
 
-    if train is None or settings.data not in train.settings.data:
+    if train is None or task.data not in train.settings.data:
         return
-    split = settings.split or "valid"
-    shares = settings.split_weights or train.settings.split
+    split = task.split or "valid"
+    shares = task.split_weights or train.settings.split
     if split in SPLITS and not parse_split(shares)[SPLITS.index(split)]:
         raise UsageError(f"the split {split} is empty: the shares of train, valid and test are {shares}.")
 

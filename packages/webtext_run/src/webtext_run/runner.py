@@ -19,7 +19,7 @@ from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
 from command_kit.command import PARENT, WORDS, print_note
 from indexed_tokens import Tokenizer, corpus_tokenizer
-from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, Step, is_held_out_loss, shown_command, words_of
+from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, Step, shown_command, words_of
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -93,9 +93,10 @@ def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
         step.summary = json.loads(output.decode("utf-8").splitlines()[-1])
     if step.name == "generate":
         write_json(folder / SAMPLES, step.summary)
-    if step.name == "evaluate" and is_held_out_loss(step.settings) and step.summary.get("bytes"):
+    if step.is_held_out_loss and step.summary.get("bytes"):
         print_note("compressing the same text, to compare")
-        step.summary["compressed"] = compressed(step.summary) if step.settings.max_tokens is None else {}
+        is_whole = getattr(step.task, "max_tokens", None) is None
+        step.summary["compressed"] = compressed(step.summary) if is_whole else {}
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
 
 
@@ -138,9 +139,9 @@ def nothing_held_out(step: Step, train: Step | None) -> str:
     from gpt2_train.config.settings import parse_split
     from gpt2_train.data.corpus import Corpus
 
-    settings = step.settings
-    if train is None or step.name != "evaluate" or not is_held_out_loss(settings):
+    if train is None or not step.is_held_out_loss:
         return ""
+    settings: Any = step.task
     split = settings.split or "valid"
     if split == "all" or settings.data not in train.settings.data:
         return ""

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError, setting
 from command_kit.settings import flag_name
@@ -25,6 +25,9 @@ from webtext_prep.commands.base import Command
 from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import is_local, location
+
+if TYPE_CHECKING:
+    from gpt2_train.evaluation.tasks import Task
 
 HERE = (Path(__file__).parent / "pipelines" / "quickstart.toml").resolve().parent
 """The pipelines that come with the project: of a checkout its own folder, to which the files of the package lead."""
@@ -142,6 +145,7 @@ class Step:
         arguments: the paths, and what `--set` changed, as its command line has them.
         output: what it writes, or the model that it uses; empty for a command that only looks.
         stage: the stage with its settings, for a stage.
+        task: what `[evaluate]` measures, with its settings.
         engine_settings: the settings of a stage's engine, as they are given.
         made: the inputs of a stage that an earlier step makes, or for another command their paths.
         tokenizer: the tokenizer that an earlier step makes and this one uses; empty for none.
@@ -156,11 +160,17 @@ class Step:
     arguments: list[str] = field(default_factory=list)
     output: str = ""
     stage: Stage | None = None
+    task: Task | None = None
     engine_settings: dict[str, Any] = field(default_factory=dict)
     made: tuple[str, ...] = ()
     tokenizer: str = ""
     restart: bool = False
     summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_held_out_loss(self) -> bool:
+        """Whether it measures token files, so that it gets the pipeline's."""
+        return self.task is not None and self.task.name == HELD_OUT_LOSS
 
 
 @dataclass
@@ -235,7 +245,8 @@ def plan(
         else:
             known = ", ".join([*stages, *MODEL_COMMANDS, *commands])
             raise UsageError(f"{path}: no command [{name}]; known are {known}.")
-        step.arguments += (flags or {}).get(name, ())
+        by_place = ("--task=", f"--{step.task.source}=") if step.task is not None else ()
+        step.arguments += [flag for flag in (flags or {}).get(name, ()) if not flag.startswith(by_place)]
         steps.append(step)
     steps = _without_unused_tokenizers(steps)
     if not steps:
@@ -301,6 +312,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
 
 def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     from gpt2_train.cli import settings_class
+    from gpt2_train.evaluation.command import evaluation_of
 
     if name == "train":
         so_far.model = table.get("output", so_far.model)
@@ -309,26 +321,27 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
         "evaluate": {"checkpoint": so_far.model, "data": so_far.chain.tokens},
         "generate": {"checkpoint": so_far.model},
     }[name]
-    if name == "evaluate" and not is_held_out_loss(checked(settings_class(name), table, so_far.where(name))):
+    if name == "evaluate" and table.get("task", HELD_OUT_LOSS) != HELD_OUT_LOSS:
         del wanted["data"]  # the other tasks bring texts of their own
     index = str(index_folder(so_far.chain.tokens))
     if name == "generate" and index in so_far.made:
         wanted["trace"] = so_far.chain.tokens
     paths = {key: value for key, value in wanted.items() if key not in table}
-    settings: Any = checked(settings_class(name), {**table, **paths}, so_far.where(name))
-    step = Step(name, "gpt2_train", table, settings, output=so_far.model)
-    step.arguments = [part for key, value in paths.items() for part in (f"--{key}", value)]
+    step = Step(name, "gpt2_train", table, None, output=so_far.model)
+    if name == "evaluate":
+        step.settings, step.task = evaluation_of({**table, **paths}, so_far.where(name), checked)
+        file = getattr(step.task, step.task.source)
+        step.arguments = [step.task.name, *([file] if file else [])]
+        paths.pop("data", None)
+    else:
+        step.settings = checked(settings_class(name), {**table, **paths}, so_far.where(name))
+    step.arguments += [part for key, value in paths.items() for part in (f"--{key}", value)]
     step.made = so_far.are_made([*wanted.values(), index])
     if name == "train":
         so_far.made.add(so_far.model)
         so_far.is_trained = True
     so_far.has_samples |= name == "generate"
     return step
-
-
-def is_held_out_loss(settings: Any) -> bool:
-    """Whether `[evaluate]` measures token files, so that it gets the pipeline's."""
-    return bool(settings.make_task().name == HELD_OUT_LOSS)
 
 
 def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> Step:
@@ -373,7 +386,7 @@ def shown_command(step: Step, path: Path) -> list[str]:
 def words_of(step: Step) -> dict[str, str]:
     """What run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
-    settings = [step.settings] if step.stage is None else [step.settings, step.stage]
+    settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]
     words = {}
     for entry in (entry for kind in settings for entry in dataclasses.fields(kind) if entry.name not in common):
         place = f"--set {step.name}.{entry.name}="

@@ -38,7 +38,7 @@ class StoredFile(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """What `checkpoint.json` says.
+    """The content of `checkpoint.json`.
 
     Attributes:
         step: optimizer steps taken.
@@ -66,7 +66,7 @@ class CheckpointInfo:
 
 
 def read_info(path: str | Path) -> CheckpointInfo:
-    """What the checkpoint that `path` means holds, without its tensors.
+    """The record of the checkpoint that `path` means, without its tensors.
 
     Raises Gpt2UsageError if there is none, or its `checkpoint.json` is damaged or of a newer version.
     """

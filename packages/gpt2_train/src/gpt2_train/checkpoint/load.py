@@ -106,7 +106,7 @@ def check_stored(origin: Path, config: ModelConfig, size: int, stored: Callable[
 
 
 def checked(origin: Path, name: str, expected: tuple[int, ...], found: StoredTensor | None) -> StoredTensor:
-    """What `origin` holds of a parameter, if it can be one of that shape; the embedding may have more rows.
+    """The values that `origin` holds of a parameter, if it can be one of that shape; the embedding may have more rows.
 
     Raises Gpt2UsageError where it can't.
     """
@@ -199,7 +199,7 @@ def check_files(info: CheckpointInfo, parts: Collection[str], *, rank: int = 0, 
 
 
 def problem_of_file(info: CheckpointInfo, name: str, count: Callable[[int], object] = lambda _: None) -> str:
-    """What is wrong with a file of a checkpoint, in a few words; nothing if it is as it was written.
+    """The damage of a file of a checkpoint, in a few words; nothing if it is as it was written.
 
     `count` is called with the bytes read since the last call.
     """
@@ -314,7 +314,7 @@ def innermost(error: BaseException) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """What was found of one checkpoint.
+    """The findings on one checkpoint.
 
     Attributes:
         folder: the checkpoint.

@@ -174,7 +174,7 @@ class Checkpointer:
         return {name: entry for files in on_all_ranks(lambda: own, self.group) for name, entry in files.items()}
 
     def _publish(self, unfinished: Path, folder: Path, parts: list[str], table: dict[str, Any]) -> None:
-        """Give the checkpoint its name, make it the latest, and remove old ones."""
+        """Rename the checkpoint to its final name, make it the latest, and remove old ones."""
         if rank_and_size()[0] != 0:
             return
         if self.tokenizer is not None:
@@ -213,7 +213,7 @@ def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointI
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong; a full disk by that name."""
+    """The cause of a failed save; a full disk by that name."""
     inner = [error, *(failure for failure, _ in getattr(error, "failures", {}).values())]
     if any(isinstance(part, OSError) and part.errno in (errno.ENOSPC, errno.EDQUOT) for part in inner):
         return "the disk is full"
@@ -358,7 +358,7 @@ class Saver:
         self.on_saved(outcome)
 
     def close(self) -> None:
-        """Give the memory of the copy back; no save may be running."""
+        """Release the memory of the copy; no save may be running."""
         if self.staging is not None:
             self.staging.close()
 

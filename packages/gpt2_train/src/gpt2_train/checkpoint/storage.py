@@ -139,7 +139,7 @@ class _IndexUnpickler(pickle._Unpickler):
 
 
 def _enum_member(kind: Any, name: Any) -> Any:
-    """What Python 3.11.0 to 3.11.3 write instead of an enum's member: `getattr(kind, name)`, of an enum alone."""
+    """The call that Python 3.11.0 to 3.11.3 store for an enum's member: `getattr(kind, name)`, of an enum alone."""
     if isinstance(kind, enum.EnumMeta) and name in kind.__members__:
         return kind.__members__[name]
     raise pickle.UnpicklingError(f"it asks for {name} of {kind}, which no checkpoint holds")

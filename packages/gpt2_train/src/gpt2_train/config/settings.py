@@ -156,7 +156,7 @@ def parse_split(split: str, flag: str = "--split") -> tuple[float, float, float]
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
-    """What a run learns from, and in which order."""
+    """The data that a run learns from, and their order."""
 
     data: tuple[str, ...] = _data(
         (),

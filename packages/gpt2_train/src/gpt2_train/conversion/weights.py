@@ -209,7 +209,7 @@ _STREAMS_BEFORE_DATA = 3
 
 
 class Record:
-    """What was stored in an object of any class: its attributes, no methods."""
+    """An object of any class as it was stored: its attributes, no methods."""
 
     def __new__(cls, *_: Any, **__: Any) -> Record:
         """An empty record, for any arguments."""
@@ -221,7 +221,7 @@ class Record:
 
 
 def read_pickle(path: Path) -> Any:
-    """What lies in a file of `torch.save`, tensors on the CPU and mapped into memory where the file allows it.
+    """The content of a file of `torch.save`, tensors on the CPU and mapped into memory where the file allows it.
 
     Raises Gpt2UsageError if it is damaged, or holds what can't be read without running code.
     """

@@ -24,7 +24,7 @@ from gpt2_train.model.attention import PACKED, Context, DocumentAttention, Docum
 
 
 class TakenBatch(NamedTuple):
-    """What a process gets of the batch of a step.
+    """The part of a step's batch that a process gets.
 
     Attributes:
         rows: what `finish` made of its rows.
@@ -123,7 +123,7 @@ class MicroBatch:
 
     @property
     def context(self) -> Context:
-        """What the inputs see."""
+        """The context of the inputs."""
         return self.documents if self.documents is not None else PACKED
 
     @property

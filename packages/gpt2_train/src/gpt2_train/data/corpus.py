@@ -78,7 +78,7 @@ class Corpus:
             self.shares = {split: weight / sum(weights) for split, weight in zip(SPLITS, weights, strict=True)}
 
     def _split(self, **ranges: tuple[int, int]) -> None:
-        """Give all sequences to one split."""
+        """Assign all sequences to one split."""
         self.ranges = {split: ranges.get(split, (0, 0)) for split in SPLITS}
         self.shares = {split: float(split in ranges) for split in SPLITS}
 
@@ -127,7 +127,7 @@ class Corpus:
         return np.concatenate(parts, dtype=np.int64)
 
     def identity(self) -> dict[str, Any]:
-        """What this corpus is, so that a changed one is noticed: sizes, and a digest of lengths and sampled tokens."""
+        """Its identity, by which a change is noticed: sizes, and a digest of lengths and sampled tokens."""
         held_out = {"held_out": self.held_out.tokens.identity()["digest"]} if self.held_out is not None else {}
         return {**self.tokens.identity(), **held_out}
 

@@ -63,7 +63,7 @@ def numbered(keys: Hashes, numbers: npt.NDArray[np.integer]) -> Hashes:
 
 
 def document_keys(hashes: Hashes, seed: int) -> Hashes:
-    """What the order follows from: of each document its hash, how many copies came before it, and the seed."""
+    """The keys that the order follows from: of each document its hash, how many copies came before it, and the seed."""
     seeded = mixed(np.full(1, seed, np.uint64) * _STEP)
     return numbered(mixed(hashes ^ seeded), occurrences(hashes))
 

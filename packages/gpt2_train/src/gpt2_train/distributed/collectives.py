@@ -144,8 +144,8 @@ _SIGNS = re.compile(r"Timed out waiting \d+ ?ms|wait timeout after|Watchdog caug
 """What gloo, the store and NCCL say when they give up."""
 
 
-class Attendance:
-    """Which processes of a group are there, as far as the store knows.
+class TimeoutReporter:
+    """A reporter of the processes that others wait for in vain, as far as the store knows.
 
     Args:
         store: where they met.
@@ -153,17 +153,17 @@ class Attendance:
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
-        self.store = dist.PrefixStore("attendance", store)
+        self.store = dist.PrefixStore("timeouts", store)
         self.rank, self.size = rank, size
-        self.patience: datetime.timedelta | None = None
+        self.timeout: datetime.timedelta | None = None
         self.store.set(f"host/{rank}", socket.gethostname())
 
-    def be_patient(self, groups: Iterable[dist.ProcessGroup], minutes: float | None) -> None:
-        """Have operations of `groups` wait so long for other processes; as long as torch has it if that is None."""
+    def set_timeout(self, groups: Iterable[dist.ProcessGroup], minutes: float | None) -> None:
+        """Set how long operations of `groups` wait for other processes; torch's own time if `minutes` is None."""
         if minutes is not None:
-            self.patience = datetime.timedelta(minutes=minutes)
+            self.timeout = datetime.timedelta(minutes=minutes)
             for group in groups:
-                group.set_timeout(self.patience)
+                group.set_timeout(self.timeout)
 
     def explained(self, error: BaseException) -> BaseException:
         """`error`, or, if it or its cause is that this process waited in vain, a Gpt2Error that says for whom."""
@@ -185,7 +185,7 @@ class Attendance:
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             who = f"process{'es' if len(names) > 1 else ''} {shown} did not take part"
         where = f" ({operation})" if operation else ""
-        long = f" for {self.patience.total_seconds() / 60:.3g} minutes" if self.patience is not None else ""
+        long = f" for {self.timeout.total_seconds() / 60:.3g} minutes" if self.timeout is not None else ""
         return Gpt2Error(
             f"process {self.rank} of {self.size} waited{long} in an exchange{where} in vain: {who}; look there for an "
             "error, memory that ran out, or a disk or network that hangs. The same command resumes from the last "

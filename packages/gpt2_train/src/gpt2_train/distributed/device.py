@@ -147,7 +147,7 @@ def has_fused_adamw(device: torch.device) -> bool:
 
 
 def unkept_random_state(device: torch.device) -> Any:
-    """What gets and sets the state of a device's generator where `torch.utils.checkpoint` does not keep it.
+    """The module that gets and sets the state of a device's generator where `torch.utils.checkpoint` does not keep it.
 
     None where it does (CPU, CUDA).
     """

@@ -224,7 +224,7 @@ def words_file(folder: Path, rank: int) -> Path:
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """What a process said of its error; empty where it could not."""
+    """The report of a process on its error; empty where it could not write one."""
     try:
         found = json.loads(path.read_text())["gpt2"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -338,7 +338,7 @@ def outlive(parent: int, folder: Path) -> None:
 
 
 def _keep_words(path: Path) -> None:
-    """Have libraries write to a file what they write to standard error by themselves."""
+    """Redirect to a file what libraries write to standard error by themselves."""
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(file, 2)

@@ -152,7 +152,7 @@ def part_of(whole: Tensor, parameter: Tensor) -> Tensor:
 
 @torch.no_grad()
 def fill(module: nn.Module, values: Iterable[tuple[str, Tensor]]) -> None:
-    """Give the parameters of `module`, plain or sharded, their values: (name, the whole tensor), one at a time.
+    """Set the parameters of `module`, plain or sharded, from `(name, the whole tensor)`, one at a time.
 
     Each process takes its own part; nothing is sent.
     """
@@ -168,7 +168,7 @@ def gradient_of(parameter: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def settle_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+def all_reduce_replicated_grads(parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
     """Add up over `group` the gradients of parameters that are whole on each of its processes, in one message.
 
     With sequence parallelism each of them has the gradient of its own tokens; once all micro-batches of a step are

@@ -84,7 +84,7 @@ def parallelize(
 
 
 def synchronize_gradients(model: nn.Module, is_last: bool, *, reshard: bool = False) -> None:
-    """Say whether the coming backward pass is the last of its step: only that one exchanges gradients.
+    """Mark the coming backward pass as the last of its step or not: only that one exchanges gradients.
 
     With `reshard` all of them share gradients out, and only the last one adds up the gradients of several copies.
     """
@@ -172,7 +172,7 @@ def apply_activation_checkpointing(
 
 
 def missing_for_compilation(device: torch.device, *, is_asked: bool = False) -> str:
-    """What `torch.compile` needs for a device and this machine lacks, as the end of a sentence; "" if nothing.
+    """The part that `torch.compile` needs for a device and this machine lacks, as the end of a sentence; "" if nothing.
 
     On CUDA kernels are written in Triton, which compiles a launcher in C for each. Slim images have no compiler. On a
     CPU, where nothing is compiled unless it `is_asked` for, it needs one of C++.

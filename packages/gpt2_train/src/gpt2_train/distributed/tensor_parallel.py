@@ -15,7 +15,7 @@ has a share of the tokens, and saves 1/t of norms, dropout and residual stream. 
 inputs of matrices again, a quarter more bytes in all; compiled blocks keep them, and as many bytes are sent. Shares are
 contiguous parts of the concatenated rows, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
 give without a copy: with B ≥ t a process has whole sequences. Norms, biases after a sum and positions then get
-gradients of these tokens alone, which are added up once a step (`mesh.settle_gradients`).
+gradients of these tokens alone, which are added up once a step (`mesh.all_reduce_replicated_grads`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from gpt2_train import torch_private
-from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.distributed.mesh import World
 from gpt2_train.model.gpt2 import GPT2, Attention, FeedForward
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class TPContext:
     """This process's place among the processes that divide a matrix.
 
     Attributes:
@@ -54,12 +53,12 @@ class Part:
     of_sequences: bool = False
 
     @classmethod
-    def of(cls, group: dist.ProcessGroup, *, of_sequences: bool = False) -> Part:
+    def of(cls, group: dist.ProcessGroup, *, of_sequences: bool = False) -> TPContext:
         """This process's place in `group`."""
         return cls(group.group_name, group.rank(), group.size(), of_sequences)
 
 
-def _start_sum(x: Tensor, part: Part) -> Tensor:
+def _start_sum(x: Tensor, part: TPContext) -> Tensor:
     """Begin to add up `x` over the group; with sequence parallelism each process gets the sum of its tokens."""
     x = x.contiguous()
     if not part.of_sequences:
@@ -69,12 +68,12 @@ def _start_sum(x: Tensor, part: Part) -> Tensor:
     return torch_private.reduce_scatter(x, "sum", part.size, part.group)
 
 
-def _start_gather(x: Tensor, part: Part) -> Tensor:
+def _start_gather(x: Tensor, part: TPContext) -> Tensor:
     """Begin to gather all tokens, where they are divided."""
     return torch_private.all_gather(x.contiguous(), part.size, part.group) if part.of_sequences else x
 
 
-def _wait_gather(x: Tensor, part: Part) -> Tensor:
+def _wait_gather(x: Tensor, part: TPContext) -> Tensor:
     """(t·B, T/t, width) -> (B, T, width)."""
     if not part.of_sequences:
         return x
@@ -86,7 +85,7 @@ class _Sum(torch.autograd.Function):
     """The sum over the group; its gradient is that of each term."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
+    def forward(ctx: Any, x: Tensor, part: TPContext) -> Tensor:
         ctx.part = part
         return torch_private.wait(_start_sum(x, part))
 
@@ -102,7 +101,7 @@ class _ColumnLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, part: Part) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, part: TPContext) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.part, ctx.has_bias = part, bias is not None
         return F.linear(_wait_gather(_start_gather(x, part), part), weight, bias)
@@ -151,11 +150,11 @@ class DividedLayer(nn.Module):
     """
 
     placements: ClassVar[tuple[Placement, ...]]
-    part: Part
+    part: TPContext
     here: tuple[Tensor, Any]
 
     @classmethod
-    def divide(cls, whole: nn.Module, part: Part, mesh: DeviceMesh | None = None) -> None:
+    def divide(cls, whole: nn.Module, part: TPContext, mesh: DeviceMesh | None = None) -> None:
         """Turn `whole`, of which each process has all, into a layer of which it keeps its part; nothing is sent.
 
         Parameters are then DTensors, or, without a mesh, this process's part as plain tensors.
@@ -217,7 +216,7 @@ class RowLinear(DividedLayer, nn.Linear):
         return product + bias.to(product.dtype)
 
 
-class DividedEmbedding(DividedLayer, nn.Embedding):
+class VocabParallelEmbedding(DividedLayer, nn.Embedding):
     """Some rows of a table: int64 (B, T) -> (B, T or T/t, hidden), the embeddings of all ids."""
 
     placements = (Shard(0),)
@@ -231,7 +230,7 @@ class DividedEmbedding(DividedLayer, nn.Embedding):
         return _Sum.apply(found.masked_fill(is_other[..., None], 0.0), self.part)
 
 
-class WholeEmbedding(DividedLayer, nn.Embedding):
+class ReplicatedEmbedding(DividedLayer, nn.Embedding):
     """All of a table, on each process."""
 
     placements = (Replicate(),)
@@ -241,7 +240,7 @@ class WholeEmbedding(DividedLayer, nn.Embedding):
         return F.embedding(ids, self.here[0])
 
 
-class WholeLayerNorm(DividedLayer, nn.LayerNorm):
+class ReplicatedLayerNorm(DividedLayer, nn.LayerNorm):
     """All of a norm, on each process."""
 
     placements = (Replicate(), Replicate())
@@ -306,18 +305,17 @@ def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool 
     """Divide the matrices of `model` over the `tp` axis; its logits are then this process's share of the vocabulary.
 
     With `sequence_parallel` each process also has a share of the tokens between the matrices; gradients of parameters
-    that are whole on each are then of these tokens alone, until `settle_gradients` has added them up.
-    Raises Gpt2UsageError if the model can't be shared among these processes.
+    that are whole on each are then of these tokens alone, until `all_reduce_replicated_grads` has added them up.
+    The model can be shared so (`config.layout.check_tensor_parallel`).
     """
-    check_tensor_parallel(model.config, world.tp_size, sequence_parallel=sequence_parallel)
     assert world.mesh is not None
     mesh = world.mesh["tp"]
-    part = Part.of(mesh.get_group(), of_sequences=sequence_parallel)
-    DividedEmbedding.divide(model.token_embedding, part, mesh)
-    WholeEmbedding.divide(model.position_embedding, part, mesh)
+    part = TPContext.of(mesh.get_group(), of_sequences=sequence_parallel)
+    VocabParallelEmbedding.divide(model.token_embedding, part, mesh)
+    ReplicatedEmbedding.divide(model.position_embedding, part, mesh)
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
-            WholeLayerNorm.divide(module, part, mesh)
+            ReplicatedLayerNorm.divide(module, part, mesh)
         elif isinstance(module, Attention | FeedForward):
             rows, columns = module.children()  # qkv and out, or up and down
             ColumnLinear.divide(rows, part, mesh)
@@ -333,8 +331,8 @@ def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool 
         model.embed = functools.partial(_embed_own_tokens, model, part)  # type: ignore[method-assign]
 
 
-def _embed_own_tokens(model: GPT2, part: Part, tokens: Tensor, positions: Tensor) -> Tensor:
-    """What `GPT2.embed` gives, of this process's share of the tokens: (B, T) -> (B, T/t, hidden)."""
+def _embed_own_tokens(model: GPT2, part: TPContext, tokens: Tensor, positions: Tensor) -> Tensor:
+    """The result of `GPT2.embed` for this process's share of the tokens: (B, T) -> (B, T/t, hidden)."""
     batch, length = tokens.shape
     own = positions.expand(batch, length).reshape(part.size, batch, length // part.size)[part.rank]
     return model.token_embedding(tokens) + model.position_embedding(own)

@@ -1,47 +1,51 @@
-"""`gpt2 evaluate`: measure a checkpoint by one of the tasks in `evaluation/`, held-out loss unless another is named.
+"""`gpt2 evaluate TASK FILE`: measure a model by one of the tasks in `evaluation/tasks/`.
 
 This module opens the model, in any number of processes and from any training layout, and prints what the task found;
-the measurements and their flags are the task's own. The settings of all tasks are flags of the one command, and
-keys of the table [evaluate] in a TOML file.
+the measurements and their flags are the task's own. The flags of the command and of the task are keys of the table
+[evaluate] in a TOML file, where `task` names the one that a pipeline measures.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
-import typing
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from command_kit import add_config_flag, add_flags, setting, settings_from
+from command_kit import add_config_flag, add_flags, setting
+from command_kit.settings import given_values, make_settings, source_name
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
-from gpt2_train.config.settings import given
 from gpt2_train.evaluation.tasks import Task, tasks
-from gpt2_train.inference.model import ModelSettings, print_notes
+from gpt2_train.inference.model import InferenceSettings, print_notes
 
 EXAMPLE = """\
 example:
-  gpt2 evaluate --checkpoint runs/first --data corpus_text_document --split valid
-  gpt2 evaluate --checkpoint runs/first --data other_text_document --split all --json
-  gpt2 evaluate --checkpoint runs/first --text letter.txt
-  gpt2 evaluate --checkpoint gpt2-medium --task lambada --input lambada_test.jsonl
-  gpt2 evaluate --checkpoint runs/first --text letter.txt --tensor-parallel 2 --device cpu
+  gpt2 evaluate held-out-loss corpus_text_document --checkpoint runs/first --split valid
+  gpt2 evaluate held-out-loss other_text_document --checkpoint runs/first --split all --json
+  gpt2 evaluate text-loss letter.txt --checkpoint runs/first
+  gpt2 evaluate lambada lambada_test.jsonl --checkpoint gpt2-medium
+  gpt2 evaluate text-loss letter.txt --checkpoint runs/first --tensor-parallel 2 --device cpu
 """
 
-
 DEFAULT_TASK = "held-out-loss"
+"""The task of a table [evaluate] that names none."""
+
+REMOVED = {
+    "--task": "the task comes first, `gpt2 evaluate TASK FILE`",
+    "--data": "give the token files after the task, `gpt2 evaluate held-out-loss PREFIX`",
+    "--text": "give the text after the task, `gpt2 evaluate text-loss FILE`",
+    "--input": "give the file after the task, `gpt2 evaluate TASK FILE`",
+}
+"""Flags that there are no more, and what to use instead."""
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateSettings(ModelSettings):
-    """The settings of `gpt2 evaluate` but for its task's. Raises Gpt2UsageError as `make_task` does."""
+class EvaluateSettings(InferenceSettings):
+    """The settings of `gpt2 evaluate` that all tasks share."""
 
-    task: str = setting(
-        "",
-        f"a task of the list below; without it the one that the other settings belong to, else {DEFAULT_TASK}",
-        choices=tasks,
-    )
     batch_size: int | None = setting(
         None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it", ge=1
     )
@@ -49,111 +53,70 @@ class EvaluateSettings(ModelSettings):
         1, "processes, or groups of --tensor-parallel of them, that score at the same time", ge=1
     )
 
-    def __post_init__(self) -> None:
-        self.make_task()
 
-    @property
-    def task_name(self) -> str:
-        """The task asked for by name, else the only one that has all the settings given that belong to tasks."""
-        if self.task:
-            return self.task
-        of_tasks = {name: _field_names(task) for name, task in tasks().items()}
-        asked = given(self) & set().union(*of_tasks.values())
-        fitting = [name for name, own in of_tasks.items() if asked <= own]
-        return fitting[0] if len(fitting) == 1 else DEFAULT_TASK
-
-    def make_task(self) -> Task:
-        """The task asked for, with its settings.
-
-        Raises Gpt2UsageError for an unknown one, for a setting that is another task's, and as the task does.
-        """
-        known = tasks()
-        name = self.task_name
-        if name not in known:
-            raise Gpt2UsageError(f"no task {name}: known are {', '.join(known)}.")
-        own = _field_names(known[name])
-        for other_name, other in known.items():
-            foreign = given(self) & _field_names(other) - own
-            if not foreign:
-                continue
-            flag = f"--{min(foreign).replace('_', '-')}"
-            owners = [owner for owner, of_owner in known.items() if foreign <= _field_names(of_owner)]
-            if not self.task and len(owners) > 1:
-                raise Gpt2UsageError(
-                    f"{flag} does not say what to measure: add --task {', '.join(owners[:-1])} or {owners[-1]}."
-                )
-            raise Gpt2UsageError(f"{flag} is a setting of --task {other_name}: leave it out of --task {name}.")
-        return known[name](**{key: getattr(self, key) for key in own if hasattr(self, key)})
+SETTINGS = EvaluateSettings
 
 
-def _field_names(task: type[Task]) -> set[str]:
-    return {field.name for field in dataclasses.fields(task)}  # type: ignore[arg-type]
+def evaluation_of(
+    values: Mapping[str, Any], where: str, make: Callable[..., Any] = make_settings
+) -> tuple[EvaluateSettings, Task]:
+    """The settings, and the task with its own, that plain `values` give, as a table [evaluate] holds them.
 
-
-def settings_class() -> type[EvaluateSettings]:
-    """`EvaluateSettings` with the settings of every task, which stand in `--help` below the tasks that have them.
-
-    Raises Gpt2UsageError if two tasks disagree on a setting of one name.
+    `make` is given a class of settings, their values, and what messages call their source.
+    Raises Gpt2UsageError for an unknown task, else as `make` does.
     """
-    found: dict[str, tuple[str, Any, Any]] = {}
-    for task in tasks().values():
-        hints = typing.get_type_hints(task)
-        for field in dataclasses.fields(task):  # type: ignore[arg-type]
-            same = found.get(field.name)
-            if same is not None and (same[1], same[2].default) != (hints[field.name], field.default):
-                raise Gpt2UsageError(f"the setting {field.name} of the task {task.name} is another one elsewhere.")
-            metadata = {**field.metadata, "group": _heading(field.name)} if field.metadata else {}
-            copy = dataclasses.field(default=field.default, metadata=metadata)
-            found.setdefault(field.name, (field.name, hints[field.name], copy))
-    return dataclasses.make_dataclass("EvaluateSettings", found.values(), bases=(EvaluateSettings,), frozen=True)
-
-
-def _heading(setting_name: str) -> str:
-    """What stands above a setting in `--help`: the tasks that have it."""
-    owners = [task for task in tasks().values() if setting_name in _field_names(task)]
-    if len(owners) == 1:
-        return f"--task {owners[0].name}: {owners[0].summary}"
-    return f"--task {', '.join(task.name for task in owners[:-1])} or {owners[-1].name}"
-
-
-def __getattr__(name: str) -> Any:
-    # Worked out when it is asked for: tasks may be added by then.
-    if name == "SETTINGS":
-        return settings_class()
-    raise AttributeError(name)
+    known, name = tasks(), values.get("task", DEFAULT_TASK)
+    if name not in known:
+        raise Gpt2UsageError(f"{where}: no task {name}; known are {', '.join(known)}.")
+    own = {field.name for field in dataclasses.fields(known[name])}  # type: ignore[arg-type]
+    shared = {key: value for key, value in values.items() if key not in {*own, "task"}}
+    settings = make(EvaluateSettings, shared, where, neighbours=sorted(own))
+    return settings, make(known[name], {key: values[key] for key in own & values.keys()}, where)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `gpt2 evaluate`, and of its tasks, to `parser`."""
-    known = tasks()
-    width = max(map(len, known))
-    overview = [f"  {name:<{width}}  {task.summary}" for name, task in known.items()]
-    parser.epilog = "\n".join(["tasks:", *overview, "", EXAMPLE])
-    add_config_flag(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    add_flags(parser, settings_class())
+    """Add the tasks of `gpt2 evaluate` and their flags."""
+    parser.epilog = EXAMPLE
+    vars(parser).setdefault("removed", {}).update(REMOVED)
+    commands = parser.add_subparsers(dest="task", metavar="TASK", required=True)
+    for name, task in tasks().items():
+        child = commands.add_parser(
+            name, help=task.summary, description=task.summary[0].upper() + task.summary[1:] + "."
+        )
+        add_flags(child, task)
+        add_flags(child, EvaluateSettings)
+        add_config_flag(child)
+        child.add_argument("--json", action="store_true", help="print the result as one JSON object")
+        child.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure as the flags ask, print the result, return the exit code. Raises Gpt2Error."""
-    settings = settings_from(settings_class(), arguments, command="evaluate", config=arguments.config)
+    table, given = given_values(arguments, command="evaluate", config=arguments.config)
+    kinds: tuple[Any, ...] = (EvaluateSettings, tasks()[arguments.task])
+    names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    flags = {name: value for name, value in given.items() if name in names}
+    make = functools.partial(make_settings, flags=flags.keys())
+    settings, task = evaluation_of({**table, **flags, "task": arguments.task}, source_name(arguments.config), make)
 
     def work() -> int:
         with explained_out_of_memory("lower --batch-size"):
-            result = evaluate(settings)
+            result = evaluate(settings, task)
         if arguments.json:
             print(json.dumps(result))
         else:
             # A model of another program has no step.
             head = str(result["checkpoint"]) + (f" at step {result['step']:,}" if result["step"] else "")
-            print("\n".join([head, *settings.make_task().describe(result)]))
+            print("\n".join([head, *task.describe(result)]))
         return 0
 
     return settings.in_processes(arguments, work, settings.data_parallel)
 
 
-def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
-    """Measure a checkpoint; returns what `--json` prints.
+def evaluate(settings: EvaluateSettings, task: Task) -> dict[str, Any]:
+    """Measure a checkpoint by `task`; returns what `--json` prints.
 
     Raises Gpt2UsageError if checkpoint or data are missing, damaged or don't belong together.
     """
@@ -167,11 +130,11 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
             torch.set_num_threads(settings.threads)
         scorer = Scorer(source, batch_size=settings.batch_size)
         print_notes(source)
-        result = settings.make_task().run(scorer)
+        result = task.run(scorer)
     return {
         "checkpoint": str(source.folder),
         "step": source.step,
-        "task": settings.task_name,
+        "task": task.name,
         **result,
         "precision": source.precision,
         "seconds": scorer.seconds,

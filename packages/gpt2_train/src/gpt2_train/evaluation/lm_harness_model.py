@@ -21,7 +21,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference.model import ModelSettings
+from gpt2_train.inference.model import InferenceSettings
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 
@@ -65,7 +65,7 @@ class HarnessModel(TemplateLM):
         atexit.register(resources.close)
         where: Any = device or "auto"
         kind: Any = precision
-        settings = ModelSettings(checkpoint, tokenizer, 1, where, kind, threads)
+        settings = InferenceSettings(checkpoint, tokenizer, 1, where, kind, threads)
         self.source = source = resources.enter_context(settings.opened())
         if source.end_of_text is None:
             raise Gpt2UsageError(f"the tokenizer of {source.folder} has no <|endoftext|>, which tasks begin with.")
@@ -75,7 +75,7 @@ class HarnessModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """What begins a document."""
+        """The token that begins a document."""
         assert self.source.end_of_text is not None
         return self.source.end_of_text
 
@@ -124,7 +124,7 @@ class HarnessModel(TemplateLM):
         return answers
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes after each context, up to the first of its stop strings."""
+        """The completion of each context, up to the first of its stop strings."""
         orders = [_order(context, settings) for context, settings in (request.args for request in requests)]
         with Progress("generate_until", "tokens", sum(order.tokens for order in orders)) as progress:
             texts = [text.text for text in self.generator.generate(orders, on_tokens=progress.update)]
@@ -134,7 +134,7 @@ class HarnessModel(TemplateLM):
 
 
 def _order(context: str, settings: dict[str, Any]) -> GenerationRequest:
-    """What the harness asks for, in our terms: greedy unless `do_sample` or a temperature says otherwise."""
+    """The request of the harness, in our terms: greedy unless `do_sample` or a temperature says otherwise."""
     until = settings.get("until") or ()
     stop = (until,) if isinstance(until, str) else tuple(until)
     temperature = float(settings.get("temperature") or 0.0)

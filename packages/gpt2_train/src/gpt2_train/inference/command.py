@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from command_kit import Progress, add_config_flag, add_flags, setting, settings_from
 from command_kit.colours import has_colours
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
-from gpt2_train.inference.model import InferenceModel, ModelSettings
+from gpt2_train.inference.model import InferenceModel, InferenceSettings
 from gpt2_train.inference.prompts import (
     prompt_loop,
     prompts_of_file,
@@ -30,7 +30,8 @@ from gpt2_train.inference.prompts import (
     shared_prompt_loop,
     valid_text,
 )
-from gpt2_train.inference.trace import Tracer, shown
+from indexed_tokens.traced_text import shown
+from indexed_tokens.tracer import Tracer
 
 if TYPE_CHECKING:
     from gpt2_train.inference.generator import GeneratedText, GenerationRequest, TextGenerator
@@ -48,7 +49,7 @@ CHOICE = ("temperature", "top_k", "top_p")
 
 
 @dataclasses.dataclass(frozen=True)
-class GenerateSettings(ModelSettings):
+class GenerateSettings(InferenceSettings):
     """The settings of `gpt2 generate`. Raises Gpt2UsageError where two don't fit together."""
 
     prompt: tuple[str, ...] = setting((), 'prompts, the texts to continue; "" is an empty one, which begins a document')
@@ -185,7 +186,7 @@ def generate(settings: GenerateSettings, *, as_json: bool) -> int:
 
 
 def make_generator(source: InferenceModel, settings: GenerateSettings, rows: int) -> TextGenerator:
-    """What writes `rows` texts at once with `source` as `settings` ask. Raises Gpt2UsageError without a tokenizer."""
+    """A writer of `rows` texts at once with `source`, as `settings` ask. Raises Gpt2UsageError without a tokenizer."""
     from gpt2_train.inference.generator import TextGenerator
 
     return TextGenerator(settings.for_writing(source, rows), rows)
@@ -243,8 +244,8 @@ class InOrder:
         with self._progress.hidden():
             while (following := self._ended.pop(self._next, None)) is not None:
                 self._next += 1
-                behind = echo(self._tracer, following)
-                show_text(f"--- {self._next} of {self._count} ---\n{following.prompt}{following.text}{behind}\n")
+                repeated = echo(self._tracer, following)
+                show_text(f"--- {self._next} of {self._count} ---\n{following.prompt}{following.text}{repeated}\n")
 
 
 def write_all(
@@ -270,7 +271,7 @@ def write_all(
 
 
 def report(source: InferenceModel, texts: Sequence[GeneratedText], seconds: float) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The object that `--json` prints."""
     tokens = sum(text.tokens for text in texts)
     return {
         "checkpoint": str(source.folder),

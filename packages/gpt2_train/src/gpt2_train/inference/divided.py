@@ -29,10 +29,10 @@ from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_
 from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.distributed.jobs import Place, close_group
 from gpt2_train.distributed.tensor_parallel import (
-    DividedEmbedding,
     DividedLayer,
-    Part,
     RowLinear,
+    TPContext,
+    VocabParallelEmbedding,
     take_parameters_before,
 )
 from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
@@ -40,7 +40,7 @@ from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 
 Source = TypeVar("Source")
 
-PATIENCE = datetime.timedelta(days=365)
+GROUP_TIMEOUT = datetime.timedelta(days=365)
 """How long processes wait for each other: a conversation may rest for days. That one has ended is seen at once."""
 
 
@@ -54,7 +54,7 @@ def check_division(config: ModelConfig, size: int) -> None:
         )
 
 
-def divide(model: GPT2, part: Part) -> None:
+def divide(model: GPT2, part: TPContext) -> None:
     """Make `model`, built on the meta device, this process's part of it, in place.
 
     The layers are the same as in training (`distributed.tensor_parallel`), with plain tensors for parameters: without
@@ -67,7 +67,7 @@ def divide(model: GPT2, part: Part) -> None:
     ids = math.ceil(config.padded_vocabulary / part.size)
     with torch.device("meta"):
         model.token_embedding = empty_embedding(ids * part.size, config.hidden)
-    DividedEmbedding.divide(model.token_embedding, part)
+    VocabParallelEmbedding.divide(model.token_embedding, part)
     model.output = nn.Linear(config.hidden, ids, bias=False, device="meta")
     model.tie()
     for block in model.blocks:
@@ -86,7 +86,7 @@ def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.dev
 
     Raises Gpt2UsageError if it is damaged.
     """
-    part = Part.of(group)
+    part = TPContext.of(group)
     return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
 
 
@@ -151,10 +151,10 @@ def joined(
         error.add_note(SHARED)
         raise error
     where = place.take_device(device, threads)
-    place.join(where, PATIENCE)
+    place.join(where, GROUP_TIMEOUT)
     # Every process takes part in making every group.
     firsts = range(0, place.size, size) if size > 1 else ()
-    groups = [dist.new_group(list(range(first, first + size)), timeout=PATIENCE) for first in firsts]
+    groups = [dist.new_group(list(range(first, first + size)), timeout=GROUP_TIMEOUT) for first in firsts]
     share = place.rank // size
     group = groups[share] if groups else None
 

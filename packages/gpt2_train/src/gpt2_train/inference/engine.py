@@ -209,7 +209,7 @@ class Engine:
             self._sequences[sequence.number] = sequence
 
     def _next_pieces(self) -> list[tuple[OpenSequence, list[int]]]:
-        """What to feed in this step: the last token of each sequence that writes, and pieces of prompts to be read."""
+        """Tokens of this step: the last token of each sequence that writes, and pieces of prompts to be read."""
         reading = [sequence for sequence in self._sequences.values() if sequence.twin is None]
         is_writing = any(len(sequence.unread) == 1 for sequence in reading)
         left = POSITIONS_BESIDE if is_writing else POSITIONS_AT_ONCE

@@ -65,7 +65,7 @@ class TextToken:
 
 @dataclasses.dataclass(frozen=True)
 class TextPiece:
-    """What a request got in a step, or in several if it was held back as the beginning of a stop string.
+    """The text that a request got in a step, or in several if it was held back as the beginning of a stop string.
 
     Attributes:
         number: of the request.
@@ -88,7 +88,7 @@ class TextPiece:
 
 @dataclasses.dataclass(frozen=True)
 class GeneratedText:
-    """What became of a request.
+    """The completion of a request.
 
     Attributes:
         prompt: how it begins.
@@ -221,7 +221,7 @@ class Encoder:
         return list(ids)
 
     def token_request(self, request: GenerationRequest) -> TokenRequest:
-        """What `request` asks of an engine. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
+        """`request` for an engine. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
         if request.tokens < 1:
             raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1.")
         if not all(request.stop):
@@ -374,7 +374,7 @@ _FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text"
 
 
 def _text_of(request: GenerationRequest, pieces: Sequence[TextPiece]) -> GeneratedText:
-    """What the `pieces` of a request make, the last of which ends it."""
+    """The completion that `pieces` make, the last of which ends it."""
     finished = pieces[-1].finished
     assert finished is not None
     text, written = "".join(piece.text for piece in pieces), pieces[-1].written

@@ -119,7 +119,7 @@ class CachedModel:
         self.lengths[row] = 0
 
     def copy(self, row: int, to: int) -> None:
-        """Let the row `to` remember what `row` does."""
+        """Copy the past of `row` to the row `to`."""
         length = self.lengths[row]
         with torch.inference_mode():
             self.keys[:, to, :, :length] = self.keys[:, row, :, :length]
@@ -313,7 +313,7 @@ def can_pack(device: torch.device, precision: str) -> bool:
 
 @torch.no_grad()
 def arrange_weights(model: GPT2, precision: str, rows: int) -> GPT2:
-    """Give the matrices of `model` the type of `precision`, and on CPU the order that is best for `rows` texts.
+    """Convert the matrices of `model` to the type of `precision`, and on CPU the order that is best for `rows` texts.
 
     In half precision they are half as large. On x86 the products of a few rows with a matrix are up to twice as fast if
     the matrix lies in memory in the blocks that oneDNN works through (the order that torch's compiler gives frozen

@@ -1,10 +1,10 @@
 """Opening a trained model: its weights, its tokenizer, where it came from, and the processes that share it.
 
-Everything that uses a trained model starts with `open_model` or `ModelSettings.opened` and knows nothing of training:
-no module of the training loop, its launcher or its optimizers is imported here. What a path may be,
+Everything that uses a trained model starts with `open_model` or `InferenceSettings.opened` and knows nothing of
+training: no module of the training loop, its launcher or its optimizers is imported here. What a path may be,
 `conversion.formats` knows. The weights, gigabytes, are read when `model` or `scorer` is first used: data or prompts
 that do not fit are found before. Where several processes are to share it, a command starts itself in each of them
-(`ModelSettings.in_processes`), and all do the same.
+(`InferenceSettings.in_processes`), and all do the same.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ class InferenceModel:
 
     @functools.cached_property
     def scorer(self) -> BatchScorer:
-        """What scores batches; all processes that share the model ask for it together. Raises as `model` does."""
+        """The scorer of batches; all processes that share the model ask for it together. Raises as `model` does."""
         from gpt2_train.inference.runner import BatchScorer
 
         return (self.make_scorer or BatchScorer)(self.model, self.group)
 
     def of_first(self, work: Callable[[], Result]) -> Result:
-        """What `work` gives in the first of the processes that share the model; all call this. Raises as `work`."""
+        """The result of `work` in the first of the processes that share the model; all call this. Raises as `work`."""
         if not self.is_shared:
             return work()
         from gpt2_train.distributed.collectives import from_first_rank
@@ -178,7 +178,7 @@ def open_model(
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSettings:
+class InferenceSettings:
     """The settings by which every command that uses a model opens it."""
 
     checkpoint: str = setting(

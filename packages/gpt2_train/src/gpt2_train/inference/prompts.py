@@ -106,7 +106,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, before)
 
     def during(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns; Ctrl-C ends it by a KeyboardInterrupt, and is ignored after that."""
+        """The result of `work`; Ctrl-C ends it by a KeyboardInterrupt, and is ignored after that."""
         try:
             self._is_wanted = True
             return work()
@@ -115,7 +115,7 @@ class Interrupts:
 
 
 def use_line_editing() -> None:
-    """Let `input` edit lines and recall earlier ones, where Python was built with readline."""
+    """Make `input` edit lines and recall earlier ones, where Python was built with readline."""
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")
 

@@ -125,7 +125,7 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
 
 
 class BatchScorer:
-    """What scores batches with a model, here in one process.
+    """A scorer of batches with a model, here in one process.
 
     Args:
         model: on its device, in evaluation mode.

@@ -91,14 +91,14 @@ class Scorer:
         self.tokens, self.seconds = 0, 0.0
         if (source.separates_documents or source.masks_end_of_text) and source.end_of_text is None:
             raise Gpt2UsageError(
-                f"{source.folder} was trained with documents apart: give the tokenizer that it was trained with by "
+                f"{source.folder} was trained with document masking: give the tokenizer that it was trained with by "
                 "--tokenizer, whose <|endoftext|> says where they begin."
             )
         self._separated_by = source.end_of_text if source.separates_documents else None
         self._masked = source.end_of_text if source.masks_end_of_text else None
 
     def progress(self, label: str, unit: str, total: int) -> Progress:
-        """What shows how much of a task is done."""
+        """The progress bar of a task."""
         return Progress(label, unit, total)
 
     def text_loss(

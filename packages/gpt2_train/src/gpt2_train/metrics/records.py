@@ -21,7 +21,7 @@ NOT_MEASURED = frozenset({"step", "steps", "tokens", "seconds", "used_seconds", 
 
 
 def measurements(row: dict[str, Any]) -> dict[str, float]:
-    """What a row measured, by name; figures of a task are called TASK:INPUT/FIGURE, and its counts are left out."""
+    """Measurements of a row, by name; figures of a task are called TASK:INPUT/FIGURE, and its counts are left out."""
     if "kind" not in row:
         return {name: float(value) for name, value in row.items() if name not in NOT_MEASURED and is_number(value)}
     result = row.get("result")
@@ -46,7 +46,7 @@ def task_name(row: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class Moment:
     """When a value was measured.
 
     Attributes:
@@ -61,7 +61,7 @@ class Place:
 
 
 @dataclass
-class Run:
+class RecordedRun:
     """A training run.
 
     Attributes:
@@ -74,15 +74,15 @@ class Run:
     name: str
     folder: Path
     settings: dict[str, Any] = field(default_factory=dict)
-    values: dict[str, list[tuple[Place, float]]] = field(default_factory=dict)
+    values: dict[str, list[tuple[Moment, float]]] = field(default_factory=dict)
 
     @property
-    def last(self) -> Place:
+    def last(self) -> Moment:
         """Where the run has got to."""
         return max((points[-1][0] for points in self.values.values()), key=lambda place: place.step)
 
 
-def read_runs(texts: tuple[str, ...]) -> list[Run]:
+def read_runs(texts: tuple[str, ...]) -> list[RecordedRun]:
     """The runs that `texts` name: each a folder, or NAME=FOLDER. A run without a name gets one by its folder.
 
     Raises Gpt2UsageError where there is no run, or nothing was recorded yet.
@@ -112,12 +112,12 @@ def short_names(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def read_run(folder: Path, name: str) -> Run:
+def read_run(folder: Path, name: str) -> RecordedRun:
     """The run in `folder`. Raises UsageError where there is none, it can't be read, or nothing was recorded yet."""
     path = folder / METRICS_FILE
     if not path.is_file():
         raise Gpt2UsageError(f"{folder} holds no {METRICS_FILE}: give the folder that `gpt2 train --output` wrote.")
-    run = Run(name, folder)
+    run = RecordedRun(name, folder)
     if (folder / CONFIG_FILE).exists():
         run.settings = run_settings(folder)
     _add_values(run, read_records(path))
@@ -126,8 +126,8 @@ def read_run(folder: Path, name: str) -> Run:
     return run
 
 
-def _add_values(run: Run, rows: Iterable[dict[str, Any]]) -> None:
-    place = Place(0, 0, 0.0)
+def _add_values(run: RecordedRun, rows: Iterable[dict[str, Any]]) -> None:
+    place = Moment(0, 0, 0.0)
     for row in rows:
         if row["step"] < place.step:
             place = _cut_from(run, row["step"])
@@ -139,9 +139,9 @@ def _add_values(run: Run, rows: Iterable[dict[str, Any]]) -> None:
             points.append((place, value))
 
 
-def _cut_from(run: Run, step: int) -> Place:
+def _cut_from(run: RecordedRun, step: int) -> Moment:
     """Forget what was measured at `step` and after; returns the place of what stays last."""
-    last = Place(0, 0, 0.0)
+    last = Moment(0, 0, 0.0)
     for name, points in list(run.values.items()):
         while points and points[-1][0].step >= step:
             points.pop()
@@ -152,8 +152,8 @@ def _cut_from(run: Run, step: int) -> Place:
     return last
 
 
-def _place_of(row: dict[str, Any], before: Place) -> Place:
+def _place_of(row: dict[str, Any], before: Moment) -> Moment:
     """Where `row` was measured, the row before it at `before`."""
     tokens = int(row["tokens"]) if is_number(row.get("tokens")) else before.tokens
     seconds = float(row["seconds"]) if is_number(row.get("seconds")) else before.seconds
-    return Place(int(row["step"]), tokens, seconds)
+    return Moment(int(row["step"]), tokens, seconds)

@@ -43,7 +43,7 @@ differ by as much as they are."""
 
 
 class AttentionShape(NamedTuple):
-    """What a kernel has to do.
+    """The work of a kernel.
 
     Attributes:
         batch: sequences in a micro-batch.
@@ -87,7 +87,7 @@ class AttentionChoice(NamedTuple):
         return f"attention: {self.kernel}, at most {self.difference:.1%} of the largest value from plain operations"
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores, so that a run that resumes on such a GPU computes with the same kernel."""
+        """Values for a checkpoint, so that a run that resumes on such a GPU computes with the same kernel."""
         return {"attention": {"kernel": self.kernel, "gpu": self.gpu}}
 
 
@@ -116,7 +116,7 @@ def choose_attention(
     has_own = masked and attention_kind(device, precision) == "varlen"
     if device.type != "cuda" or has_own:
         if settings.attention != "auto":
-            where = "documents apart" if has_own else device.type
+            where = "document masking" if has_own else device.type
             raise Gpt2UsageError(f"--attention {settings.attention}: there is one kernel for {where}; leave it out.")
         return None
     heads = config.heads // settings.tensor_parallel
@@ -193,7 +193,7 @@ def attend(fused: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
 
 
 def preferred(kernel: Kernel, *, others: bool) -> contextlib.AbstractContextManager[Any]:
-    """Have attention use `kernel`, or, where it can't and `others` may, the next of them."""
+    """Use `kernel` for attention, or, where it can't and `others` may, the next of them."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     order = [kernel, *(name for name in _KERNELS if others and name != kernel)]
@@ -203,7 +203,7 @@ def preferred(kernel: Kernel, *, others: bool) -> contextlib.AbstractContextMana
 
 @contextlib.contextmanager
 def attention_by(choice: AttentionChoice | None) -> Iterator[None]:
-    """Let attention prefer a kernel, in this process and in graphs compiled meanwhile; None changes nothing."""
+    """Prefer a kernel for attention, in this process and in graphs compiled meanwhile; None changes nothing."""
     if choice is None:
         yield
         return

@@ -3,13 +3,14 @@
 Each process turns its shard of a row of logits into two numbers, the log of its sum of exponentials and the logit of
 the target if that is in the shard; these are exchanged (8 bytes per token) and the rest is local, forward and
 backward. The logits stay in the precision that the model computed them in, and so does their gradient: the usual way
-makes two float32 copies of all of them (3.3 GB for 8 sequences of GPT-2). Compiled, it is one pass over the logits
-forward and one backward, or one for both; else rows are taken in pieces, 256 MB of float32 at most.
+makes two float32 copies of all of them (3.3 GB for 8 sequences of GPT-2). The gradient
+takes the place of the logits. Compiled, it is one pass over them for the losses and one for the gradient, or, where the
+vocabulary is whole, one for both; else rows are taken in pieces, 256 MB of float32 at most.
 
 Compiled, each piece of the local work is one kernel that reads the logits once, in their own precision, and computes in
-registers: on CUDA the maximum and the sum of exponentials in one pass (torch calls it online softmax). Where the
-gradients of the losses are known beforehand, losses and gradient are taken together: one kernel comes back to a row
-that is still in the cache, and not compiled each exponential is taken once. Columns of padding are masked instead of
+registers: on CUDA the maximum and the sum of exponentials in one pass (torch calls it online softmax). Where losses
+and gradient are taken together, one kernel comes back to a row that is still in the cache, and not compiled each
+exponential is taken once. Columns of padding are masked instead of
 cut off, since rows of a width that powers of two divide are read in wide loads. Not compiled, rows are taken in pieces,
 in float32: on a CPU what its cache holds.
 """
@@ -17,6 +18,7 @@ in float32: on a CPU what its cache holds.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,51 +30,97 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-class _CrossEntropy(torch.autograd.Function):
-    """Losses (N,) for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary.
+def token_losses(
+    logits: Tensor,
+    targets: Tensor,
+    group: ProcessGroup | None = None,
+    *,
+    vocabulary: int | None = None,
+    compiled: bool = False,
+) -> Tensor:
+    """The loss of each token, -log p(target), in nats: of the shape of `targets`, float32 (or as wide as the logits).
 
-    `known` columns of the shard are ids of the vocabulary, and padding follows them. With `compiled` the local work is
-    one kernel. The gradient takes the place of the logits.
+    It has no gradient: see `losses_and_gradient`.
+
+    Args:
+        logits: (..., V), or this process's contiguous shard of V where `group` is given.
+        targets: token ids (...), int64, the same on all processes of `group`.
+        group: the tensor-parallel group over which the vocabulary is sharded, in the order of its ranks.
+        vocabulary: ids from this one on pad the embedding: they have no part in the softmax, and get no gradient.
+            None if there are none.
+        compiled: whether to use kernels made by torch.compile, one set for each shape: for shapes that come often.
     """
+    rows, local, known = _rows(logits, targets, group, vocabulary)
+    total, target = _sums_and_targets(rows, local, group, known, compiled)
+    return (total - target).view(targets.shape)
+
+
+def losses_and_gradient(
+    logits: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    group: ProcessGroup | None = None,
+    *,
+    vocabulary: int | None = None,
+    compiled: bool = False,
+) -> Tensor:
+    """The losses of `token_losses`; `logits`, contiguous, are overwritten with the gradient of their weighted sum.
+
+    Both together take the room of one. `weights`, of the shape of `targets`, are what each loss counts in that sum;
+    the other arguments are as there.
+    """
+    rows, local, known = _rows(logits.view(-1, logits.size(-1)), targets, group, vocabulary)
+    weights = weights.reshape(-1)
+    if group is None:
+        one_pass = _compiled(_one_pass) if compiled else _one_pass_in_pieces
+        return one_pass(rows, local, weights, known).view(targets.shape)
+    total, target = _sums_and_targets(rows, local, group, known, compiled)
+    overwrite = _compiled(_overwrite) if compiled else _overwrite_in_pieces
+    overwrite(rows, local, total, weights, known)
+    return (total - target).view(targets.shape)
+
+
+class _Given(torch.autograd.Function):
+    """A value whose gradient by a tensor is given."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, group: ProcessGroup | None, known: int, compiled: bool
-    ) -> Tensor:
-        local = targets - (logits.size(1) * group.rank() if group is not None else 0)
-        # Detached, logits of training and of validation are the same to torch.compile.
-        of_shard = _compiled(_row_sums) if compiled else _row_sums_in_pieces
-        total, target = of_shard(logits.detach(), local, known)
-        if group is not None:
-            total, target = _over_all_shards(total, target, group)
-        ctx.save_for_backward(logits, local, total)
-        ctx.known, ctx.compiled = known, compiled
-        return total - target
+    def forward(ctx: Any, value: Tensor, tensor: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """softmax minus one at the target, times the gradient of each row's loss; 0 for padding."""
-        # What changes saved logits is noticed: a second backward pass through them is an error.
-        logits, local, total = ctx.saved_tensors
-        write = _compiled(_overwrite) if ctx.compiled else _overwrite_in_pieces
-        return write(logits.detach(), local, total, gradients[0], ctx.known), None, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
+        """The given gradient."""
+        return None, ctx.saved_tensors[0], None
 
 
-class _InOnePass(torch.autograd.Function):
-    """Losses, and in the place of the logits their gradient, which follows from the known one of the losses."""
+def with_gradient(value: Tensor, tensor: Tensor, gradient: Tensor) -> Tensor:
+    """`value`, a scalar whose backward pass goes on from `tensor` with `gradient`.
 
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, of_losses: Tensor, known: int, compiled: bool) -> Tensor:
-        place = logits.detach()
-        write = _compiled(_losses_and_gradient) if compiled else _losses_and_gradient_in_pieces
-        losses: Tensor = write(place, targets, of_losses, known)
-        ctx.save_for_backward(place)
-        return losses
+    Unlike that of `tensor.backward(gradient)`, it frees both as soon as they were used, if nothing else has them: for
+    logits gigabytes, before the activations are.
+    """
+    scalar: Tensor = _Given.apply(value, tensor, gradient)
+    return scalar
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """What the forward pass has written."""
-        return ctx.saved_tensors[0], None, None, None, None
+
+def _rows(
+    logits: Tensor, targets: Tensor, group: ProcessGroup | None, vocabulary: int | None
+) -> tuple[Tensor, Tensor, int]:
+    """Logits (N, width), the column of each row's target in them, and the number of columns that count."""
+    width = logits.size(-1)
+    first = width * group.rank() if group is not None else 0
+    known = width if vocabulary is None else min(width, max(0, vocabulary - first))
+    # Detached, logits of training and of validation are the same to torch.compile.
+    return logits.detach().reshape(-1, width), targets.reshape(-1) - first, known
+
+
+def _sums_and_targets(
+    rows: Tensor, local: Tensor, group: ProcessGroup | None, known: int, compiled: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp and target logit of each row over the whole vocabulary, each (N,)."""
+    total, target = (_compiled(_row_sums) if compiled else _row_sums_in_pieces)(rows, local, known)
+    return (total, target) if group is None else _over_all_shards(total, target, group)
 
 
 def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
@@ -86,42 +134,6 @@ def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tupl
     return all_stats[:, 0].logsumexp(0), all_stats[:, 1].sum(0)
 
 
-def token_losses(
-    logits: Tensor,
-    targets: Tensor,
-    group: ProcessGroup | None = None,
-    *,
-    vocabulary: int | None = None,
-    compiled: bool = False,
-    gradient: Tensor | None = None,
-) -> Tensor:
-    """The loss of each token, -log p(target), in nats: of the shape of `targets`, float32 (or as wide as the logits).
-
-    The backward pass writes the gradient into the memory of `logits`, so that both together take the room of one.
-    Nothing else may need them after it, and it can't be repeated.
-
-    Args:
-        logits: (..., V), or this process's contiguous shard of V where `group` is given.
-        targets: token ids (...), int64, the same on all processes of `group`.
-        group: the tensor-parallel group over which the vocabulary is sharded, in the order of its ranks.
-        vocabulary: ids from this one on pad the embedding: they have no part in the softmax, and get no gradient.
-            None if there are none.
-        compiled: whether to use kernels made by torch.compile, one set for each shape: for shapes that come often.
-        gradient: what the backward pass will give to each loss, of the shape of `targets`, if that is known: with the
-            whole vocabulary here it is all that counts, and the logits are gone now.
-    """
-    width = logits.size(-1)
-    first = width * group.rank() if group is not None else 0
-    known = width if vocabulary is None else min(width, max(0, vocabulary - first))
-    if gradient is not None and group is None:
-        rows: Tensor = _InOnePass.apply(
-            logits.reshape(-1, width), targets.reshape(-1), gradient.reshape(-1), known, compiled
-        )
-        return rows.view(targets.shape)
-    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), group, known, compiled)
-    return losses.view(targets.shape)
-
-
 def _wide(logits: Tensor) -> torch.dtype:
     """The type of the computation: float32, or float64 if the logits are."""
     return torch.promote_types(logits.dtype, torch.float32)
@@ -129,44 +141,45 @@ def _wide(logits: Tensor) -> torch.dtype:
 
 # Of all functions below: `logits` are (N, width), of which `known` columns count; `local` is the column of each row's
 # target (N,), below 0, or `width` and more, if it is another process's; `total` is the log-sum-exp of each row over the
-# whole vocabulary (N,); `of_losses` the gradient of each row's loss (N,).
+# whole vocabulary (N,); `weights` what each row's loss counts (N,).
+
+
+def _pieces(logits: Tensor) -> Iterator[slice]:
+    """Rows that are taken at a time."""
+    step = rows_at_a_time(logits.device.type, logits.size(1))
+    return (slice(begin, begin + step) for begin in range(0, logits.size(0), step))
 
 
 def _row_sums_in_pieces(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
     """As `_row_sums`, by kernels of torch, one after the other, on a few rows at a time."""
-    rows, width = logits.shape
-    total = torch.empty(rows, dtype=_wide(logits), device=logits.device)
-    for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-        piece = slice(begin, begin + step)
+    total = torch.empty(logits.size(0), dtype=_wide(logits), device=logits.device)
+    for piece in _pieces(logits):
         torch.logsumexp(logits[piece, :known].to(total.dtype), dim=1, out=total[piece])
     return total, _targets(logits, local)
 
 
-def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, weights: Tensor, known: int) -> Tensor:
     """As `_overwrite`, a few rows at a time."""
-    rows, width = logits.shape
+    width = logits.size(1)
     column, minus_one = local.clamp(0, width - 1)[:, None], -_is_here(local, width).to(total.dtype)[:, None]
-    for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-        piece = slice(begin, begin + step)
+    for piece in _pieces(logits):
         softmax = logits[piece].to(total.dtype)  # itself, if it is as wide
         softmax.sub_(total[piece, None]).exp_()
         softmax[:, known:] = 0.0
         softmax.scatter_add_(1, column[piece], minus_one[piece])
-        softmax.mul_(of_losses[piece, None])
+        softmax.mul_(weights[piece, None])
         if softmax.dtype != logits.dtype:
             logits[piece] = softmax
         del softmax  # The next piece takes its room.
     return logits
 
 
-def _losses_and_gradient_in_pieces(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
-    """As `_losses_and_gradient`, a few rows at a time: one exponential of each logit for both."""
-    rows, width = logits.shape
-    losses = torch.empty(rows, dtype=_wide(logits), device=logits.device)
+def _one_pass_in_pieces(logits: Tensor, targets: Tensor, weights: Tensor, known: int) -> Tensor:
+    """As `_one_pass`, a few rows at a time: one exponential of each logit for both."""
+    losses = torch.empty(logits.size(0), dtype=_wide(logits), device=logits.device)
     logits[:, known:] = -torch.inf
-    for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-        piece = slice(begin, begin + step)
-        column, scale = targets[piece, None], of_losses[piece, None].to(losses.dtype)
+    for piece in _pieces(logits):
+        column, scale = targets[piece, None], weights[piece, None].to(losses.dtype)
         values = logits[piece].to(losses.dtype)  # itself, if it is as wide
         found, largest = values.gather(1, column), values.amax(1, keepdim=True)
         sums = values.sub_(largest).exp_().sum(1, keepdim=True)
@@ -201,21 +214,21 @@ def _row_sums(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor
     return (largest + sums.log()).squeeze(1), _targets(logits, local)
 
 
-def _overwrite(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+def _overwrite(logits: Tensor, local: Tensor, total: Tensor, weights: Tensor, known: int) -> Tensor:
     """The gradient of the logits, in their type and their place."""
     columns = _columns(logits)
     softmax = (logits.to(_wide(logits)) - total[:, None]).exp()
     if known < logits.size(1):
         softmax = torch.where(columns < known, softmax, 0.0)
-    return logits.copy_((softmax - (columns == local[:, None]).to(softmax.dtype)) * of_losses[:, None])
+    return logits.copy_((softmax - (columns == local[:, None]).to(softmax.dtype)) * weights[:, None])
 
 
-def _losses_and_gradient(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
+def _one_pass(logits: Tensor, targets: Tensor, weights: Tensor, known: int) -> Tensor:
     """Losses (N,) of logits of the whole vocabulary, whose gradient takes their place."""
     total, _ = _row_sums(logits, targets, known)
     # A sum over the row, since a gather of what is overwritten would be a kernel of its own.
     found = torch.where(_columns(logits) == targets[:, None], logits.to(total.dtype), 0.0).sum(1)
-    _overwrite(logits, targets, total, of_losses, known)
+    _overwrite(logits, targets, total, weights, known)
     return total - found
 
 

@@ -95,7 +95,7 @@ class LossScale:
         return cls(FIRST_LOSS_SCALE, is_active=True) if precision == "fp16" else cls()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores."""
+        """The values that a checkpoint stores."""
         return {"loss_scale": self.scale, "good_steps": self.good_steps, "skipped": self.skipped}
 
     def restore(self, state: dict[str, Any]) -> None:

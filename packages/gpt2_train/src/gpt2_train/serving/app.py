@@ -48,7 +48,7 @@ PAGE_HEADERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """What the paths share.
+    """The state that the paths share.
 
     Attributes:
         name: how clients call the model.
@@ -166,7 +166,7 @@ class Writing(Response):
             telling.cancel_scope.cancel()
 
     async def _tell_place(self, send: Send) -> None:
-        """Say in comments of the stream, which clients skip, which of the requests that wait this is, while it does."""
+        """Send the place of a request among those that wait, as comments of the stream, which clients skip."""
         told = 0
         while place := self.thread.place(self.texts):
             if place != told:

@@ -23,7 +23,7 @@ from command_kit import add_config_flag, add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.loading import load_torch
-from gpt2_train.inference.model import InferenceModel, ModelSettings
+from gpt2_train.inference.model import InferenceModel, InferenceSettings
 
 if TYPE_CHECKING:
     from gpt2_train.serving.server import Server
@@ -39,7 +39,7 @@ _WHO, _LIMITS = "who may ask", "limits"
 
 
 @dataclasses.dataclass(frozen=True)
-class ServeSettings(ModelSettings):
+class ServeSettings(InferenceSettings):
     """The settings of `gpt2 serve`. Raises Gpt2UsageError for a token that no client could send."""
 
     host: str = setting(
@@ -145,7 +145,7 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
 
 
 def announce(model: str, place: str) -> None:
-    """Say that the server answers, and where."""
+    """Print that the server answers, and where."""
     print(f"gpt2: serving {model} at {place} (Ctrl-C stops)", file=sys.stderr, flush=True)
 
 
@@ -185,7 +185,7 @@ def model_name(checkpoint: str) -> str:
 
 
 def address(settings: ServeSettings, listener: socket.socket, token: str | None) -> str:
-    """What to open in a browser; a browser sends no server what stands after #."""
+    """The address to open in a browser; a browser sends no server what stands after #."""
     host = settings.host
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:

@@ -35,7 +35,7 @@ LONGEST_STOP = 256
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What else a stream should tell."""
+    """Further events that a stream should have."""
 
     include_usage: bool | None = None
 
@@ -69,7 +69,7 @@ class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one request may ask for.
+    """Limits of one request.
 
     Attributes:
         tokens: the most tokens to write for a text.
@@ -86,7 +86,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class CompletionRequest:
-    """What a request asks for.
+    """A request, checked.
 
     Attributes:
         requests: the texts to write: `n` for each prompt, in order.
@@ -272,7 +272,7 @@ FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
 
 class Answer:
-    """What a request is answered with.
+    """The answer to a request.
 
     Args:
         wanted: what was asked for.
@@ -306,7 +306,7 @@ class Answer:
         return event({**self._head, "choices": [choice], **more})
 
     def last_events(self) -> bytes:
-        """What ends a stream."""
+        """The end of a stream."""
         usage = b""
         if self.wanted.include_usage:
             usage = event({**self._head, "choices": [], "usage": self.usage})

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class ApiError(Exception):
-    """What a client is answered instead of a text.
+    """An error that a client is answered with, instead of a text.
 
     Attributes:
         status: the HTTP status.
@@ -75,7 +75,7 @@ RECORD = "gpt2.record"
 
 @dataclasses.dataclass
 class Record:
-    """What the log says of a request besides its path and status."""
+    """The words of the log on a request besides its path and status."""
 
     texts: int = 0
     read: int = 0

@@ -44,7 +44,7 @@ class Texts:
         self._owner.cancel(self)
 
     async def __aiter__(self) -> AsyncIterator[list[tuple[int, TextPiece]]]:
-        """What has been written since the last time, in order; raises ModelStoppedError, or what the session raised."""
+        """Pieces written since the last time, in order; raises ModelStoppedError, or what the session raised."""
         left = len(self.requests)
         while left:
             news = [await self._news.get()]
@@ -117,7 +117,7 @@ class ModelThread:
         return self._stopped is not None
 
     def write(self, requests: Sequence[GenerationRequest]) -> Texts:
-        """Have `requests`, at least one, written: all of them or none.
+        """Submit `requests`, at least one: all of them or none.
 
         Raises TooManyTextsError, ModelStoppedError.
         """

@@ -102,7 +102,7 @@ class Server:
             await send({"type": "websocket.close"})
 
     def _tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Say once a minute what goes wrong outside of requests, such as descriptors that have run out."""
+        """Log once a minute what goes wrong outside of requests, such as descriptors that have run out."""
         now, error = time.monotonic(), context.get("exception")
         if now >= self._silent_until and not self._stopping.is_set():
             self._silent_until = now + LOG_SECONDS

@@ -131,7 +131,7 @@ class EstimateSettings(ModelSettings):
         return (self.memory or 0.0) * GIB - (0 if self.device == "cpu" else RESERVE)
 
     def layout(self) -> dict[str, Any]:
-        """What `memory_per_rank` gets of the run, but for the batches."""
+        """The arguments of `memory_per_rank` for the run, but for the batches."""
         # What `gpt2 train` does without being asked: it computes in bf16 and compiles on CUDA alone.
         on_cuda = self.device in ("auto", "cuda")
         precision = None if self.precision == "auto" else self.precision
@@ -172,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def estimate(settings: EstimateSettings) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The object that `--json` prints."""
     config = settings.model_config()
     micro_batch, accumulation = settings.batches()
     layout = settings.layout() | {"accumulation": accumulation}

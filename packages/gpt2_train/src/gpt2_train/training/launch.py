@@ -30,7 +30,7 @@ from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.layout import check_layout, is_in_job
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import jobs
-from gpt2_train.distributed.collectives import SHARED, Attendance, on_all_ranks
+from gpt2_train.distributed.collectives import SHARED, TimeoutReporter, on_all_ranks
 from gpt2_train.distributed.device import choose_device, cpu_flops, keep_freed_memory, note_emulated, use_threads
 from gpt2_train.distributed.jobs import LocalJob, Place, StopRequest
 from gpt2_train.distributed.mesh import World, make_world
@@ -169,21 +169,21 @@ def _take_part(settings: TrainSettings, stop: StopRequest, *, debug: bool, has_b
         raise
     device = place.take_device(settings.device, settings.threads)
     keep_freed_memory(device)
-    attendance = Attendance(place.join(device), place.rank, place.size)
+    timeouts = TimeoutReporter(place.join(device), place.rank, place.size)
     try:
         world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
         assert world.mesh is not None
         groups = {
             group.group_name: group for group in (dist.group.WORLD, *world.mesh.get_all_groups()) if group is not None
         }
-        attendance.be_patient(groups.values(), settings.distributed_timeout)
+        timeouts.set_timeout(groups.values(), settings.distributed_timeout)
         if device.type == "cuda":
             # NCCL gives up in a thread of its own.
-            attendance.watch(groups.values(), functools.partial(jobs.end_with, debug=debug))
+            timeouts.watch(groups.values(), functools.partial(jobs.end_with, debug=debug))
         found = train(settings, world, stop)
         jobs.close_group()
     except BaseException as error:
-        explained = attendance.explained(error)
+        explained = timeouts.explained(error)
         if explained is error:
             raise
         raise explained from None

@@ -16,7 +16,7 @@ from gpt2_train.training.memory import RESERVE, memory_per_rank
 
 
 def machine_checks(machine: Machine, needed: int) -> list[Check]:
-    """What `machine` has and can train; `needed` bytes of memory and disk are what the quickstart takes."""
+    """`machine`, and what it can train; `needed` bytes of memory and disk are what the quickstart takes."""
     device = choose_device()
     return [
         cores_check(),
@@ -50,7 +50,7 @@ def _precision(device: torch.device) -> Check:
 
 
 def _compiler(device: torch.device) -> Check:
-    """What `--compile` needs: Triton on a GPU, a C++ compiler and its headers on a CPU."""
+    """The needs of `--compile`: Triton on a GPU, a C++ compiler and its headers on a CPU."""
     missing = missing_for_compilation(device, is_asked=True)
     if device.type == "cuda":
         return Check("compiler", "none" if missing else "Triton", missing and f"models are not compiled: {missing}")

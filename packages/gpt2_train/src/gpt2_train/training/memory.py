@@ -155,7 +155,7 @@ def block_activations(
     precision: str = "fp32",
     on_cpu: bool = False,
 ) -> BlockActivations:
-    """What each block saves for a micro-batch of `micro_batch` whole sequences."""
+    """Bytes that each block saves for a micro-batch of `micro_batch` whole sequences."""
     h, t, length = config.hidden, tensor_parallel, config.sequence_length
     s = t if sequence_parallel else 1
     tokens, size = micro_batch * length, 4 if precision == "fp32" else 2
@@ -203,7 +203,7 @@ def memory_per_rank(
     on_cpu: bool = False,
     stages_checkpoints: bool = False,
 ) -> Memory:
-    """What one process of a training run holds, in bytes.
+    """The memory of one process of a training run, in bytes.
 
     Args:
         config: the model.
@@ -313,7 +313,7 @@ def largest_micro_batch(config: ModelConfig, limit: float, **layout: Any) -> int
 
 
 def layout_of(settings: Any) -> dict[str, Any]:
-    """What `memory_per_rank` gets of the settings of a run, or of an estimate, as they are."""
+    """The arguments of `memory_per_rank` from the settings of a run, or of an estimate, as they are."""
     return {name: getattr(settings, name) for name in _LAYOUT if hasattr(settings, name)}
 
 

@@ -75,7 +75,7 @@ class UsedTime:
         return max(step + 1, round(self.steps * minutes / self.minutes))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint stores."""
+        """The values that a checkpoint stores."""
         return {STATE_KEY: {name: getattr(self, name) for name in ("minutes", "seconds", "steps")}}
 
 
@@ -186,7 +186,7 @@ class TimePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What follows from settings, data and world before the first step.
+    """The plan that follows from settings, data and world before the first step.
 
     Attributes:
         steps: optimizer steps of the whole run; None for a run by time that is not over.

@@ -147,7 +147,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def data_identity(corpora: Sequence[Corpus], weights: Sequence[float] | None) -> list[dict[str, Any]]:
-    """What the training files are, as a checkpoint records it; their paths are not part of it."""
+    """The identity of the training files, as a checkpoint records it; their paths are not part of it."""
     return [
         {**corpus.identity(), **({"weight": weights[number]} if weights else {})}
         for number, corpus in enumerate(corpora)

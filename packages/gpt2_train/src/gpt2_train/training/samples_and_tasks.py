@@ -36,7 +36,7 @@ from gpt2_train.config.settings import TrainSettings, given
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.mesh import World, local
 from gpt2_train.distributed.parallelize import free_gathered_parameters
-from gpt2_train.distributed.tensor_parallel import Part
+from gpt2_train.distributed.tensor_parallel import TPContext
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.divided import divide
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
@@ -65,7 +65,7 @@ class ReadTask:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What tells it from other tasks of its name, the file that it reads among it."""
+        """The settings that tell it from other tasks of its name, the file that it reads among it."""
         told = given(self.task) | {self.task.source}
         return {name: value for name, value in vars(self.task).items() if name in told}
 
@@ -110,7 +110,7 @@ def _shown_by_the_first(world: World) -> contextlib.AbstractContextManager[Any]:
 
 
 def read_samples_and_tasks(settings: TrainSettings, world: World, model: InferenceModel) -> SamplesAndTasks:
-    """What `settings` ask for, with files read and all of it checked against `model`, which needs no weights.
+    """Samples and tasks of `settings`, with files read and all checked against `model`, which needs no weights.
 
     Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
     """
@@ -145,7 +145,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     parallelism it is this process's part of the model, as `inference.divided.divide` makes it.
     """
     group = world.tp_group
-    divided = functools.partial(divide, part=Part.of(group)) if group is not None else None
+    divided = functools.partial(divide, part=TPContext.of(group)) if group is not None else None
     plain = GPT2.empty(model.config, "meta", change=divided)
     try:
         with torch.no_grad():

@@ -28,7 +28,7 @@ from gpt2_train.training.setup import Run
 
 @dataclasses.dataclass
 class TrainState:
-    """What changes from step to step.
+    """The state that changes from step to step.
 
     Attributes:
         scale: the loss scale of fp16.
@@ -99,7 +99,7 @@ class TrainState:
 
 
 class StepSums(NamedTuple):
-    """What each process tells the others in a step, and the sums of it over all of them, on the device.
+    """Numbers that each process shares in a step, and their sums over all of them, on the device.
 
     Attributes:
         loss: its part of the mean over the batch.
@@ -119,7 +119,7 @@ class StepSums(NamedTuple):
 
 
 class StepFigures(NamedTuple):
-    """What came of a step, all processes together: loss and norm of the gradient, the rest as in `StepSums`."""
+    """Figures of a step, all processes together: loss and norm of the gradient, the rest as in `StepSums`."""
 
     loss: Any
     norm: Any
@@ -247,7 +247,7 @@ class StepResults:
 
 
 def open_time_plan(run: Run, *, late: int) -> TimePlan | None:
-    """What plans the steps of a run by time; None for a run by steps. `late` as in `TimePlan`."""
+    """The plan of the steps of a run by time; None for a run by steps. `late` as in `TimePlan`."""
     settings = run.settings
     if settings.minutes is None:
         return None
@@ -264,7 +264,7 @@ def open_time_plan(run: Run, *, late: int) -> TimePlan | None:
 
 
 def summary(run: Run, state: TrainState) -> dict[str, Any]:
-    """What `--json` prints at the end of a run, its duration aside."""
+    """The object that `--json` prints at the end of a run, its duration aside."""
     return {
         "output": str(run.folder),
         "parameters": run.config.parameters,

@@ -26,10 +26,10 @@ from gpt2_train.data.batches import BatchReader, MicroBatch
 from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.jobs import StopRequest
-from gpt2_train.distributed.mesh import seed_micro_step, settle_gradients
+from gpt2_train.distributed.mesh import all_reduce_replicated_grads, seed_micro_step
 from gpt2_train.distributed.parallelize import synchronize_gradients
 from gpt2_train.model.attention_kernels import attention_by
-from gpt2_train.model.loss import token_losses
+from gpt2_train.model.loss import losses_and_gradient, with_gradient
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.schedule import learning_rate
@@ -152,7 +152,9 @@ class Trainer:
         """(what `forward_backward` returns, the norm of the gradient over all processes), both on the device."""
         loss_here = self.forward_backward(batches)
         parameters = self.parameters.values()
-        settle_gradients(parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None)
+        all_reduce_replicated_grads(
+            parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None
+        )
         return loss_here, gradient_norm(parameters)
 
     def forward_backward(self, batches: Sequence[MicroBatch]) -> Tensor:
@@ -174,19 +176,20 @@ class Trainer:
             # Data parallelism averages gradients where the loss of the global batch is a sum.
             loss_factor = world.dp_size * self.state.scale.scale
             of_each = torch.full(batch.targets.shape, loss_factor / plan.tokens_per_step, device=world.device)
-            losses = token_losses(
-                logits,
+            gradient = logits.detach()  # The same memory: it holds the logits until the losses are known.
+            losses = losses_and_gradient(
+                gradient,
                 batch.targets,
+                self.run.batches.counted(of_each, batch),
                 world.tp_group,
                 vocabulary=self.model.config.vocabulary_size,
                 compiled=plan.compiled,
-                gradient=self.run.batches.counted(of_each, batch),
             )
-            del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
             share = self.run.batches.counted(losses, batch).sum() / plan.tokens_per_step
-            (share * loss_factor).backward()
-            total += share.detach()
-            del losses, share
+            total += share
+            loss = with_gradient(share, logits, gradient)
+            del losses, logits, gradient  # The backward pass frees the gradient when the output layer had it.
+            loss.backward()
             self.recorder.show_micro_batch(micro + 1)
         return total
 

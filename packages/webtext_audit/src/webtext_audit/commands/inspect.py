@@ -36,7 +36,7 @@ from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_reco
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.classifiers import FILE, LinearModel, classifier_file
 from webtext_prep.urls.urls import parts_of
 

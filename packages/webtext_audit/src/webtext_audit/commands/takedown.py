@@ -30,7 +30,7 @@ from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings, show
 from webtext_prep.storage import location
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import url_key
 
 SHOWN = 5

@@ -270,7 +270,7 @@ class TopDomains:
         raise InputError(f"--top-domains {text}: give a share such as 10%, or a number such as 1000.")
 
     def of(self, domains: int) -> int:
-        """How many are listed of a number of domains."""
+        """The number that is listed of so many domains."""
         if self.share is not None:
             # 10% of 30 is 3, though 0.1 * 30 is a little more.
             return math.ceil(round(self.share * domains, 6))

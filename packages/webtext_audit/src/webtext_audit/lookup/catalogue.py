@@ -51,7 +51,7 @@ from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.tasks import Context, Files, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (
@@ -137,7 +137,7 @@ class Catalogue:
         return index.find(url_hash(url)) if index is not None else []
 
     def count(self, step: Step, kind: str, url: str) -> int:
-        """How many there are."""
+        """The number of rows of a URL in one of a step's tables."""
         index = self._open.get((step.name, kind))
         return index.count(url_hash(url)) if index is not None else 0
 
@@ -175,7 +175,7 @@ class Catalogue:
         return numbers
 
     def _in_order(self, step: Step, document: Document, file: Location, row: int) -> int | None:
-        """How many documents that were encoded come before one."""
+        """The number of encoded documents before one."""
         index, settings = self._open.get((step.name, ORDER)), step.record["settings"]
         if index is None or file not in index.files:
             return None

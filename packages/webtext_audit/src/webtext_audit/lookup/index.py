@@ -35,7 +35,8 @@ from command_kit import parse_json
 from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep import storage
 from webtext_prep.dedup.passages import minima
-from webtext_prep.documents.document import Document, batches
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import save_array
 from webtext_prep.documents.folders.shards import format_of, read_documents
 from webtext_prep.documents.folders.stage_record import Step
@@ -46,17 +47,18 @@ from webtext_prep.errors import InputError
 from webtext_prep.reddit.rows import Submission, link_or_own_url, read_blocks, read_rows
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Files, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences
 from webtext_prep.tokens.runs import encoding_refused, shuffle_key
-from webtext_prep.urls.urls import url_key, without_any_credentials, without_credentials
+from webtext_prep.urls.credentials import without_any_credentials, without_credentials
+from webtext_prep.urls.urls import url_key
 
 FOLDER = "why"
-"""In the state of an output: its indices."""
+"""The folder of the indices in the state of an output."""
 LOCK = "lock"
-"""In that folder: the lock of the command that builds some of them; others wait for it."""
+"""The lock in that folder of the command that builds some of them; others wait for it."""
 SMALL_BYTES = 8 << 20
-"""So little input is indexed in this process: starting others would take longer."""
+"""Bytes of input up to which it is indexed in this process: starting others would take longer."""
 Entries = tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]
 """Hashes and the numbers of their rows, in any order."""
 
@@ -140,11 +142,11 @@ class Index:
         return [Hit(number, self.files[number], int(row)) for number, (_, rows) in by_file for row in rows]
 
     def count(self, key: int) -> int:
-        """How many rows have that hash."""
+        """The number of rows that have that hash."""
         return sum(len(rows) for _, rows in self._rows_of(key))
 
     def rank(self, key: int, hit: Hit) -> int:
-        """How many rows of all files come before a row that has that hash, in the order of the hashes."""
+        """The number of rows of all files before a row that has that hash, in the order of the hashes."""
         before = 0
         for number, (lower, rows) in enumerate(self._rows_of(key)):
             before += lower
@@ -343,9 +345,9 @@ def order(shard: Location, options: dict[str, Any], context: Context) -> Entries
 
 
 RUN = 8
-"""Words in a run,"""
+"""Words in a run."""
 WINDOW = 16
-"""and runs of which one at least is kept, the one with the lowest hash: winnowing, as in `dedup.passages`."""
+"""Runs of which one at least is kept, the one with the lowest hash: winnowing, as in `dedup.passages`."""
 CERTAIN_WORDS = RUN + WINDOW - 1 + 2
 """Words with which a passage is found for certain; its first and last word may be parts of words."""
 PLAIN_BYTES = 1 << 20

@@ -27,7 +27,7 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.filter import SCORE
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 MOST_PLACES = 5
 """Places of one URL that are shown of each step, at most."""

@@ -40,7 +40,7 @@ from webtext_prep.running.settings import Chain, Link, RunSettings, read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.download import Download
 from webtext_prep.storage import location
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import host_of
 
 OF_A_LIST = ("blacklist", "download", "merge", "clean", "dedup", "tokenize")

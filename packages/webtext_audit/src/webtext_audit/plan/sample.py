@@ -25,7 +25,7 @@ from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.url_lists import encode_url, read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 FILES = "files"
 """What a sample of whole files counts."""

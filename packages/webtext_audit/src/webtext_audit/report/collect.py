@@ -67,7 +67,7 @@ class Corpus:
 
     @property
     def scale(self) -> float:
-        """How many documents one that was read stands for."""
+        """The number of documents that one that was read stands for."""
         return self.documents / self.figures.documents if self.figures.documents else 1.0
 
     @property

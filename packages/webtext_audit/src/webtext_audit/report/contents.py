@@ -71,7 +71,7 @@ def _notes(corpus: Corpus) -> Markup | None:
 
 
 def lengths(corpus: Corpus) -> Markup | None:
-    """How long the documents are."""
+    """The lengths of the documents."""
     parts = []
     if corpus.figures.lengths.bins:
         parts.append(_length_chart(corpus.figures.lengths, "characters", corpus.scale))

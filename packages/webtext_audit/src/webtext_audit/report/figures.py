@@ -130,7 +130,7 @@ class LogHistogram(Figures):
 
     @property
     def count(self) -> int:
-        """How many values came."""
+        """The number of values."""
         return round(sum(self.bins.values()) + self.zeros)
 
     def quantile(self, share: float) -> float:

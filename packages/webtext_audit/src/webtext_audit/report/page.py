@@ -22,7 +22,7 @@ def anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-Part = tuple[str, Markup | None]
+Section = tuple[str, Markup | None]
 """A part of a section: the folder that it is about, and its contents."""
 
 
@@ -94,7 +94,7 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
     }
 
 
-def _headed(parts: Sequence[Part]) -> list[Markup]:
+def _headed(parts: Sequence[Section]) -> list[Markup]:
     """The parts that show something, each headed by its folder where there are several."""
     shown = [(name, part) for name, part in parts if part is not None]
     return [join([tag("h3", name) if len(shown) > 1 else None, part]) for name, part in shown]

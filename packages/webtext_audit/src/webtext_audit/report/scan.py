@@ -28,7 +28,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Files, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import host_of
 
 SHOWN_CHARACTERS = 600

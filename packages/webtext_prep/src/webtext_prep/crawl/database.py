@@ -94,11 +94,11 @@ class Facts:
     gone: dict[str, int] = field(default_factory=dict)
 
     def retryable_below(self, passes: int) -> int:
-        """How many retryable URLs have been tried in fewer passes."""
+        """The number of retryable URLs that have been tried in fewer passes."""
         return sum(count for tried, count in self.retryable.items() if int(tried) < passes)
 
     def unasked(self, archives: Iterable[str]) -> int:
-        """How many pages are gone for which not all of these archives were asked."""
+        """The number of gone pages for which not all of these archives were asked."""
         wanted = set(archives)
         return sum(count for asked, count in self.gone.items() if not wanted <= set(asked.split(",")))
 

@@ -13,7 +13,7 @@ from webtext_prep.crawl.archives.warc_writing import NO_DATE, Source, info_recor
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.extraction.pages import CAPTURE
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 SUFFIX = ".warc.gz"
 KEY = "page"

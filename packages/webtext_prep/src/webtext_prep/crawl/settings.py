@@ -93,7 +93,7 @@ class ArchiveSettings:
         return {name: gone * archive.usual_requests for name, archive in self.make_archives(1).items()}
 
     def seconds(self, gone: int) -> float:
-        """How long asking for this number of pages that are gone will take; the archives are asked at once."""
+        """The time that asking for so many pages that are gone will take; the archives are asked at once."""
         return max(self._requests(gone).values(), default=0) * self.archive_pause
 
     def expected(self, gone: int) -> list[str]:
@@ -159,7 +159,7 @@ class FetchSettings(ArchiveSettings, PageStage):
 
     @property
     def passes(self) -> int:
-        """How many runs in all try a retryable URL."""
+        """The number of runs, in all, that try a retryable URL."""
         return 1 + self.retry_passes
 
     # What is left to do for a URL, as its row says

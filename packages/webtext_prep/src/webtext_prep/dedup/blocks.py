@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from webtext_prep import storage
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 BLOCK_DOCUMENTS = 16_384
 BLOCK_CHARACTERS = 32 << 20

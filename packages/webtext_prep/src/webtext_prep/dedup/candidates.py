@@ -23,9 +23,10 @@ import numpy.typing as npt
 
 from webtext_prep import storage
 from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, Blocks
-from webtext_prep.documents.document import Document, in_batches
+from webtext_prep.documents.batches import in_batches
+from webtext_prep.documents.document import Document
 from webtext_prep.running.tasks import Files
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
 
 Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]

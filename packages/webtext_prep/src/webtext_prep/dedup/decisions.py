@@ -23,7 +23,7 @@ from webtext_prep.dedup.blocks import Against, Packed
 from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
-from webtext_prep.urls.urls import is_held_out
+from webtext_prep.urls.held_out import is_held_out
 
 MEMORY_BYTES = 256 << 20
 """Sets that take more than this are kept in a file mapped into memory: sets of one large component."""

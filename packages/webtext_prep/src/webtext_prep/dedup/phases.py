@@ -29,7 +29,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Previews, Run
 from webtext_prep.running.tasks import Context, Files, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:

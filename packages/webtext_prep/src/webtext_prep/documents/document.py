@@ -1,27 +1,22 @@
 """A document, and its form as one JSON object: `url`, all metadata, and `text`.
 
 A row of a URL list is the same without `text`. Where a page was cut into several documents, the metadata `piece` says
-which one a document is; see `Document.id`. Whether a page came before is asked of `SeenPages`. A `Condition` is one on
-the metadata: `reddit_score >= 10`, `language == en`.
+which one a document is; see `Document.id`.
 """
 
 from __future__ import annotations
 
-import binascii
 import contextlib
-import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-import xxhash
 
-from webtext_prep.errors import InputError
-from webtext_prep.urls.urls import clean_metadata, domain_of, without_credentials
+from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import domain_of
 
-Item = TypeVar("Item")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -160,129 +155,3 @@ def decode_url_row(line: bytes) -> Document | None:
             document.text = ""
             return document
     return Document(line.decode("utf-8", "replace"))
-
-
-MOST = 256
-"""Documents of a batch, at the most,"""
-CHARACTERS = 4 << 20
-"""or until their texts have this many characters."""
-
-
-def in_batches(items: Iterable[Item], most: int, size: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Items in order, in batches that end with the item that makes them `most` or as large as `size`; none is empty."""
-    batch: list[Item] = []
-    held = 0
-    for item in items:
-        batch.append(item)
-        held += size_of(item)
-        if len(batch) == most or held >= size:
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
-
-
-def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """The documents in order, in batches that are not empty."""
-    return in_batches(documents, MOST, CHARACTERS, lambda document: len(document.text))
-
-
-_DIGITS = 32
-
-
-def page_keys(document: Document, page: str) -> bytes:
-    """What stands before a document's line: the hash of its page, and after it, for a piece, the hash of its identity.
-
-    Args:
-        document: the document.
-        page: the `url_key` of its URL. A name that came from a file says little, as other folders may have a file of
-            that name: there the text counts, too.
-    """
-    hashed, own = [page], piece_id(page, document.piece)
-    if document.url.startswith("file:") and not document.url.startswith("file:/"):
-        hashed = [f"{own}#{document.text}"]
-    elif document.piece:
-        hashed = [page, own]
-    return b"".join(xxhash.xxh3_128_hexdigest(key.encode("utf-8", "surrogatepass")).encode() for key in hashed)
-
-
-class SeenPages:
-    """Which documents came before, by their `page_keys`: each page once, whole or each of its pieces."""
-
-    def __init__(self) -> None:
-        self._keys: set[bytes] = set()
-
-    def add(self, keys: bytes) -> bool:
-        """Add a document; False where it, or the page that it is a piece of, came before."""
-        page, piece = binascii.unhexlify(keys[:_DIGITS]), binascii.unhexlify(keys[_DIGITS:])
-        in_pieces = page + b"#"
-        if page in self._keys or (piece or in_pieces) in self._keys:
-            return False
-        self._keys.update([piece, in_pieces] if piece else [page])
-        return True
-
-
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
-_CONDITION = re.compile(
-    rf"""\s*([\w.-]+)\s*({"|".join(_COMPARISONS)})\s*(?:'(?P<single>[^']*)'|"(?P<double>[^"]*)"|(?P<bare>[^'"=\s].*?))\s*"""
-)
-_OTHER_CONDITION = re.compile(rf"\b(?:and|or)\b|&&|\|\||{'|'.join(_COMPARISONS)}", re.IGNORECASE)
-"""What a value can't hold unless it is in quotes."""
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A comparison of one key of the metadata with a number, or with a text.
-
-    Attributes:
-        key: of the metadata; `score` is also that of Reddit (`reddit_score`).
-        comparison: one of `>=`, `<=`, `==`, `!=`, `>`, `<`.
-        value: what it is compared with.
-    """
-
-    key: str
-    comparison: str
-    value: float | str
-
-    @classmethod
-    def parse(cls, text: str, flag: str) -> Condition:
-        """`score >= 10` -> Condition("score", ">=", 10.0), where quotes make a text of a number.
-
-        Raises InputError, which names the flag.
-        """
-        found = _CONDITION.fullmatch(text)
-        if found is None or found["bare"] == "nan":
-            raise InputError(f"{flag} {text!r} is no condition: give KEY, a comparison and a value, as 'score >= 10'.")
-        value = found["bare"]
-        if value is None:
-            return cls(found[1], found[2], found["single"] or found["double"] or "")
-        if other := _OTHER_CONDITION.search(value):
-            raise InputError(
-                f"{flag} {text!r}: {other[0]} is not understood: give one condition (`webtext filter "
-                "--function` chooses by several), or put a text that holds the word in quotes."
-            )
-        try:
-            return cls(found[1], found[2], float(value))
-        except ValueError:
-            return cls(found[1], found[2], value)
-
-    def known(self, document: Document) -> Any:
-        """The value of the key in a document; None where it is missing."""
-        known = document.metadata.get(self.key)
-        return document.metadata.get("reddit_score") if known is None and self.key == "score" else known
-
-    def compares(self, known: Any) -> bool:
-        """Whether a value of a document is of the kind that it is compared with."""
-        return not isinstance(known, bool) and isinstance(known, str if isinstance(self.value, str) else (int, float))
-
-    def holds(self, document: Document) -> bool:
-        """Whether it is true of a document: never where the key is missing, or holds another kind of value."""
-        known = self.known(document)
-        return self.compares(known) and bool(_COMPARISONS[self.comparison](known, self.value))
-
-    @property
-    def kind(self) -> str:
-        """What it compares."""
-        return "text" if isinstance(self.value, str) else "number"

@@ -13,7 +13,7 @@ from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.stage import Stage
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool

@@ -25,9 +25,9 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.workers import EXTRACTOR, Limits, PageHead, Parsed, work
 
 WAIT_FACTOR = 4
-"""A worker that waits instead of working is ended after this many times the page's limit in processor time,"""
+"""A worker that waits instead of working is ended after this many times the page's limit in processor time, and
+`WAIT_SECONDS` more. One that would work, but gets no processor on a busy machine, does not wait."""
 WAIT_SECONDS = 5.0
-"""and so much more. A worker that would work, but gets no processor on a busy machine, does not wait."""
 UNKNOWN_WAIT = 1 / 8
 """The part of the time that counts as waiting where the system does not say what a process does."""
 PAGES_PER_WORKER = 5_000
@@ -36,11 +36,11 @@ AHEAD = 8
 """Pages that a worker may have at once, the one that it works on included: some milliseconds of work for the fastest
 extractor, in which this process may do other things."""
 PIPE_BYTES = 1 << 20
-"""Of the pages that wait in a worker's pipe, where the system lets a pipe hold them,"""
+"""Bytes of the pages that wait in a worker's pipe, where the system lets a pipe hold them."""
 SMALL_PIPE = 1 << 14
-"""and where it does not."""
+"""The same where it does not."""
 FRAME_BYTES = 3 << 12
-"""What a page may take in a pipe on top of its body."""
+"""Bytes that a page may take in a pipe on top of its body."""
 SLOW_SECONDS = 1.0
 """After so long with one page, the others that a worker has are given to others."""
 TICK_SECONDS = 0.25

@@ -24,8 +24,9 @@ from pathlib import Path
 
 import msgspec
 
-from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, is_text, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
 from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.text.decoding import is_text
 
 MAX_TEXT_FACTOR = 4
 """Text that is this factor larger than its page (and 64 KiB) is not the page's: some parser loops."""

@@ -24,7 +24,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.reddit.pages import document_of, encode_link, link_of, page_key, page_of
 from webtext_prep.reddit.rows import Submission, link_or_own_url, read_rows, url_of
 from webtext_prep.running.tasks import Problems, Tally, with_reason
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 _PREFIX = re.compile(r"^/?r/", re.IGNORECASE)
 _FIRST = {len("2015"): "-01-01", len("2015-01"): "-01"}

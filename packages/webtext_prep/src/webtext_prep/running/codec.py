@@ -26,7 +26,7 @@ from typing import Any
 from webtext_prep.errors import WebtextError
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage import location
-from webtext_prep.storage.stores.base import Url
+from webtext_prep.storage.locations import Url
 
 KIND = "@"
 
@@ -70,7 +70,7 @@ def decode(value: Any) -> Any:
     try:
         return _DECODERS[value[KIND]](value)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"this can't be decoded: {error}") from error
+        raise ValueError(f"this is not what `encode` wrote: {error}") from error
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from webtext_prep.documents.formats.compression import bare_name, write_zstd
 from webtext_prep.documents.formats.lines import read_utf8_from
 from webtext_prep.documents.records.base import Block, OtherKindError
 from webtext_prep.running.tasks import Context, Files, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.storage.stores.local import boot_id
 
 SECONDS = 20.0

@@ -13,7 +13,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage, Verdict
 from webtext_prep.running.tasks import with_reason
-from webtext_prep.urls.urls import HELD_OUT, held_out_reason
+from webtext_prep.urls.held_out import HELD_OUT, held_out_reason
 
 _GROUP = "held-out pages"
 

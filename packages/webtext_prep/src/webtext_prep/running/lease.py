@@ -27,7 +27,8 @@ from typing import Any
 from command_kit import hide_credentials, write_text
 from webtext_prep import storage
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.storage.stores.base import Location, Note
+from webtext_prep.storage.locations import Location
+from webtext_prep.storage.stores.base import Note
 
 LEASE = ".webtext-lease.json"
 """In an output folder; next to an output that is a prefix, after that."""

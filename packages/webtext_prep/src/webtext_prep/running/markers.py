@@ -18,7 +18,7 @@ from command_kit import parse_json, write_json
 from command_kit.atomic import remove_leftovers
 from webtext_prep import storage
 from webtext_prep.running.tasks import Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.storage.stores.local import boot_id
 
 

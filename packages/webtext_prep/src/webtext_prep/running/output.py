@@ -37,7 +37,7 @@ from webtext_prep.running.processes import changed
 from webtext_prep.running.run import DROPPED, KEPT
 from webtext_prep.running.stage import Continues, Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 CLAIM = "job.json"
 """In the state folder: the stage and settings that own the output, written before anything else."""

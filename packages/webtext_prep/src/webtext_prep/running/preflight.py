@@ -14,7 +14,7 @@ from pathlib import Path
 from command_kit.machine import Machine
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 WORTH_SAYING = 100_000_000
 """Bytes of disk from which on the estimate is shown,"""

@@ -22,7 +22,7 @@ from webtext_prep.running.lease import Lease
 from webtext_prep.running.markers import Done, Markers, digest
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.running.tasks import Context, Files, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""

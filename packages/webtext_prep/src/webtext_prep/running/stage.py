@@ -35,7 +35,7 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import DROPPED, Run
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import CollectingTally, Context, Files, Tally, Task, with_reason
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
 """Yields the kept ones of some documents, and has the tally drop the others."""

@@ -40,7 +40,7 @@ from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running.engines.base import Call
 from webtext_prep.running.markers import digest
 from webtext_prep.running.tasks import Context, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 BEACON = "job.json"
 """Begins the job's folder in shared storage, and is the last file that is removed from it."""

@@ -25,7 +25,7 @@ from command_kit.progress import counted
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location, Url
+from webtext_prep.storage.locations import Location, Url
 
 Item = TypeVar("Item")
 

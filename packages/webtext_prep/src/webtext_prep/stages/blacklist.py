@@ -20,7 +20,8 @@ from urllib.parse import unquote
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, encode_document, in_batches
+from webtext_prep.documents.batches import in_batches
+from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.folders.sampling import Sample
@@ -42,17 +43,9 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, Verdict, shard_writer, shards_outcome
 from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task, with_reason
-from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import (
-    REPLACEMENT,
-    bucket_of,
-    canonical_host,
-    host_of,
-    parts_of,
-    registered_name,
-    shards_for,
-    url_key,
-)
+from webtext_prep.storage.locations import Location
+from webtext_prep.urls.buckets import bucket_of, shards_for
+from webtext_prep.urls.urls import REPLACEMENT, canonical_host, host_of, parts_of, registered_name, url_key
 from webtext_prep.urls.usual import hosts_of_lines, urls_of_lines
 
 BYTES_PER_SHARD = 8 << 20

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, batches, without_surrogates
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
@@ -32,7 +33,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text import contamination
 from webtext_prep.text.contamination import NGrams, cut, places_of, read_evaluation, words_of
 

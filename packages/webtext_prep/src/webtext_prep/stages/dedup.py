@@ -45,7 +45,7 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:

@@ -43,7 +43,8 @@ from webtext_prep.dedup.passages import (
     read_range,
     repeated,
 )
-from webtext_prep.documents.document import Document, batches, without_surrogates
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample, characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
@@ -53,10 +54,10 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
-from webtext_prep.urls.urls import is_held_out
+from webtext_prep.urls.held_out import is_held_out
 
 PLAIN_CHARACTERS = 3 << 20
 """Texts of this many characters in all are done before machine code would be loaded."""

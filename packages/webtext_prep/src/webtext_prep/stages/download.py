@@ -31,7 +31,7 @@ from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 PAGES_A_URL = 0.6
 """Share of URLs whose page gives a document: a third of old lists, nearly all of fresh ones."""

@@ -30,7 +30,7 @@ from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
@@ -195,7 +195,8 @@ class Extract(PageStage):
         return run_until_done(self._extract(task, context))
 
     async def _extract(self, task: Task, context: Context) -> dict[str, Any]:
-        from webtext_prep.extraction.pages import in_order, make_row, outcome_row
+        from webtext_prep.extraction.ordered_work import in_order
+        from webtext_prep.extraction.pages import make_row, outcome_row
 
         tally, problems, page_bytes = Tally(), Problems(), 0
         async with contextlib.AsyncExitStack() as stack:

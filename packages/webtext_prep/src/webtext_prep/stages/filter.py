@@ -34,7 +34,8 @@ import numpy as np
 from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, batches
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample, characters_in
 from webtext_prep.documents.folders.shards import read_documents

@@ -1,4 +1,4 @@
-"""`webtext index-tokens`: token files to an index in which `gpt2 trace` finds what a model wrote.
+"""`webtext index-tokens`: token files to an index in which `webtext trace` finds what a model wrote.
 
 Documents are divided into parts, and the suffixes of each part are sorted by a task of its own, in time that grows with
 its tokens alone. The parts stay as they are: what looks something up searches each. The documents' URLs are read from
@@ -50,7 +50,7 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Previews
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import pair_named
@@ -73,7 +73,7 @@ SLOWER = 1.5
 
 @dataclass(frozen=True)
 class IndexTokens(Previews):
-    """Index token files, so that `gpt2 trace` and `gpt2 generate --trace` find which documents hold a text.
+    """Index token files, so that `webtext trace` and `gpt2 generate --trace` find which documents hold a text.
 
     Reads one pair of token files, named by its prefix (A_text_document, or A). Writes the folder
     A_text_document.suffixes next to them: 4 bytes a token, and the documents' URLs. The URLs are read from the shards
@@ -81,7 +81,7 @@ class IndexTokens(Previews):
 
     name: ClassVar[str] = "index-tokens"
     order: ClassVar[int] = 87
-    summary: ClassVar[str] = "token files -> an index in which `gpt2 trace` finds what a model wrote"
+    summary: ClassVar[str] = "token files -> an index in which `webtext trace` finds what a model wrote"
     input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
     makes: ClassVar[Made] = "extras"
     process_bytes: ClassVar[int] = PROCESS_BYTES + MACHINE_CODE_BYTES

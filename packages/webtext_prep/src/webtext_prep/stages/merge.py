@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from command_kit import hide_credentials, setting
 from command_kit.progress import REPORT_EVERY
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, SeenPages, decode_document, encode_document, page_keys
+from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.folders.raw_files import (
     MOST_TASKS,
@@ -49,6 +49,7 @@ from webtext_prep.documents.folders.stage_record import files_by_record
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, compression_of
 from webtext_prep.documents.records.base import Damaged, Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
+from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
@@ -65,8 +66,10 @@ from webtext_prep.running.tasks import (
     checked_total,
     with_reason,
 )
-from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import bucket_of, held_out_reason, shards_for, url_key
+from webtext_prep.storage.locations import Location
+from webtext_prep.urls.buckets import bucket_of, shards_for
+from webtext_prep.urls.held_out import held_out_reason
+from webtext_prep.urls.urls import url_key
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""

@@ -36,9 +36,9 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
-from webtext_prep.urls.urls import HELD_OUT
+from webtext_prep.urls.held_out import HELD_OUT
 
 Shape = tuple[str, int, int, int]
 """Of a draft: the type of a token, sequences, documents, and bytes of tokens."""

@@ -41,7 +41,7 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Verdict
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
     EncodedShard,
     Plan,

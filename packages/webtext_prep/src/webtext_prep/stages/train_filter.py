@@ -28,7 +28,9 @@ import xxhash
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Condition, Document, batches
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.conditions import Condition
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
@@ -37,7 +39,7 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text import classifiers
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,

@@ -21,13 +21,15 @@ from typing import Any, BinaryIO, TypeVar
 from command_kit.plugins import find_plugins
 from webtext_prep.errors import InputError
 from webtext_prep.storage import stores
-from webtext_prep.storage.stores.base import EXTRAS, Location, Store, Url
+from webtext_prep.storage.locations import Location, Url
+from webtext_prep.storage.requests import EXTRAS
+from webtext_prep.storage.stores.base import Store
 from webtext_prep.storage.stores.local import LocalStore
 
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)(::.*)?://")
 _LOCAL = LocalStore()
 REQUESTS_AT_ONCE = 32
-"""How many objects are asked about side by side: each answer takes milliseconds, and there may be 10,000."""
+"""The number of objects that are asked about side by side: each answer takes milliseconds, and there may be 10,000."""
 _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
 

@@ -26,7 +26,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import kinds_of_raw_files, reader_of
 from webtext_prep.documents.records.base import Keys, Record, SourceFile, Unreadable
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 from webtext_prep.text import fingerprints
 from webtext_prep.text.fingerprints import Shingling
 

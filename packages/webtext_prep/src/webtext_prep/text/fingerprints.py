@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from webtext_prep.documents.document import in_batches
+from webtext_prep.documents.batches import in_batches
 from webtext_prep.errors import InputError, WebtextError
 
 SEED = 1

@@ -21,7 +21,7 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Made, Stage
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 Checksums = dict[str, dict[str, int]]
 """See `PairDraft.checksums`; a fact of the record."""

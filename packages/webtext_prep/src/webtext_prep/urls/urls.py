@@ -4,10 +4,6 @@
 cost, and what follows from their origins is remembered.
 
 tldextract uses the public suffix list that it carries: nothing is fetched.
-
-The hash that says which pages are held out of training is of the URL alone, so that a page stays on its side whatever
-becomes of the corpus: more pages, a stricter filter, another deduplication, other extraction of its text. With a larger
-share the pages of a smaller one are held out, too.
 """
 
 from __future__ import annotations
@@ -17,10 +13,8 @@ import functools
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
-
-import xxhash
 
 if TYPE_CHECKING:
     import tldextract
@@ -33,13 +27,6 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
 _PLAIN_HOST = re.compile(r"[a-z0-9._-]*")
 _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
-# Browsers take any number of slashes of either kind after http and https, so that much is taken for the beginning.
-_CREDENTIALS = re.compile(r"^(\s*(?:https?:[/\\]*|(?:[a-z][a-z0-9+.-]*:)?[/\\]{2,}))[^/\\?#]*@", re.IGNORECASE)
-# A password with a slash, a question mark or a hash in it: what looks like a port is no number.
-_ODD_CREDENTIALS = re.compile(r"^\s*https?:[/\\]*[^/\\?#@\[]*:(?!\d*(?:[/\\?#]|$)).*@", re.IGNORECASE | re.DOTALL)
-_AT_SIGNS = ("@", "\uff20", "\ufe6b", "%40")
-_URL_WITH_CREDENTIALS = re.compile(r"^(\s*[a-z][a-z0-9+.-]*:[/\\]{2,})[^/\\?#\s]*@", re.IGNORECASE)
-_HIDDEN = "(hidden)@"
 
 _LETTERS = r"!$-.0-;=@-\[\]_a-z~\u00a1-\u167f\u3001-\U0010ffff"
 """What may stand anywhere in a URL, as a class of a regular expression: none of it is `_FORBIDDEN`."""
@@ -47,11 +34,6 @@ _USUAL = re.compile(
     rf"(https?://[{_LETTERS}]{{1,300}}+)(/[{_LETTERS}/]*+)?+(\?[{_LETTERS}/?]*+)?+(?:#[{_LETTERS}/?#]*+)?+"
 ).fullmatch
 """Origin, path and query of a URL, as `urlsplit` finds them, of nearly all URLs; None for the others."""
-
-
-def shards_for(size: int, bytes_per_shard: int) -> int:
-    """How many shards an input of `size` bytes makes: a power of two, so that a grown input only splits shards."""
-    return min(1 << max(0, (size - 1) // bytes_per_shard).bit_length(), 4096) if size else 1
 
 
 def canonical_host(host: str) -> str:
@@ -180,66 +162,6 @@ def _domain_of_origin(origin: str) -> str:
     return registered_name(host_of(origin))[1]
 
 
-def without_credentials(url: str) -> str:
-    """`url` without user name and password.
-
-    Whoever put them into a list did not mean them for a corpus, a log, or a server: they are taken out where a URL is
-    read, and where a redirect names one.
-
-    >>> without_credentials("http://user:secret@example.com/~a@b?c=d@e")
-    'http://example.com/~a@b?c=d@e'
-
-    A web address that is none, as its password is not escaped, stays none.
-
-    >>> without_credentials("http://user:sec/ret@example.com/")
-    '(hidden)@example.com/'
-    """
-    if "@" not in url:
-        return url
-    bare = _CREDENTIALS.sub(r"\1", url)
-    return _ODD_CREDENTIALS.sub(_HIDDEN, bare) if "@" in bare else bare
-
-
-def without_any_credentials(url: str) -> str:
-    """As `without_credentials`, for a line of a list: where it is no web address, what may be credentials goes, too.
-
-    It stays no web address.
-
-    >>> without_any_credentials("- user:secret@example.com/a")
-    '(hidden)@example.com/a'
-    """
-    if url.isascii() and "@" not in url and "%40" not in url:
-        return url
-    bare = without_credentials(url)
-    end = max(place + len(sign) if (place := bare.rfind(sign)) >= 0 else 0 for sign in _AT_SIGNS)
-    if ":" not in bare[:end]:
-        return bare
-    if host_of(bare):
-        return bare
-    rest = bare[end:]
-    # Bytes that were not UTF-8 are the reason to drop it, wherever they were.
-    lost = REPLACEMENT if REPLACEMENT in bare and REPLACEMENT not in rest else ""
-    return f"{lost}{_HIDDEN}{rest}"
-
-
-def clean_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Take user names and passwords out of the values that are URLs, at any depth; changes and returns `metadata`.
-
-    >>> clean_metadata({"link": "ftp://user:secret@example.com/", "by": "a@example.com"})
-    {'link': 'ftp://example.com/', 'by': 'a@example.com'}
-    """
-    todo: list[Any] = [metadata]
-    while todo:
-        holder = todo.pop()
-        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            if isinstance(value, str):
-                if "@" in value:
-                    holder[key] = _URL_WITH_CREDENTIALS.sub(r"\1", value)
-            elif isinstance(value, dict | list):
-                todo.append(value)
-    return metadata
-
-
 def url_key(url: str) -> str:
     """What two URLs share when they name one page: without fragment and default port, the host in its one form.
 
@@ -247,34 +169,3 @@ def url_key(url: str) -> str:
     True
     """
     return parts_of(url)[2]
-
-
-def bucket_of(name: str, buckets: int) -> int:
-    """A stable bucket, 0 to `buckets` - 1, for `name`. With twice the buckets, each one's names stay in it or move to
-    the one `buckets` further on."""
-    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) % buckets
-
-
-# Pages that are held out of training
-
-HELD_OUT = "held_out"
-"""The reason to drop a page that is held out; also the folder, or the end of the prefix, where it goes instead."""
-_SEED = 0x68656C64
-
-
-def is_held_out(url: str, share: float) -> bool:
-    """Whether the page of a URL, or of a `Document.id`, is among the `share` (0 to 1) of all that are held out.
-
-    >>> [is_held_out("http://example.com/a", share) for share in (0.0, 1.0)]
-    [False, True]
-    """
-    if not share:
-        return False
-    return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"), _SEED) < share * 2**64
-
-
-def held_out_reason(url: str, share: float, *, is_only: bool = False) -> str:
-    """Why a page is not written to an output that holds out a share, or holds only held-out pages; empty if it is."""
-    if is_held_out(url, share) == is_only:
-        return ""
-    return f"not_{HELD_OUT}" if is_only else HELD_OUT

@@ -135,7 +135,7 @@ def _command(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """What a file may not tell about its model.
+    """Options of reading that a file may not tell about its model.
 
     Attributes:
         heads: attention heads.
@@ -176,7 +176,7 @@ class ModelFormat(abc.ABC):
     name: ClassVar[str]
     """Its value of `--to`."""
     summary: ClassVar[str]
-    """What it is, for `--help` and messages."""
+    """The name of the format, for `--help` and messages."""
     is_file: ClassVar[bool] = False
     """Whether a model is one file; else it is a folder."""
 

@@ -239,7 +239,7 @@ def _shapes(rank: _Rank) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def _stored(ranks: list[_Rank], name: str) -> StoredTensor | None:
-    """What all ranks together hold of a parameter."""
+    """A parameter, whole, from the parts of all ranks."""
     share = ranks[0].tensors.get(name)
     if share is None:
         return None
@@ -381,7 +381,7 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
 
 
 def _state(tensors: dict[str, Tensor], weights: ModelWeights, rows: int, size: int) -> dict[str, Any]:
-    """What Megatron-LM's `save_checkpoint` would write, without optimizer and random states."""
+    """The object that Megatron-LM's `save_checkpoint` would write, without optimizer and random states."""
     config = weights.config
     arguments = argparse.Namespace(
         num_layers=config.layers,

@@ -1,9 +1,9 @@
-"""Evaluation tasks: what `gpt2 evaluate --task NAME` can measure, one file of this folder each.
+"""Evaluation tasks: what `gpt2 evaluate TASK FILE` can measure, one file of this folder each.
 
 A task is a frozen dataclass below `Task`: its fields, made by `setting`, are flags of `gpt2 evaluate` and keys of the
-table [evaluate]. It reads its input first, and then measures a model by means of a `Scorer`, once or, during training,
-again and again. A new file is found by itself, and so is one in any other folder of this package's `__path__`. Keep
-torch out of a task's imports: `gpt2 evaluate --help` reads all of them.
+table [evaluate]; the one that names its FILE is positional. It reads its input first, and then measures a model by
+means of a `Scorer`, once or, during training, again and again. A new file is found by itself, and so is one in any
+other folder of this package's `__path__`. Keep torch out of a task's imports: `gpt2 evaluate --help` reads all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from command_kit import parse_json, setting
+from command_kit import parse_json
 from command_kit.plugins import find_plugins
 from command_kit.settings import make_settings
 from gpt2_train.config.errors import Gpt2UsageError
@@ -30,9 +30,9 @@ class Task(abc.ABC):
     """One way to measure a model.
 
     Attributes:
-        name: what `--task` calls it.
+        name: TASK of `gpt2 evaluate TASK FILE`.
         summary: what it measures, in a few words.
-        source: the setting that says what it reads, FILE of `gpt2 train --eval-task NAME:FILE`.
+        source: the setting that says what it reads: FILE, also of `gpt2 train --eval-task TASK:FILE`.
     """
 
     name: ClassVar[str]
@@ -109,11 +109,6 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def input_setting() -> Any:
-    """The field `input`, the same in every task that has it."""
-    return setting("", "file of the evaluation set: a text (wikitext), or JSON lines (the others)", metavar="FILE")
-
-
 def check_readable(path: str) -> None:
     """Raise Gpt2UsageError if a file is not there, or can't be opened."""
     try:
@@ -124,9 +119,9 @@ def check_readable(path: str) -> None:
 
 
 def read_text(path: str, task: str) -> str:
-    """The text of `path`, `--input` of `task`. Raises Gpt2UsageError if it is not given or can't be read."""
+    """The text of `path`, FILE of `task`. Raises Gpt2UsageError if it is not given or can't be read."""
     if not path:
-        raise Gpt2UsageError(f"--task {task} needs --input FILE: give the file of its texts.")
+        raise Gpt2UsageError(f"gpt2 evaluate {task} needs FILE: give the file of its texts.")
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -151,10 +146,10 @@ def read_rows(path: str, task: str, keys: dict[str, type]) -> list[dict[str, Any
             raise Gpt2UsageError(f"{path}, line {number:,}: not JSON ({error}).") from None
         missing = [key for key, kind in keys.items() if not (isinstance(row, dict) and isinstance(row.get(key), kind))]
         if missing:
-            raise Gpt2UsageError(f"{path}, line {number:,}: no {missing[0]}; --task {task} needs {', '.join(keys)}.")
+            raise Gpt2UsageError(f"{path}, line {number:,}: no {missing[0]}; the task {task} needs {', '.join(keys)}.")
         rows.append(row)
     if not rows:
-        raise Gpt2UsageError(f"{path} is empty: --task {task} needs one JSON object a line.")
+        raise Gpt2UsageError(f"{path} is empty: the task {task} needs one JSON object a line.")
     return rows
 
 

@@ -52,7 +52,7 @@ def count_tokens(pieces: Iterable[npt.NDArray[np.int64]], vocabulary_size: int, 
     return counts, first
 
 
-def count_behind(pieces: Iterable[npt.NDArray[np.int64]], token: int | None, vocabulary_size: int) -> Counts:
+def count_after(pieces: Iterable[npt.NDArray[np.int64]], token: int | None, vocabulary_size: int) -> Counts:
     """How often each id follows `token` in concatenated `pieces`."""
     counts, last = np.zeros(vocabulary_size, np.int64), -1
     for piece in pieces:
@@ -135,7 +135,7 @@ class HeldOutLoss(Task):
     summary: ClassVar[str] = "loss, perplexity and bits per byte on token files"
     source: ClassVar[str] = "data"
 
-    data: str = setting("", "token files to predict, as the prefix of .bin/.idx", metavar="PREFIX")
+    data: str = setting("", "token files to predict, as the prefix of .bin/.idx", metavar="PREFIX", positional=True)
     split: str | None = setting(
         None,
         "which part of the data: train, valid, test or all; valid for data that the model was trained on, else all",
@@ -162,7 +162,9 @@ class HeldOutLoss(Task):
         Raises Gpt2UsageError if the data are missing, damaged, empty or made with another tokenizer.
         """
         if not self.data:
-            raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
+            raise Gpt2UsageError(
+                "gpt2 evaluate held-out-loss needs PREFIX: give that of .bin/.idx files from `webtext tokenize`."
+            )
         weights = self.split_weights or str(model.settings.get("split", DataSettings().split))
         corpus = Corpus(self.data, parse_split(weights, "--split-weights"))
         check_tokenizer(model, self.data)
@@ -180,7 +182,7 @@ class HeldOutLoss(Task):
         targets, first = count_tokens(split_pieces(held_in, split, most=tokens + 1), known, self.data)
         targets[first] -= 1
         if model.masks_end_of_text:
-            targets -= count_behind(split_pieces(held_in, split, most=tokens + 1), model.end_of_text, known)
+            targets -= count_after(split_pieces(held_in, split, most=tokens + 1), model.end_of_text, known)
         tokenizer = model.tokenizer
         return ScoredSplit(
             held_in,
@@ -224,7 +226,7 @@ class HeldOutLoss(Task):
         if split in HELD_OUT and corpus.held_out is None and any("held_out" in entry for entry in known):
             raise Gpt2UsageError(
                 f"the model was trained on all of {self.data}, and {held_out_prefix(self.data)}, which was held out of "
-                "it, is gone: bring it back, or give other --data."
+                "it, is gone: bring it back, or give other data."
             )
         trained_weights = source.settings.get("split")
         if is_training_data and split in ("train", "all"):

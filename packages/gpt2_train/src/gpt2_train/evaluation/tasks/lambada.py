@@ -11,8 +11,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task, figure, input_setting, perplexity, read_rows
+from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_rows
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -30,7 +31,7 @@ class Lambada(Task):
     name: ClassVar[str] = "lambada"
     summary: ClassVar[str] = "last words guessed"
 
-    input: str = input_setting()
+    input: str = setting("", "passages, as JSON lines with `text`", metavar="FILE", positional=True)
 
     def read(self, model: InferenceModel) -> tuple[Pairs, Pairs]:
         """Last words and last tokens, each after its passage. Raises Gpt2UsageError for a passage of one word."""

@@ -7,8 +7,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task, input_setting, read_rows
+from gpt2_train.evaluation.tasks import Task, read_rows
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -55,13 +56,13 @@ class MultipleChoice(Task):
     """
 
     keys: ClassVar[dict[str, type]]
-    """What each row must have, and its type."""
+    """The keys that each row must have, and their types."""
 
-    input: str = input_setting()
+    input: str = setting("", "questions, as JSON lines", metavar="FILE", positional=True)
 
     @abc.abstractmethod
     def question(self, row: dict[str, Any]) -> Question:
-        """What a row of the file asks. May raise KeyError, TypeError, ValueError and AttributeError where it can't."""
+        """The question of a row. May raise KeyError, TypeError, ValueError and AttributeError where it can't."""
 
     def read(self, model: InferenceModel) -> list[Encoded]:
         """The questions. Raises Gpt2UsageError for a line that holds none."""

@@ -26,12 +26,10 @@ class TextLoss(Task):
     summary: ClassVar[str] = "loss, perplexity and bits per byte of a text file"
     source: ClassVar[str] = "text"
 
-    text: str = setting("", "text file to predict, in UTF-8", metavar="FILE")
+    text: str = setting("", "text file to predict, in UTF-8", metavar="FILE", positional=True)
 
     def read(self, model: InferenceModel) -> tuple[npt.NDArray[np.int64], int]:
         """(token ids, bytes that are predicted) of the text. Raises Gpt2UsageError if it can't be read, or is empty."""
-        if not self.text:
-            raise Gpt2UsageError("--task text-loss needs --text FILE: give the text to predict.")
         text = read_text(self.text, self.name)
         if not text:
             raise Gpt2UsageError(f"{self.text} is empty: there is nothing to predict.")

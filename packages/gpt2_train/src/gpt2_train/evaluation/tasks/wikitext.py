@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task, figure, input_setting, perplexity, read_text
+from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_text
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -114,7 +114,7 @@ class Wikitext(Task):
     name: ClassVar[str] = "wikitext"
     summary: ClassVar[str] = "perplexity per token and per word, as Megatron-LM and lm-evaluation-harness have it"
 
-    input: str = input_setting()
+    input: str = setting("", "WikiText as it is published, such as wiki.test.tokens", metavar="FILE", positional=True)
     overlap: int = setting(
         0,
         "windows move on by this many tokens and score only these, so that each has the rest of the window before it "

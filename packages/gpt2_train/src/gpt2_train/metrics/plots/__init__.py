@@ -15,7 +15,7 @@ from command_kit.charts.curves import Axes, Curve, Show, scales_of, smoothed
 from command_kit.charts.numbers import short
 from command_kit.charts.terminal import MARKS, can_show, text_curves
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.metrics.records import Place, Run
+from gpt2_train.metrics.records import Moment, RecordedRun
 
 Across = Literal["steps", "tokens", "time"]
 SMOOTHED_SHARE = 50
@@ -108,7 +108,7 @@ class View:
     smooth: int | None = None
 
 
-def panels_of(runs: Sequence[Run], view: View) -> list[Panel]:
+def panels_of(runs: Sequence[RecordedRun], view: View) -> list[Panel]:
     """The charts of `runs`, in order. Raises Gpt2UsageError where no run has anything of what was asked for."""
     wanted = [quantity for quantity in QUANTITIES if not view.only or quantity.key in view.only]
     if not view.only or TASKS in view.only:
@@ -126,7 +126,7 @@ def panels_of(runs: Sequence[Run], view: View) -> list[Panel]:
     return found
 
 
-def _tasks(runs: Iterable[Run]) -> list[Quantity]:
+def _tasks(runs: Iterable[RecordedRun]) -> list[Quantity]:
     names = dict.fromkeys(name for run in runs for name in run.values if "/" in name)
     found = []
     for name in names:
@@ -137,7 +137,7 @@ def _tasks(runs: Iterable[Run]) -> list[Quantity]:
     return found
 
 
-def _across(runs: Sequence[Run], across: Across) -> tuple[Callable[[Place], float], str, Show]:
+def _across(runs: Sequence[RecordedRun], across: Across) -> tuple[Callable[[Moment], float], str, Show]:
     """Where a place is on the axis below, what that axis is, and how its values are written."""
     if across == "steps":
         return (lambda place: place.step), "by step", short
@@ -153,9 +153,9 @@ _UNITS = ((3600.0, "hours"), (60.0, "minutes"))
 
 def _panel(
     group: Sequence[Quantity],
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     view: View,
-    place: Callable[[Place], float],
+    place: Callable[[Moment], float],
     across: str,
     show: Show,
 ) -> Panel | None:
@@ -209,13 +209,13 @@ def legend_of(panels: Iterable[Panel]) -> list[tuple[str, int]]:
 ROWS, WIDEST, FALLBACK_COLUMNS = 7, 110, 80
 
 
-def loss_curves(runs: Sequence[Run], stream: TextIO) -> str:
+def loss_curves(runs: Sequence[RecordedRun], stream: TextIO) -> str:
     """The training and validation losses of each run, as wide as `stream`, in characters that it can show."""
     plain = not can_show(stream.encoding)
     return "\n\n".join("\n".join(loss_curve(run, min(_columns(stream), WIDEST), plain=plain)) for run in runs)
 
 
-def loss_curve(run: Run, columns: int, *, plain: bool = False) -> list[str]:
+def loss_curve(run: RecordedRun, columns: int, *, plain: bool = False) -> list[str]:
     """Lines of text with the losses of one run; only what was measured last if there is nothing to draw yet."""
     training, validation = (
         [(float(place.step), value) for place, value in run.values.get(name, ())] for name in ("loss", "valid_loss")

@@ -17,7 +17,7 @@ from command_kit.charts.curves import COLUMNS, Curve, at_width, chart_of_any_wid
 from command_kit.charts.markup import Markup, digest_of, style_sheet, tag
 from command_kit.charts.numbers import count, short
 from gpt2_train.metrics.plots import Panel, legend_of, smoothing_note
-from gpt2_train.metrics.records import Run
+from gpt2_train.metrics.records import RecordedRun
 
 MAIN_HEIGHT, SMALL_HEIGHT = 320, 190
 DRAWN = (
@@ -28,7 +28,7 @@ NOT_COMPARED = frozenset({"output"})
 """Settings that differ between any two runs."""
 
 
-def html(panels: Sequence[Panel], runs: Sequence[Run], title: str) -> str:
+def html(panels: Sequence[Panel], runs: Sequence[RecordedRun], title: str) -> str:
     """The page as one HTML text."""
     files = importlib.resources.files("gpt2_train.metrics.plots")
     style = Markup(style_sheet("colours", "page", "curves") + (files / "page.css").read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ def _rounded(curve: Curve) -> list[list[float]]:
     return [[float(f"{x:.7g}"), float(f"{y:.5g}")] for x, y in at_width(curve.points)]
 
 
-def _final_figures(runs: Sequence[Run]) -> Markup:
+def _final_figures(runs: Sequence[RecordedRun]) -> Markup:
     head = ("run", "steps", "tokens", "trained for", "training loss", "validation loss", "lowest", "tokens/s")
     return tag(
         "section",
@@ -110,7 +110,7 @@ def _final_figures(runs: Sequence[Run]) -> Markup:
     )  # fmt: skip
 
 
-def final_figures(run: Run) -> list[str]:
+def final_figures(run: RecordedRun) -> list[str]:
     """Where a run has got to, as a table shows it; empty where something was not recorded."""
     last = run.last
     valid = run.values.get("valid_loss", [])
@@ -126,7 +126,7 @@ def final_figures(run: Run) -> list[str]:
     ]
 
 
-def _task_figures(runs: Sequence[Run]) -> Markup | None:
+def _task_figures(runs: Sequence[RecordedRun]) -> Markup | None:
     names = list(dict.fromkeys(name for run in runs for name in run.values if "/" in name))
     if not names:
         return None
@@ -134,7 +134,7 @@ def _task_figures(runs: Sequence[Run]) -> Markup | None:
     return plain_table(("task", *(run.name for run in runs)), rows)
 
 
-def _settings(runs: Sequence[Run]) -> Markup | None:
+def _settings(runs: Sequence[RecordedRun]) -> Markup | None:
     """The settings that differ between runs; of a single run all of them, to be opened."""
     known = [run for run in runs if run.settings]
     if not known:
@@ -152,7 +152,7 @@ def _settings(runs: Sequence[Run]) -> Markup | None:
     return tag("section", tag("h2", "Settings that differ"), table)
 
 
-def differing_settings(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
+def differing_settings(runs: Sequence[RecordedRun]) -> list[tuple[str, list[Any]]]:
     """Each setting that is not the same in all `runs`, with its value in each, None where it is not set."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in NOT_COMPARED)
     found = [(name, [run.settings.get(name) for run in runs]) for name in names]

@@ -162,7 +162,7 @@ def text_of(row: dict[str, Any]) -> tuple[str, str] | None:
 
 @dataclasses.dataclass
 class Sent:
-    """What a sink has taken: all rows of steps before `step`, and the first `rows` of that step."""
+    """Rows that a sink has taken: all rows of steps before `step`, and the first `rows` of that step."""
 
     id: str
     step: int = -1

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from webtext_prep.documents.formats.compression import end_of_stream
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 MAX_RECORD_HEADER = 1 << 20
 """Bytes: the URL stands in there."""
@@ -100,7 +100,7 @@ class Begun:
 
 
 NONE = Begun(0, None, None, 0)
-"""In the place of the last record where none has begun."""
+"""Stands in the place of the last record where none has begun."""
 
 
 def compression_of(file: ArchiveStream, location: Location) -> str:

@@ -14,8 +14,8 @@ from webtext_prep.documents.records.plain_text import read_sidecar, url_from_nam
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
-from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import clean_metadata, without_credentials
+from webtext_prep.storage.locations import Location
+from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
 SUFFIXES = (".html", ".htm", ".xhtml")
 HEAD_BYTES = 1 << 16

@@ -36,8 +36,8 @@ from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, m
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
-from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import clean_metadata, without_credentials
+from webtext_prep.storage.locations import Location
+from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
 MAX_HTTP_HEADER = 1 << 18
 """Bytes; servers that send more are few, and their pages are left out."""

@@ -206,7 +206,7 @@ class Crawler:
                 self._queues.offer(host)
                 self._wake.set()
             if host.archive:
-                self._heed(host, reply)
+                self._slow_down(host, reply)
             if reply.outcome == PageOutcome.REDIRECT and visit.answer is None:
                 refusal = self._redirect(visit, reply)
                 if refusal is None:
@@ -255,7 +255,7 @@ class Crawler:
             self._wake.set()
         visit.seconds += time.monotonic() - start
         if host.archive:
-            self._heed(host, reply)
+            self._slow_down(host, reply)
         if reply.outcome == PageOutcome.REDIRECT:
             target = next_url(reply.url, reply.location)
             if target is not None and visit.redirects < MAX_ROBOTS_REDIRECTS:
@@ -315,7 +315,7 @@ class Crawler:
         return True
 
     @staticmethod
-    def _heed(host: Host, reply: Reply) -> None:
+    def _slow_down(host: Host, reply: Reply) -> None:
         """Leave an archive alone that says it is asked too much: as long as it wants, or longer each time."""
         if reply.status not in _TOO_MUCH:
             host.refusals = 0 if reply.status is not None else host.refusals

@@ -36,9 +36,9 @@ MAX_ROBOTS_REDIRECTS = 5
 ATTEMPTS = 2
 """At the file, each with its redirects."""
 KEPT_ORIGINS = 5_000
-"""How many origins' rules are remembered; the ones asked for longest ago are forgotten first."""
+"""The number of origins whose rules are remembered; the ones asked for longest ago are forgotten first."""
 KEPT_RULES = 500_000
-"""How many rules of all origins together are remembered: some 150 MB, whatever thousands of hosts send."""
+"""The number of rules, of all origins together, that are remembered: some 150 MB, whatever thousands of hosts send."""
 PARSED_AT_ONCE = 8 << 10
 """Bytes: a file up to this size costs less than the thread in which a larger one is parsed."""
 

@@ -1,8 +1,9 @@
 """Bodies of answers, decompressed in small steps against a cap.
 
 A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
-own decoder also goes in steps, but takes a gzip stream that breaks off for a whole one, and begins before a cap on
-bytes can stop it; hence this one. Between two awaits at most `STEP_BYTES` come out of it, for any input.
+decoder goes in steps, too, but takes a gzip stream that breaks off for a whole one, waits for more of a deflate stream
+that does, and refuses a whole page with padding between its gzip members or rubbish after them; hence this one, which
+also reads the stored bodies of archives. Between two awaits at most `STEP_BYTES` come out of it, for any input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import aiohttp
 from webtext_prep.extraction.outcomes import PageOutcome
 
 STEP_BYTES = 1 << 20
-"""So much is decompressed at most, or taken in, before other requests have their turn: some 5 ms."""
+"""The most that is decompressed, or taken in, before other requests have their turn: some 5 ms."""
 MAX_MEMBERS = 1024
 """Gzip members in one body: real ones have one, or one for each block of some ten kilobytes."""
 GZIP = b"\x1f\x8b"

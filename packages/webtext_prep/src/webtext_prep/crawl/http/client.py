@@ -40,7 +40,8 @@ from webtext_prep.crawl.http.addresses import (
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, Reserve, TooLargeError, read_body
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
-from webtext_prep.urls.urls import canonical_host, without_credentials
+from webtext_prep.urls.credentials import without_credentials
+from webtext_prep.urls.urls import canonical_host
 
 
 class ByteBudget:

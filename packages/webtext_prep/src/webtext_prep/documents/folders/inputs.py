@@ -24,7 +24,7 @@ from webtext_prep.documents.folders.shards import is_document_shard, is_shard_na
 from webtext_prep.documents.folders.stage_record import RECORD, STATE, read_record
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 URL_LIST_SUFFIXES = (".txt", ".jsonl", ".urls", ".list", ".csv", ".tsv")
 

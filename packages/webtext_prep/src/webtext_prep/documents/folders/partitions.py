@@ -30,7 +30,7 @@ import zstandard
 from command_kit.atomic import WriteOnly
 from webtext_prep import storage
 from webtext_prep.errors import WebtextError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 
 def save_array(place: Location, array: npt.NDArray[Any]) -> None:

@@ -27,7 +27,7 @@ from webtext_prep.documents.folders.shards import is_shard_name
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.records.base import RecordReader
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 BYTES_PER_TASK = 16 << 20
 """Bytes that files which are read together, as one task, have at least,"""

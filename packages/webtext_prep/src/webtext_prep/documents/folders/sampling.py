@@ -16,7 +16,7 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
 from webtext_prep.documents.formats.compression import bare_name, compressed, compression_of, read_placed_chunks
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 FILES_READ = 3
 """Files of each kind that are read,"""

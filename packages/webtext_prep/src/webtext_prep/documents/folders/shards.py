@@ -19,7 +19,7 @@ from webtext_prep.documents import formats
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.errors import DamagedFileError, InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 DEFAULT_FORMAT = "jsonl.zst"
 _SHARD = re.compile(r"part-\d{5,}\.(.+)")

@@ -28,7 +28,7 @@ from typing import Any
 from command_kit import parse_json, read_json
 from webtext_prep import storage
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 RECORD = "stage.json"
 """A finished stage's folder holds this file."""

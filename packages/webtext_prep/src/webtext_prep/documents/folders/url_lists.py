@@ -21,8 +21,8 @@ from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, re
 from webtext_prep.documents.formats.parquet import Parquet
 from webtext_prep.documents.records.base import Block, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
-from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import clean_metadata, without_any_credentials
+from webtext_prep.storage.locations import Location
+from webtext_prep.urls.credentials import clean_metadata, without_any_credentials
 
 _COLUMN = "url"
 _DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}

@@ -25,7 +25,7 @@ from webtext_prep import storage
 from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, check_ratio
 from webtext_prep.errors import DamagedFileError, InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO, ClassVar
 
 from webtext_prep.documents.document import Document, decode_document
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 
 class DocumentWriter(abc.ABC):

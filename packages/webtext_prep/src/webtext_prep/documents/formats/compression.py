@@ -25,7 +25,7 @@ import zstandard
 
 from webtext_prep import storage
 from webtext_prep.errors import DamagedFileError, InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 # The package zstandard, which writes here, has no reader that bounds what one step of it gives.
 if sys.version_info >= (3, 14):

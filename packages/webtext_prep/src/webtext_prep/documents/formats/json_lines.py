@@ -13,7 +13,7 @@ from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.lines import numbered_lines, read_utf8
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 
 class _LineWriter(DocumentWriter):

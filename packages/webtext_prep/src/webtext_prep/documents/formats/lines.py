@@ -22,7 +22,7 @@ from webtext_prep.documents.formats.compression import (
     read_piece,
 )
 from webtext_prep.errors import InputError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),

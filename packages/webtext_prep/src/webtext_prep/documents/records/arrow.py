@@ -33,7 +33,7 @@ from webtext_prep.documents.records.base import (
     lost_file,
 )
 from webtext_prep.errors import DamagedFileError
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -38,8 +38,8 @@ from webtext_prep.documents.records.base import (
     SourceFile,
     Unreadable,
 )
-from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import clean_metadata
+from webtext_prep.storage.locations import Location
+from webtext_prep.urls.credentials import clean_metadata
 
 _OWN = ("url", "text")
 _decode = msgspec.json.Decoder().decode

@@ -20,7 +20,7 @@ from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.formats.lines import lines_in, read_lines
 from webtext_prep.documents.records.base import Block, Keys, Record, RecordReader, SourceFile, Unreadable
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.locations import Location
 
 _EMPTY = (b"", b"\r")
 _MANY_LINES = 100

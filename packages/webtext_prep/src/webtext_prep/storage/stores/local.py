@@ -19,7 +19,8 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 from command_kit import atomic_file
 from command_kit.atomic import remove_leftovers, same_bytes, sync_folder
-from webtext_prep.storage.stores.base import Location, Store
+from webtext_prep.storage.locations import Location
+from webtext_prep.storage.stores.base import Store
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 """Where Linux says what `boot_id` gives."""

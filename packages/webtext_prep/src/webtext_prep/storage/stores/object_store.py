@@ -27,17 +27,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from command_kit import hide_credentials
 from webtext_prep.errors import StorageBusyError, StorageError
-from webtext_prep.storage.stores.base import (
-    EXTRAS,
-    DraftStore,
-    Location,
-    Note,
-    Url,
-    Value,
-    ask,
-    in_background,
-    words_of,
-)
+from webtext_prep.storage.locations import Location, Url
+from webtext_prep.storage.requests import EXTRAS, Value, ask, in_background, words_of
+from webtext_prep.storage.stores.base import DraftStore, Note
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -49,7 +41,7 @@ FIRST_BYTES = 1 << 20
 MOST_BYTES = 8 << 20
 """The largest range; two of them are held at once."""
 BUFFER_BYTES = 1 << 17
-"""What small reads are answered from without coming here."""
+"""The buffer that answers small reads."""
 
 
 class ReadAhead(io.RawIOBase):
@@ -69,11 +61,11 @@ class ReadAhead(io.RawIOBase):
         self._step = FIRST_BYTES
 
     def readable(self) -> bool:
-        """It is."""
+        """Whether it can be read: always."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Whether it can be read from any place: always."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -124,17 +116,17 @@ class ReadAhead(io.RawIOBase):
 
 
 PART_BYTES = 16 << 20
-"""Of an upload in parts. A file of up to twice as much is uploaded whole."""
+"""The size of a part of an upload. A file of up to twice as much is uploaded whole."""
 MOST_PARTS = 10_000
 """S3's limit: larger files have larger parts."""
 PARTS_AT_ONCE = 3
-"""In flight, and in memory."""
+"""Parts of an upload that are on their way, and in memory."""
 RETRIES: RetryConfig = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=45),
     "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=20), "base": 4},
 }
-"""How often a request is made again that fails by what may pass: pauses are random, and grow to twice on average."""
+"""Retries of a request that fails by what may pass: pauses are random, and grow to twice on average."""
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "10min"}
 _SETTINGS = {
     "anon": "skip_signature",

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from command_kit.atomic import LEFTOVER_SUFFIX
-from webtext_prep.storage.stores.base import DraftStore, Location, Note, Url, Value, ask
+from webtext_prep.storage.locations import Location, Url
+from webtext_prep.storage.requests import Value, ask
+from webtext_prep.storage.stores.base import DraftStore, Note
 
 READ_AHEAD_BYTES = 8 << 20
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")

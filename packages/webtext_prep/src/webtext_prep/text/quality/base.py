@@ -53,7 +53,7 @@ Criterion = tuple[str, float, str, float, str]
 HOLDS = {"at least": operator.ge, "at most": operator.le, "more than": operator.gt, "less than": operator.lt}
 
 
-class Limits(Rule):
+class CriteriaRule(Rule):
     """A rule that compares figures of a text with limits; the first that is not met is the reason to drop it."""
 
     @abc.abstractmethod

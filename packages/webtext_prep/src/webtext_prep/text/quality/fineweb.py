@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from webtext_prep.text.quality.base import Criterion, Limits, lines_of, repeated, share
+from webtext_prep.text.quality.base import CriteriaRule, Criterion, lines_of, repeated, share
 
 MIN_LINES_WITH_END_MARK = 0.12
 MAX_SHORT_LINES = 0.67
@@ -26,7 +26,7 @@ END_MARKS = frozenset(
 """Unicode's Sentence_Terminal, and three marks of Khmer."""
 
 
-class FineWeb(Limits):
+class FineWeb(CriteriaRule):
     """Drop documents made of fragments: FineWeb (Penedo et al. 2024), section 3.6.
 
     Blank lines don't count. FineWeb applies it after Gopher's rules and part of C4's.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from webtext_prep.text.quality.base import Criterion, Limits, lines_of, repeated, share
+from webtext_prep.text.quality.base import CriteriaRule, Criterion, lines_of, repeated, share
 
 MIN_WORDS, MAX_WORDS = 50, 100_000
 MIN_MEAN_WORD_LENGTH, MAX_MEAN_WORD_LENGTH = 3, 10
@@ -34,7 +34,7 @@ _STOP_WORD = re.compile(rf"(?<!\S)(?:{'|'.join(STOP_WORDS)})(?!\S)")
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
-class GopherQuality(Limits):
+class GopherQuality(CriteriaRule):
     """Drop documents that are hardly prose: Gopher (Rae et al. 2021), section A.1.1, "Quality filtering".
 
     Its stop words are English: it drops all documents in other languages.
@@ -76,7 +76,7 @@ class GopherQuality(Limits):
         yield "different stop words", len(found), "at least", MIN_STOP_WORDS, "few_stop_words"
 
 
-class GopherRepetition(Limits):
+class GopherRepetition(CriteriaRule):
     """Drop documents that repeat themselves: Gopher (Rae et al. 2021), section A.1.1, "Repetition removal", table A1.
 
     Shares are of the characters of the text, or of its lines or paragraphs. As in datatrove, a repeat is what was seen

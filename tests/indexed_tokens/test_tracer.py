@@ -1,22 +1,17 @@
-"""`gpt2 trace` and `generate --trace`: what of a text stands in the training data, and where."""
+"""A text's passages in indexed token files: which documents hold them, and how they are shown."""
 
 from __future__ import annotations
 
-import io
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
-from tests.indexed_tokens.naive_index import write_indexed
+from tests.gpt2_train.small_models import END, byte_tokenizer
+from tests.indexed_tokens.naive_index import make_corpus, write_indexed
 
-from gpt2_train.cli import main
-from gpt2_train.inference.trace import Tracer, chance_length, described, marked
-from indexed_tokens import Tokenizer, save_corpus_tokenizer
+from indexed_tokens.traced_text import described, marked
+from indexed_tokens.tracer import Passage, Trace, Tracer, chance_length
 
 TEXTS = [
     "The lighthouse keeper counted seventeen ships before the storm came in.",
@@ -24,16 +19,6 @@ TEXTS = [
     "A recipe for bread: flour, water, salt and time. Nobody in the village remembered it.",
     "Zürich, Genève and Łódź are cities. 東京も都市です。",
 ]
-
-
-def make_corpus(prefix: Path, texts: list[str], **options: Any) -> str:
-    """Indexed token files of texts by GPT-2's tokenizer, with URLs."""
-    tokenizer = Tokenizer.gpt2()
-    urls = [f"http://{prefix.name}.org/{number}" for number in range(len(texts))]
-    documents = [[*tokenizer.encode(text), tokenizer.end_of_text] for text in texts]
-    write_indexed(prefix, documents, urls=urls, **options)
-    save_corpus_tokenizer(prefix, tokenizer)
-    return str(prefix)
 
 
 @pytest.fixture(scope="module")
@@ -154,99 +139,6 @@ def test_passages_are_marked_by_brackets_or_colours(corpus: str) -> None:
 
 
 def test_passages_that_overlap_are_marked_as_one() -> None:
-    from gpt2_train.inference.trace import Passage, Trace
-
     passages = [Passage(0, 5, 1, "", 1, 1, []), Passage(3, 8, 1, "", 1, 1, []), Passage(9, 10, 1, "", 1, 1, [])]
     trace = Trace("0123456789", 10, 1, 9, passages)
     assert marked(trace, colours=False) == "[01234567]{1, 2}8[9]{3}"
-
-
-# The command
-
-
-def test_the_command_prints_the_text_and_its_sources(
-    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["trace", "--data", corpus, "--minimum-tokens", "4", "--check"]
-    text = f"Once more: {TEXTS[0]}"
-    (tmp_path / "letter.txt").write_text(text)
-    assert main([*command, "--text", text]) == 0
-    shown = capsys.readouterr().out
-    assert "http://corpus.org/0" in shown
-    assert "lighthouse keeper counted seventeen ships before the storm came in.]{1}" in shown
-    assert main([*command, "--file", str(tmp_path / "letter.txt")]) == 0
-    assert capsys.readouterr().out == shown
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["passages"][0]["sources"][0]["url"] == "http://corpus.org/0"
-    assert (found["text"], found["minimum_tokens"]) == (text, 4)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--text", "a"], "no --data"),
-        (["--data", "CORPUS", "--text", "a", "--file", "b"], "leave out one"),
-        (["--data", "CORPUS", "--text", " "], "the text is empty"),
-        (["--data", "CORPUS", "--file", "absent.txt"], "can't read absent.txt"),
-        (["--data", "absent", "--text", "a"], "no token file absent.idx"),
-        (["--data", "BYTES", "--text", "a"], "has no tokenizer next to it"),
-        (["--data", "CORPUS", "OTHER", "--text", "a"], "made with different tokenizers"),
-        (["--data", "OTHER", "--text", "a", "--tokenizer", "gpt2"], "leave it out"),
-    ],
-)
-def test_what_can_not_be_traced_is_said(
-    corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    for name in ("bytes", "other"):
-        write_indexed(tmp_path / name, [[1, 2, 3]])
-    save_corpus_tokenizer(tmp_path / "other", byte_tokenizer())
-    places = {"CORPUS": corpus, "BYTES": str(tmp_path / "bytes"), "OTHER": str(tmp_path / "other")}
-    assert main(["trace", *(places.get(flag, flag) for flag in flags)]) == 2
-    assert message in capsys.readouterr().err
-
-
-# generate --trace
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> tuple[str, str]:
-    """A model, and token files that hold what it writes behind `ab` in the middle of their second document."""
-    save(tmp_path / "run", random_model())
-    model = str(tmp_path / "run")
-    return model, str(tmp_path / "corpus")
-
-
-def generated(capsys: pytest.CaptureFixture[str], model: str, *flags: str) -> str:
-    command = ["generate", "--checkpoint", model, "--prompt", "ab", "--tokens", "24", "--device", "cpu", "--ignore-end"]
-    assert main([*command, *flags]) == 0
-    return capsys.readouterr().out
-
-
-def test_generate_says_what_its_text_repeats(
-    tmp_path: Path, model: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, prefix = model
-    text = json.loads(generated(capsys, folder, "--json"))["samples"][0]["text"]
-    tokenizer = byte_tokenizer()
-    documents = [[1, 2], [*b"xyz", *tokenizer.encode(f"ab{text}"), *b"end", END]]
-    write_indexed(Path(prefix), documents, urls=["http://a.org/", "http://b.org/"])
-    save_corpus_tokenizer(prefix, tokenizer)
-    found = json.loads(generated(capsys, folder, "--trace", prefix, "--json"))["samples"][0]
-    assert found["text"] == text
-    trace = found["trace"]
-    assert (trace["text"], trace["verbatim_tokens"]) == (text, trace["tokens"])
-    (passage,) = trace["passages"]
-    assert (passage["sources"][0]["url"], passage["sources"][0]["token"]) == ("http://b.org/", 5)
-    for flags in ([], ["--samples", "2"]):
-        shown = generated(capsys, folder, "--trace", prefix, *flags)
-        assert f"of {trace['tokens']} tokens (100%) stand in the corpus word for word" in shown
-        assert "http://b.org/" in shown
-
-
-def test_generate_without_an_index_fails_before_it_writes(
-    tmp_path: Path, model: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["generate", "--checkpoint", "absent", "--prompt", "a", "--trace", str(tmp_path / "absent")]) == 2
-    assert "no token file" in capsys.readouterr().err
