@@ -28,6 +28,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.extraction import pool as pool_module
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
 from webtext_prep.extraction.workers import Parsed
+from webtext_prep.running.tasks import Files
 from webtext_prep.stages.blacklist import BYTES_PER_SHARD
 from webtext_prep.stages.download import Download
 
@@ -217,10 +218,10 @@ def _writing(count: int, folder: Path) -> Row:
                   Document(row["url"], row["text"], {"title": "A page", "domain": "site.example"}))
             for row in rows
         )  # fmt: skip
-        outputs = [folder / "written.jsonl.zst", folder / "outcomes.jsonl.zst"]
+        files = Files(kept=folder / "written.jsonl.zst", outcomes=folder / "outcomes.jsonl.zst")
         row = rate_of(
             "ours: writing a shard from the database",
-            lambda: write_shard(listed, database, outputs, folder / "new", stage),
+            lambda: write_shard(listed, database, files, folder / "new", stage),
             count,
         )
     assert row.rate is not None

@@ -10,7 +10,7 @@ import pytest
 
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import codec
-from webtext_prep.running.tasks import Task
+from webtext_prep.running.tasks import Files, Task
 from webtext_prep.storage import location
 
 
@@ -23,7 +23,7 @@ def there_and_back(value):
     [
         None, True, 3, 2.5, float("inf"), "text \u00e9\ud800", [1, [2]], (1, (2, [3])), {"a": {"b": (1,)}},
         {1: "one", (2, 3): "two"}, {"@": "path", "value": 3}, Path("a/b"), [Path("/c")],
-        Task("one", (Path("in"),), (Path("out"),), {"range": (1, 2)}, {"tasks": [Task("two", ())]}, "key"),
+        Task("one", Files(a=Path("in")), Files(b=Path("out")), {"range": (1, 2)}, {"tasks": [Task("two")]}, key="key"),
         practice_stages.Shout(mark="?"),
     ],
 )  # fmt: skip

@@ -130,7 +130,7 @@ import practice_calls
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.tasks import Task
 call, *names = sys.argv[1:]
-tasks = [Task(name, ()) for name in names]
+tasks = [Task(name) for name in names]
 found = LocalEngine(2).run(getattr(practice_calls, call), tasks, scratch=Path(), on_progress=lambda *_: None)
 print(sorted(found), practice_calls.hears_ctrl_c(None, None))
 """
@@ -272,7 +272,7 @@ class Calls:
 if __name__ == "__main__":
     import preloading
 
-    tasks = [Task("one", ()), Task("two", ())]
+    tasks = [Task("one"), Task("two")]
     call = preloading.Calls().is_there
     found = LocalEngine(2).run(call, tasks, scratch=Path(), on_progress=lambda position, units: None)
     print(sorted(found), "colorsys" in sys.modules)

@@ -5,7 +5,7 @@ import pytest
 from webtext_prep.running import markers
 from webtext_prep.running.file_ranges import TaskState
 from webtext_prep.running.markers import Done, Markers
-from webtext_prep.running.tasks import Task
+from webtext_prep.running.tasks import Files, Task
 from webtext_prep.storage.stores import local
 
 
@@ -17,7 +17,7 @@ def kept(tmp_path):
 def task_that_made(path) -> Task:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"some bytes")
-    return Task("one", (), (path,))
+    return Task("one", writes=Files(made=path))
 
 
 @pytest.mark.parametrize("result", [None, 0, {"in": 3}])

@@ -651,7 +651,7 @@ def test_a_task_that_has_nothing_to_say_is_done_once(home, write_shards, state_o
 
     class Silent(practice_stages.Shout):
         def run(self, job):
-            job.map("quiet", lambda task, context: calls.append(task.name), [Task("one", ())])
+            job.map("quiet", lambda task, context: calls.append(task.name), [Task("one")])
             return super().run(job)
 
     folder = write_shards([["a"]])

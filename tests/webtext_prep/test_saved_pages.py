@@ -209,7 +209,7 @@ def test_a_record_that_changed_on_the_disk_costs_its_page_alone(site, tmp_path, 
 
     def damaging(self, task, context):
         found = fetch(self, task, context)
-        with sqlite3.connect(task.outputs[0]) as connection:
+        with sqlite3.connect(task.writes.database) as connection:
             connection.execute("UPDATE pages SET page = substr(page, 2) WHERE number = 1")
         return found
 

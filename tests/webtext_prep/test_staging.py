@@ -14,8 +14,8 @@ from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running import staging
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.staging import SEEN, OnSharedFiles, SharedScratch
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.staging import BEACON, SEEN, OnSharedFiles, SharedScratch
+from webtext_prep.running.tasks import Context, Files, Task
 
 
 def test_a_download_fetches_here_and_its_pages_are_extracted_on_nodes(webtext, strict, read_shards, tmp_path):
@@ -41,12 +41,12 @@ def test_a_download_fetches_here_and_its_pages_are_extracted_on_nodes(webtext, s
 
 def join_files(task, context):
     """What the inputs hold, to the output; and how often that was done on this node, to a file of a folder."""
-    text = "+".join(Path(file).read_text() for file in (*task.inputs, *task.reads))
-    for place in task.outputs:
+    text = "+".join(Path(file).read_text() for file in (*task.reads.all(), *task.unkeyed.all()))
+    for place in task.writes.all():
         Path(place).write_text(text)
-    for folder in task.folders:
-        Path(folder).mkdir(exist_ok=True)
-        (Path(folder) / "one").write_text(text)
+    if task.folder is not None:
+        Path(task.folder).mkdir(exist_ok=True)
+        (Path(task.folder) / "one").write_text(text)
     return text
 
 
@@ -54,7 +54,6 @@ def join_files(task, context):
 def node(tmp_path, monkeypatch):
     """This process is a node with a temporary folder of its own."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
-    monkeypatch.setattr(staging, "_known", set())
     (tmp_path / "node").mkdir()
     return tmp_path / "node"
 
@@ -70,7 +69,7 @@ def shared(request, home, tmp_path, node):
 
 
 def run(shared, task, tmp_path):
-    stamps = {place: storage.stamp(place) for place in (*task.inputs, *task.reads)}
+    stamps = {place: storage.stamp(place) for place in (*task.reads.all(), *task.unkeyed.all())}
     return shared.wrapped(join_files, stamps)(task, Context(tmp_path / "scratch", 1, lambda units: None))
 
 
@@ -83,23 +82,23 @@ def test_files_come_to_a_node_once_and_what_it_made_goes_back(shared, node, tmp_
     a, b, c = (shared.place / "deep" / name for name in "abc")
     write(a, "A")
     write(b, "B")
-    task = Task("one", (a,), (c,), reads=(b,), folders=(shared.place / "many",))
+    task = Task("one", Files(a=a), Files(c=c), unkeyed=Files(b=b), folder=shared.place / "many")
     assert run(shared, task, tmp_path) == "A+B"
     assert storage.read_bytes(c) == storage.read_bytes(shared.place / "many" / "one") == b"A+B"
     opened, read = [], storage.open_for_reading
     monkeypatch.setattr(staging.storage, "open_for_reading", lambda place: opened.append(place) or read(place))
     for name in ("two", "three"):
-        assert run(shared, Task(name, (a, c), reads=(b,)), tmp_path) == "A+A+B+B"
-    assert opened == [c]
+        assert run(shared, Task(name, Files(both=(a, c)), unkeyed=Files(b=b)), tmp_path) == "A+A+B+B"
+    assert [place for place in opened if place.name != BEACON] == [c]
 
 
 def test_a_copy_of_an_older_file_is_not_used(shared, node, tmp_path):
     """A file that was made again, of the same name and size, is another one."""
     a = shared.place / "a"
     write(a, "first")
-    assert run(shared, Task("one", (a,)), tmp_path) == "first"
+    assert run(shared, Task("one", Files(a=a)), tmp_path) == "first"
     write(a, "again")
-    assert run(shared, Task("one", (a,)), tmp_path) == "again"
+    assert run(shared, Task("one", Files(a=a)), tmp_path) == "again"
 
 
 def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, node, tmp_path):
@@ -109,15 +108,15 @@ def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, 
     write(other.place / "a", "of another job")
     for place in (a, b):
         write(place, place.name)
-    run(other, Task("one", (other.place / "a",)), tmp_path)
-    run(shared, Task("one", (a,)), tmp_path)
-    run(shared, Task("two", (b,)), tmp_path)
+    run(other, Task("one", Files(a=other.place / "a")), tmp_path)
+    run(shared, Task("one", Files(a=a)), tmp_path)
+    run(shared, Task("two", Files(b=b)), tmp_path)
     copies = [path for path in node.rglob("files/*") if path.is_file()]
     assert sorted(path.read_text() for path in copies) == ["b", "of another job"]
     other.remove()
-    staging._known.clear()
-    run(shared, Task("two", (b,)), tmp_path)
-    assert len([path for path in node.rglob("files/*") if path.is_file()]) == 1
+    run(shared, Task("three", Files(a=a)), tmp_path)
+    copies = [path for path in node.rglob("files/*") if path.is_file()]
+    assert [path.read_text() for path in copies] == ["a"]
 
 
 def test_processes_of_a_node_that_begin_a_phase_do_not_disturb_each_other(shared, node, tmp_path):
@@ -125,15 +124,14 @@ def test_processes_of_a_node_that_begin_a_phase_do_not_disturb_each_other(shared
     a, b = shared.place / "a", shared.place / "b"
     for place in (a, b):
         write(place, place.name)
-    run(shared, Task("one", (a, b)), tmp_path)
+    run(shared, Task("one", Files(both=(a, b))), tmp_path)
     found = {path: path.stat().st_ino for path in node.rglob("files/*")}
-    staging._known.clear()
-    run(shared, Task("two", (a, b)), tmp_path)  # by another process
+    run(shared, Task("two", Files(both=(a, b))), tmp_path)
     assert {path: path.stat().st_ino for path in node.rglob("files/*")} == found
     assert len(found) == 2
     (note,) = (path for path in node.rglob("versions/*") if path.suffix != ".lock" and path.read_text().endswith(" a"))
     note.with_name("gone").symlink_to(note.with_name("removed"))
-    run(shared, Task("three", (b,)), tmp_path)
+    run(shared, Task("three", Files(b=b)), tmp_path)
     assert len([path for path in node.rglob("files/*") if path.is_file()]) == 1
 
 
@@ -143,29 +141,29 @@ def test_a_file_that_can_not_be_copied_is_tried_again(shared, node, tmp_path):
     call = shared.wrapped(join_files, {a: storage.stamp(a)})
     storage.remove(a)
     with pytest.raises(RetryableError, match="could not be copied on"):
-        call(Task("one", (a,)), Context(tmp_path, 1, lambda units: None))
+        call(Task("one", Files(a=a)), Context(tmp_path, 1, lambda units: None))
 
 
 def test_a_node_without_the_storage_or_an_input_says_so(tmp_path, node):
     shared = SharedScratch.of(str(tmp_path / "shared"), "job")
     with pytest.raises(InputError, match=r"can't use .*give a --shared-scratch that every machine"):
-        shared.wrapped(join_files, {})(Task("one", ()), Context(tmp_path, 1, lambda units: None))
+        shared.wrapped(join_files, {})(Task("one"), Context(tmp_path, 1, lambda units: None))
     shared.begin()
     with pytest.raises(InputError, match=r"does not see .*here\.txt: put it where all machines"):
-        shared.wrapped(join_files, {})(Task("one", (tmp_path / "here.txt",)), Context(tmp_path, 1, lambda units: None))
-    staging._known.clear()
+        shared.wrapped(join_files, {})(
+            Task("one", Files(here=tmp_path / "here.txt")), Context(tmp_path, 1, lambda units: None)
+        )
     with pytest.raises(InputError, match=r"does not see rules\.txt: put it where all machines"):
-        shared.wrapped(join_files, {}, ["rules.txt"])(Task("one", ()), Context(tmp_path, 1, lambda units: None))
+        shared.wrapped(join_files, {}, ["rules.txt"])(Task("one"), Context(tmp_path, 1, lambda units: None))
 
 
 def test_a_node_that_does_not_see_the_state_folder_says_so(tmp_path, node):
     """It would have found nothing, or files of another machine under the same path."""
-    state, task = tmp_path / "state", Task("one", (), (tmp_path / "state" / "out",))
+    state, task = tmp_path / "state", Task("one", writes=Files(out=tmp_path / "state" / "out"))
     call = OnSharedFiles.of(join_files, state)
     assert call(task, Context(tmp_path, 1, lambda units: None)) == ""
     assert OnSharedFiles.of(join_files, state) == call
     (state / SEEN).unlink()
-    staging._known.clear()
     for other in (None, OnSharedFiles.of(join_files, state)):
         assert other is None or other.token != call.token
         with pytest.raises(InputError, match=r"does not see the state folder .*--state DIR, or give --shared-scratch"):
@@ -179,7 +177,7 @@ class Elsewhere(LocalEngine):
 
     def run(self, call, tasks, **options):
         for position, result in super().run(call, tasks, **options):
-            for file in tasks[position].outputs:
+            for file in tasks[position].writes.all():
                 file.unlink()
             yield position, result
 

@@ -15,7 +15,7 @@ import pytest
 from webtext_prep import storage
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import Done, Markers
-from webtext_prep.running.tasks import Task
+from webtext_prep.running.tasks import Files, Task
 from webtext_prep.storage import location, stores
 from webtext_prep.storage.stores.remote import RemoteStore
 
@@ -87,7 +87,7 @@ def test_objects_are_asked_about_side_by_side(monkeypatch, tmp_path):
     places = [folder / f"{number}.txt" for number in range(4)]
     for place in places:
         put(place, place.name.encode())
-    tasks = [Task(place.name, (), (place,)) for place in places]
+    tasks = [Task(place.name, writes=Files(made=place)) for place in places]
     markers = Markers(tmp_path)
     for task in tasks:
         markers.write(task, "key", Done(None, 1))

@@ -13,7 +13,7 @@ from webtext_prep.running.tasks import Task
 def tasks_of(*values, **options) -> list[Task]:
     """A task for each value: whole numbers are in its options, and all are in its hints."""
     return [
-        Task(f"task-{number}", (), options={"value": value if isinstance(value, int) else 0, **options},
+        Task(f"task-{number}", options={"value": value if isinstance(value, int) else 0, **options},
              hints={"value": value})
         for number, value in enumerate(values)
     ]  # fmt: skip

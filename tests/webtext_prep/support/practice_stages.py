@@ -50,7 +50,7 @@ class Shout(DocumentStage):
 
     def process_shard(self, task, context):
         if self.gate and (Path(self.gate) / "full").exists():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(task.outputs[0]))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(task.writes.kept))
         return super().process_shard(task, context)
 
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:

@@ -46,7 +46,7 @@ from webtext_prep.running import processes
 from webtext_prep.running.job import Job
 from webtext_prep.running.run import DROPPED
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Stage
+from webtext_prep.running.stage import Continues, Recalls, Stage
 from webtext_prep.storage import location
 from webtext_prep.storage.locations import Location
 
@@ -108,7 +108,7 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
         raise InputError(f"{step.name} was made with another {', '.join(changed)} than what is here now.")
     if others := processes.changed(step.record.get("libraries", {}), processes.versions_of(stage.libraries)):
         raise InputError(f"{step.name} was made with {others}: install that version, or make it again.")
-    return stage.recalling(step.record.get("facts", {}))
+    return stage.recalling(step.record.get("facts", {})) if isinstance(stage, Recalls) else stage
 
 
 _T = TypeVar("_T")
@@ -216,8 +216,8 @@ class Planned:
 
     def stage(self, known: Mapping[str, type[Stage]]) -> Stage:
         """Its stage, which works on nothing but what has changed. Raises InputError as `stage_of`."""
-        place = Path(self.place)
-        return stage_of(Step(place, self.place, self.record, ""), known).settled()
+        stage = stage_of(Step(Path(self.place), self.place, self.record, ""), known)
+        return stage.settled() if isinstance(stage, Continues) else stage
 
     def job(self, known: Mapping[str, type[Stage]], workers: int) -> Job:
         """The run that makes it again. Raises InputError if what it reads is gone."""

@@ -12,9 +12,8 @@ import pickle
 import tempfile
 from pathlib import Path
 
-from webtext_prep.running import staging
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.staging import HandedOver
+from webtext_prep.running.staging import OnLocalCopies
 from webtext_prep.running.tasks import Context
 
 
@@ -25,19 +24,18 @@ class Strict(Engine):
 
     def run(self, call, tasks, *, scratch, on_progress):
         """See `Engine.run`."""
-        assert isinstance(call, HandedOver), "give --shared-scratch"
+        assert isinstance(call, OnLocalCopies), "give --shared-scratch"
         for position, task in enumerate(tasks):
             options, hints = json.loads(json.dumps([task.options, task.hints]))
             task = dataclasses.replace(task, options=options, hints=hints)
             with tempfile.TemporaryDirectory() as node:
                 hidden = Hidden(call.call, (scratch.parent, Path(str(call.place))))
                 sent, its_task = pickle.loads(pickle.dumps((dataclasses.replace(call, call=hidden), task)))
-                known, staging._known = staging._known, set()
                 before, tempfile.tempdir = tempfile.tempdir, node
                 try:
                     result = sent(its_task, Context(Path(node) / "scratch", 1, lambda units: None))
                 finally:
-                    staging._known, tempfile.tempdir = known, before
+                    tempfile.tempdir = before
             yield position, json.loads(json.dumps(result))
 
 
@@ -49,7 +47,7 @@ class Hidden:
     folders: tuple[Path, ...]
 
     def __call__(self, task, context):
-        for file in (*task.inputs, *task.reads, *task.outputs, *task.folders):
+        for file in (*task.reads.all(), *task.unkeyed.all(), *task.writes.all(), task.folder):
             assert not any(str(file).startswith(f"{folder}/") for folder in self.folders), f"{file} is not brought here"
         with contextlib.ExitStack() as stack:
             for folder in self.folders:

@@ -50,7 +50,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.stage import DROPPED, Stage
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 
@@ -342,7 +342,7 @@ def _holding(wanted: str, shard: Any, rows: list[int]) -> Iterator[str]:
 def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
     """The same by reading all documents of a step, on all cores."""
     tasks = [
-        Task(f"part-{number:05}", (shard,), (), {}, {"wanted": wanted, "most": most})
+        Task(f"part-{number:05}", Files(shard=shard), hints={"wanted": wanted, "most": most})
         for number, shard in enumerate(step.shards())
     ]
     workers = 1 if sum(storage.sizes(step.shards())) <= SMALL_BYTES else workers
@@ -359,6 +359,6 @@ def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
 
 def _read_shard(task: Task, context: Context) -> list[str]:
     """Task: the identities of documents of a shard, up to a number, that hold a passage."""
-    documents = context.counted(read_documents(task.inputs[0]))
+    documents = context.counted(read_documents(task.reads.shard))
     holding = (document.id for document in documents if task.hints["wanted"] in normalised(document.text))
     return list(itertools.islice(holding, task.hints["most"]))

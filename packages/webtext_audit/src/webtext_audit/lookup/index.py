@@ -46,7 +46,7 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.reddit.rows import Submission, link_or_own_url, read_blocks, read_rows
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences
 from webtext_prep.tokens.runs import encoding_refused, shuffle_key
@@ -196,10 +196,10 @@ def _build(missing: Sequence[Wanted], workers: int, label: str) -> None:
         scratch = _scratch(one)
         for number, file in enumerate(one.files):
             stem = scratch / f"{number:05}"
-            outputs = (stem.with_suffix(".keys.npy"), stem.with_suffix(".rows.npy"))
+            parts = Files(hashes=stem.with_suffix(".keys.npy"), rows=stem.with_suffix(".rows.npy"))
             hints = {"entries": one.entries, "options": one.options}
-            if not all(path.is_file() for path in outputs):
-                tasks.append(Task(f"{one.kind}-{number:05}", (file,), outputs, {}, hints))
+            if not all(map(storage.is_file, parts.all())):
+                tasks.append(Task(f"{one.kind}-{number:05}", Files(file=file), parts, hints=hints))
                 size += storage.size(file)
     workers = 1 if size <= SMALL_BYTES else workers
     total = sum(one.rows for one in missing) or None
@@ -224,10 +224,10 @@ def _scratch(wanted: Wanted) -> Path:
 
 def _index_file(task: Task, context: Context) -> None:
     """Task: the sorted hashes of one file and their rows, by hash and then by row."""
-    keys, rows = task.hints["entries"](task.inputs[0], task.hints["options"], context)
+    keys, rows = task.hints["entries"](task.reads.file, task.hints["options"], context)
     order = np.lexsort((rows, keys))
-    save_array(task.outputs[1], rows[order])
-    save_array(task.outputs[0], keys[order])
+    save_array(task.writes.rows, rows[order])
+    save_array(task.writes.hashes, keys[order])
 
 
 def _join(wanted: Wanted) -> None:

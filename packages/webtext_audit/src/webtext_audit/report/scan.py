@@ -27,7 +27,7 @@ from webtext_audit.report.figures import (
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import host_of
 
@@ -65,7 +65,7 @@ class Pass(Generic[Found]):
 
         The order in which shards end does not matter. Raises InputError for a shard that can't be read.
         """
-        tasks = [Task(str(number), (shard,)) for number, shard in enumerate(shards)]
+        tasks = [Task(str(number), Files(shard=shard)) for number, shard in enumerate(shards)]
         found: dict[int, Found] = {}
         merged, figures = 0, self.figures()
         label = f"report: {self.what}"
@@ -110,7 +110,7 @@ class DocumentPass(Pass[DocumentFigures]):
         """Task: the figures of one shard."""
         found = DocumentFigures()
         limit = int(self.token_share * _SPACE)
-        for document in self.rows(task.inputs[0], context):
+        for document in self.rows(task.reads.shard, context):
             key = sample_key(document.id)
             size = len(document.text) if document.text.isascii() else len(document.text.encode("utf-8", "replace"))
             counted = [0.0, 0.0]
@@ -155,7 +155,7 @@ class OutcomePass(Pass[OutcomeFigures]):
     def count(self, task: Task, context: Context) -> OutcomeFigures:
         """Task: the figures of one shard of outcomes."""
         found = OutcomeFigures()
-        for row in self.rows(task.inputs[0], context):
+        for row in self.rows(task.reads.shard, context):
             outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
             group = group_of(outcome)
             found.outcomes.add(outcome, 1)
@@ -178,7 +178,7 @@ class DuplicatePass(Pass[DuplicateFigures]):
     def count(self, task: Task, context: Context) -> DuplicateFigures:
         """Task: the figures of one table of duplicates."""
         found = DuplicateFigures()
-        for row in self.rows(task.inputs[0], context):
+        for row in self.rows(task.reads.shard, context):
             kept = str(row.metadata.get("duplicate_of", ""))[:NAME_CHARACTERS]
             match = str(row.metadata.get("match", ""))[:NAME_CHARACTERS]
             similarity, start = row.metadata.get("similarity", 0), row.metadata.get("duplicate_of_start")

@@ -34,7 +34,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
 FORMATS = {"parquet": "", "jsonl": "", "jsonl.gz": ".gz", "jsonl.zst": ".zst"}
@@ -141,14 +141,14 @@ class Export(Stage):
         measures, pieces = Measures(), list[list[int]]()
         encode = Tokenizer.gpt2().encode if self.card else None
         piece_bytes = min(PIECE_BYTES, self.shard_bytes // 4)
-        for document in context.counted(read_documents(task.inputs[0])):
+        for document in context.counted(read_documents(task.reads.shard)):
             size = len(document.text.encode("utf-8", "replace"))
             measures.add(document, size, len(encode(document.text)) if encode else 0)
             if not pieces or pieces[-1][1] >= piece_bytes:
                 pieces.append([0, 0])
             pieces[-1][0] += 1
             pieces[-1][1] += size
-        with storage.create(task.outputs[0], durable=False) as file:
+        with storage.create(task.writes.measures, durable=False) as file:
             file.write(msgspec.json.encode(measures))
         return {"pieces": pieces, "kinds": measures.kinds, "documents": measures.total[0]}
 
@@ -156,8 +156,8 @@ class Export(Stage):
         """Task: one file, from ranges of the documents of some shards. Returns how many it has."""
         columns = [Column(**column) for column in task.options["columns"]]
         count = 0
-        documents = context.counted(_documents_of(task.inputs, task.options["ranges"]))
-        with write_file(task.outputs[0], columns, task.options["format"]) as write:
+        documents = context.counted(_documents_of(task.reads["shards"], task.options["ranges"]))
+        with write_file(task.writes.data, columns, task.options["format"]) as write:
             for document in documents:
                 write(document)
                 count += 1
@@ -166,7 +166,7 @@ class Export(Stage):
     def describe(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the card and the list of domains, or without a card its header alone. Returns what was counted."""
         measures = Measures()
-        for place in task.inputs:
+        for place in task.reads["measures"]:
             measures.merge(Measures(**msgspec.json.decode(storage.read_bytes(place))))
         options = task.options
         columns = [Column(**column) for column in options["columns"]]
@@ -175,7 +175,7 @@ class Export(Stage):
         corpus = Corpus(measures=measures, columns=columns, license=self.license, top=top, **about)
         texts = [card(corpus), domain_list(corpus)] if self.card else [header(corpus)]
         # The card last: it is what makes the folder a dataset.
-        for place, text in reversed(list(zip(task.outputs, texts, strict=True))):
+        for place, text in reversed(list(zip(task.writes.all(), texts, strict=True))):
             with storage.create(place) as file:
                 file.write(text.encode("utf-8", "replace"))
         context.report(1)
@@ -188,7 +188,7 @@ class Export(Stage):
         if job.format not in FORMATS:
             raise InputError(f"--format {job.format} is no format of datasets: choose one of {', '.join(FORMATS)}.")
         measuring = [
-            Task(f"part-{number:05}", (path,), (job.scratch / f"measures-{number:05}.json",))
+            Task(f"part-{number:05}", Files(shard=path), Files(measures=job.scratch / f"measures-{number:05}.json"))
             for number, path in enumerate(job.inputs)
         ]
         results = job.map("measure", self.measure, measuring, total=job.expected_documents())
@@ -198,7 +198,7 @@ class Export(Stage):
         columns = _columns(results, documents)
         writing = self._writing_tasks(job, results, columns)
         written = job.map("write", self.write, writing, total=documents)
-        files = [task.outputs[0] for task in writing]
+        files = [task.writes.data for task in writing]
         records, plain = files_by_record(job.inputs)
         sources = trace_all(path.parent for path in records)
         options = {
@@ -211,15 +211,15 @@ class Export(Stage):
             ],
             "plain_files": len(plain),
         }
-        outputs = tuple(job.output / name for name in ((README, DOMAINS) if self.card else (README,)))
-        measured = tuple(task.outputs[0] for task in measuring)
-        facts = job.map("card", self.describe, [Task("all", measured, outputs, options)], unit="cards")[0]
+        about = Files(card=job.output / README, domains=job.output / DOMAINS if self.card else None)
+        measured = Files(measures=[task.writes.measures for task in measuring])
+        facts = job.map("card", self.describe, [Task("all", measured, about, options)], unit="cards")[0]
         shards = {f"{FOLDER}/{path.name}": count for path, count in zip(files, written, strict=True)}
         del facts["documents"]
         tally = Tally(documents, sum(written))
         for sentence in (sentence for source in sources for sentence in source.changes()):
             tally.problem(sentence)
-        return Outcome(tally, [*files, *outputs], shards, {**facts, "files": len(files)})
+        return Outcome(tally, [*files, *about.all()], shards, {**facts, "files": len(files)})
 
     def _writing_tasks(
         self, job: Run, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
@@ -232,7 +232,9 @@ class Export(Stage):
                 ranges.setdefault(shard, [begin, end])[1] = end
             output = job.output / FOLDER / file_name(number, len(groups), job.format)
             options = {"ranges": list(ranges.values()), "columns": columns, "format": job.format}
-            tasks.append(Task(f"file-{number:05}", tuple(job.inputs[at] for at in ranges), (output,), options))
+            tasks.append(
+                Task(f"file-{number:05}", Files(shards=[job.inputs[at] for at in ranges]), Files(data=output), options)
+            )
         return tasks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,17 @@ from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import PAGE_METADATA
-from webtext_prep.running.tasks import Tally
-from webtext_prep.storage.locations import Location
+from webtext_prep.running.tasks import Files, Tally
 
 
 def write_shard(
     rows: Iterable[Document],
     database: CrawlDatabase,
-    outputs: Sequence[Location],
+    files: Files,
     folder: Path,
     settings: FetchSettings,
 ) -> dict[str, Any]:
-    """Write documents, outcomes, the pages if they are saved, and dropped URLs if there is one output more.
+    """Write documents, outcomes, and where `files` name them the pages and dropped URLs.
 
     All are in the order of the list's `rows`, and metadata of the list stays with its URL. A file that would say the
     same as before is left alone, so that later stages need not run again; drafts lie in `folder`. Returns the tally,
@@ -40,13 +39,15 @@ def write_shard(
     tally = Tally()
     counts = {name: collections.Counter[str]() for name in ("retryable", "gone", "archived")}
     page_bytes = 0
-    drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
+    drafts = Files(**{name: folder / name / file.name for name, (file,) in files.items()})
     with contextlib.ExitStack() as stack:
-        shards, pages = list(drafts), None
-        if settings.save_pages:
-            pages = PageFile(stack.enter_context(storage.create(shards.pop(2))), settings.user_agent)
-        documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in shards]
-        tally.dropped_writer = dropped[0] if dropped else None
+        documents = stack.enter_context(write_documents(drafts.kept))
+        outcomes = stack.enter_context(write_documents(drafts.outcomes))
+        pages = None
+        if "pages" in drafts:
+            pages = PageFile(stack.enter_context(storage.create(drafts.pages)), settings.user_agent)
+        if "dropped" in drafts:
+            tally.dropped_writer = stack.enter_context(write_documents(drafts.dropped))
         written = stack.enter_context(UrlSet())
         for asked in tally.counted(rows):
             row, line, page = _record_of(database, asked.url, is_first=written.add(asked.url))
@@ -67,8 +68,8 @@ def write_shard(
         if pages is not None:
             pages.begin()
         tally.kept = documents.written
-    for draft, output in zip(drafts, outputs, strict=True):
-        storage.publish(draft, output)
+    for draft, file in zip(drafts.all(), files.all(), strict=True):
+        storage.publish(storage.local_path(draft), file)
     found = {name: dict(sorted(counted.items())) for name, counted in counts.items()}
     return {**tally.as_dict(), **found, "page_bytes": page_bytes}
 

@@ -25,6 +25,7 @@ from webtext_prep import storage
 from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, Blocks
 from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.document import Document
+from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
 
@@ -196,9 +197,9 @@ class Fingerprints:
     lengths_of: Mapping[int, Location] = field(default_factory=dict)
 
     @staticmethod
-    def files(folder: Location, shard: int) -> tuple[Location, Location]:
-        """Keys and lengths of one shard."""
-        return folder / f"part-{shard:05}.keys", folder / f"part-{shard:05}.lengths"
+    def files(folder: Location, shard: int) -> Files:
+        """Keys (`prints`) and `lengths` of one shard."""
+        return Files(prints=folder / f"part-{shard:05}.keys", lengths=folder / f"part-{shard:05}.lengths")
 
     def keys(self, block: int, first: int, last: int) -> npt.NDArray[np.uint64]:
         """The keys of one block in the bands `first` to `last` - 1, shape (bands, documents)."""

@@ -28,7 +28,7 @@ from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Previews, Run
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
@@ -137,8 +137,12 @@ class NearDuplicates(Previews):
         tasks = [
             Task(
                 f"part-{shard:05}",
-                (path,),
-                (*Fingerprints.files(job.scratch / "fingerprints", shard), groups[shard], *hashes[shard : shard + 1]),
+                Files(shard=path),
+                Files(
+                    **Fingerprints.files(job.scratch / "fingerprints", shard),
+                    groups=groups[shard],
+                    url_hashes=hashes[shard : shard + 1],
+                ),
                 {"source": str(path.parent) if has_folders else ""},
                 hints,
             )
@@ -148,8 +152,8 @@ class NearDuplicates(Previews):
         counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=expected)
         blocks = Blocks.of(counts)
         blocks.save(job.scratch / BLOCKS)
-        keys, lengths = (tuple(task.outputs[file] for task in tasks) for file in (0, 1))
-        stamps = storage.stamps([path for task in tasks for path in task.outputs[:2]])
+        keys, lengths = (tuple(path for task in tasks for path in task.writes[kind]) for kind in ("prints", "lengths"))
+        stamps = storage.stamps([path for pair in zip(keys, lengths, strict=True) for path in pair])
         identity = {"fingerprints": digest(stamps), "new": sum(map(sum, counts[: len(job.inputs)]))}
         return Prints(identity, blocks.documents, keys, lengths, tuple(hashes), sample)
 
@@ -160,19 +164,25 @@ class NearDuplicates(Previews):
         sorting = [
             Task(
                 f"band-{band:03}-{number:03}",
-                (blocks,),
-                tuple(job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy" for kind in ("members", "ends")),
+                Files(blocks=blocks),
+                Files(
+                    **{
+                        kind: job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy"
+                        for kind in ("members", "ends")
+                    }
+                ),
                 {**prints.identity, "band": band, "range": number, "ranges": ranges},
-                reads=prints.keys,
+                unkeyed=Files(prints=prints.keys),
             )
             for band in range(bands)
             for number in range(ranges)
         ]
         job.map("bands", self.sort_band, sorting, unit="keys", total=prints.documents * bands)
-        buckets = [path for task in sorting for path in task.outputs]
-        options = {**prints.identity, "buckets": len(sorting), "sample": prints.sample}
-        inputs = (blocks, *buckets, *prints.url_hashes)
-        joining = Task("all", inputs, (job.scratch / PARTS,), options, reads=prints.lengths)
+        buckets = {kind: [path for task in sorting for path in task.writes[kind]] for kind in ("members", "ends")}
+        reads = Files(blocks=blocks, **buckets, url_hashes=prints.url_hashes)
+        options = {**prints.identity, "sample": prints.sample}
+        writes, lengths = Files(parts=job.scratch / PARTS), Files(lengths=prints.lengths)
+        joining = Task("all", reads, writes, options, unkeyed=lengths)
         (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
         return {**prints.identity, "documents": prints.documents, **joined}
 
@@ -183,10 +193,10 @@ class NearDuplicates(Previews):
         tasks = [
             Task(
                 f"part-{shard:05}",
-                (job.scratch / BLOCKS, job.scratch / PARTS, path),
-                (candidates,),
+                Files(blocks=job.scratch / BLOCKS, parts=job.scratch / PARTS, shard=path),
+                Files(candidates=candidates),
                 {**parts, "shard": shard},
-                reads=Fingerprints.files(job.scratch / "fingerprints", shard)[:1],
+                unkeyed=Files(prints=Fingerprints.files(job.scratch / "fingerprints", shard).prints),
             )
             for shard, (path, candidates) in enumerate(zip(self.all_shards(job), self.candidates_of(job), strict=True))
         ]
@@ -197,14 +207,14 @@ class NearDuplicates(Previews):
     def decisions(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
         """Phases `decisions` and `receipts`: which candidates go and for whom, part by part, then shard by shard."""
         deciding = [
-            dataclasses.replace(task, outputs=(job.scratch / "decisions" / f"{task.name}.parts",))
+            dataclasses.replace(task, writes=Files(decided=job.scratch / "decisions" / f"{task.name}.parts"))
             for task in self.tasks_of_parts(job, found)
         ]
         results = job.map("decisions", self.decide, deciding, unit="candidates", total=found["candidates"])
         of_all = {**found, "decided": digest([result["digest"] for result in results])}
-        decided = tuple(task.outputs[0] for task in deciding)
+        blocks, decided = Files(blocks=job.scratch / BLOCKS), Files(decided=[task.writes.decided for task in deciding])
         sorting = [
-            Task(f"part-{shard:05}", (job.scratch / BLOCKS,), files, {**of_all, "shard": shard}, reads=decided)
+            Task(f"part-{shard:05}", blocks, files, {**of_all, "shard": shard}, unkeyed=decided)
             for shard, files in enumerate(self.receipts_of(job))
         ]
         counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
@@ -213,9 +223,10 @@ class NearDuplicates(Previews):
 
     def tasks_of_parts(self, job: Run, found: dict[str, Any]) -> list[Task]:
         """A task for each part of the work, which reads its candidates."""
-        hints, candidates = self.hints(job), self.candidates_of(job)
+        hints, candidates = self.hints(job), Files(candidates=self.candidates_of(job))
+        blocks = Files(blocks=job.scratch / BLOCKS)
         return [
-            Task(f"part-{part:05}", (job.scratch / BLOCKS,), (), {**found, "part": part}, hints, reads=candidates)
+            Task(f"part-{part:05}", blocks, Files(), {**found, "part": part}, hints, unkeyed=candidates)
             for part in range(found["parts"])
         ]
 
@@ -224,18 +235,19 @@ class NearDuplicates(Previews):
         shards = range(len(self.all_shards(job)))
         return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
 
-    def receipts_of(self, job: Run) -> list[tuple[Location, Location]]:
+    def receipts_of(self, job: Run) -> list[Files]:
         """For each shard, the numbers of the documents that go, and their rows of the table."""
         folder, count = job.scratch / "receipts", len(self.all_shards(job))
-        return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(count)]
+        names = [f"part-{shard:05}" for shard in range(count)]
+        return [Files(numbers=folder / f"{name}.npy", rows=folder / f"{name}.rows") for name in names]
 
     # Tasks
 
     def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
-        """What `fingerprint_shard` wrote; the first input of a task says how all shards are divided."""
+        """What `fingerprint_shard` wrote; the blocks of a task say how all shards are divided."""
         from webtext_prep.dedup.candidates import Fingerprints
 
-        return Fingerprints(Blocks.load(task.inputs[0]), bands_for(self.similarity)[0], **files)
+        return Fingerprints(Blocks.load(task.reads.blocks), bands_for(self.similarity)[0], **files)
 
     def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
@@ -244,32 +256,33 @@ class NearDuplicates(Previews):
         from webtext_prep.dedup.preview import sample_hash
 
         counter, counts = GroupCounter(task.options["source"]), list[int]()
-        documents = counter.counted(read_documents(task.inputs[0]))
+        documents = counter.counted(read_documents(task.reads.shard))
         urls: list[bytes] = []
-        if len(task.outputs) > 3:
+        if task.writes["url_hashes"]:
             documents = _with_urls(documents, urls)
         shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
         blocks = fingerprint_blocks(documents, shingling, self.similarity, context.report, compiled=compiled)
         with contextlib.ExitStack() as stack:
             of_keys, of_lengths, groups = (
-                stack.enter_context(storage.create(place, durable=False)) for place in task.outputs[:3]
+                stack.enter_context(storage.create(place, durable=False))
+                for place in (task.writes.prints, task.writes.lengths, task.writes.groups)
             )
             for count, keys, lengths in blocks:
                 counts.append(count)
                 of_keys.write(keys)
                 of_lengths.write(lengths)
             groups.write(counter.groups().pack())
-        for place in task.outputs[3:]:
+        for place in task.writes["url_hashes"]:
             save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
         return counts
 
     def sort_band(self, task: Task, context: Context) -> None:
         """Task: the buckets with several members of a band, or of one range of its keys."""
         band, number, ranges = (task.options[name] for name in ("band", "range", "ranges"))
-        fingerprints = self._fingerprints(task, keys_of=dict(enumerate(task.reads)))
+        fingerprints = self._fingerprints(task, keys_of=dict(enumerate(task.unkeyed["prints"])))
         members, ends = fingerprints.shared_buckets(band, number, ranges, context.report)
-        save_array(task.outputs[0], members)
-        save_array(task.outputs[1], ends)
+        save_array(task.writes.members, members)
+        save_array(task.writes.ends, ends)
 
     def find_components(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the part of the work that decides about each document. Returns the number of parts.
@@ -278,21 +291,20 @@ class NearDuplicates(Previews):
         """
         from webtext_prep.dedup.preview import EVERYTHING, choose
 
-        fingerprints, new = self._fingerprints(task, lengths_of=dict(enumerate(task.reads))), task.options["new"]
-        files = 1 + 2 * task.options["buckets"]
-        hashes = [load_array(path) for path in task.inputs[files:]]
+        fingerprints = self._fingerprints(task, lengths_of=dict(enumerate(task.unkeyed["lengths"])))
+        new, hashes = task.options["new"], list(map(load_array, task.reads["url_hashes"]))
         last = choose(np.concatenate(hashes), task.options["sample"]) if hashes else EVERYTHING
         wanted = np.zeros(fingerprints.blocks.documents, np.bool_)
         wanted[:new] = np.concatenate(hashes) <= np.uint64(last) if hashes else True
 
         def shared() -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:
-            pairs = zip(task.inputs[1:files:2], task.inputs[2:files:2], strict=True)
+            pairs = zip(task.reads["members"], task.reads["ends"], strict=True)
             for done, (members, ends) in enumerate(pairs, 1):
                 yield load_array(members), load_array(ends)
                 context.report(done)
 
         parts, count = fingerprints.parts(shared(), context.scratch, wanted)
-        save_array(task.outputs[0], parts)
+        save_array(task.writes.parts, parts)
         characters = int(fingerprints.all_lengths(context.scratch)[wanted].sum())
         return {"parts": count, "wanted": int(wanted.sum()), "characters": characters, "last": last}
 
@@ -300,13 +312,13 @@ class NearDuplicates(Previews):
         """Task: the documents of one shard that may be alike others, a bucket for each block and part."""
         from webtext_prep.dedup.decisions import CandidateFrame
 
-        parts, count, shard = load_array(task.inputs[1]), task.options["parts"], task.options["shard"]
-        fingerprints = self._fingerprints(task, keys_of={shard: task.reads[0]})
+        parts, count, shard = load_array(task.reads.parts), task.options["parts"], task.options["shard"]
+        fingerprints = self._fingerprints(task, keys_of={shard: task.unkeyed.prints})
         blocks = fingerprints.blocks
         own, first, candidates = blocks.in_shard(shard), blocks.first_of(shard), 0
         is_candidate = parts[first : blocks.first_of(shard + 1)] >= 0
-        documents = read_chosen_documents(task.inputs[2], is_candidate.tobytes().__getitem__)
-        with write_partitions(task.outputs[0], len(own) * count) as writer:
+        documents = read_chosen_documents(task.reads.shard, is_candidate.tobytes().__getitem__)
+        with write_partitions(task.writes.candidates, len(own) * count) as writer:
             for block in own:
                 within = blocks.numbers(block)
                 held = dict(islice(documents, int((parts[within] >= 0).sum())))
@@ -330,7 +342,7 @@ class NearDuplicates(Previews):
         found = part.duplicates_at(
             self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
         )
-        with write_partitions(task.outputs[0], len(blocks)) as writer:
+        with write_partitions(task.writes.decided, len(blocks)) as writer:
             for block, content in _frames(task, blocks):
                 gone = list(part.receipts(content, *found, shingling))
                 if gone:
@@ -362,7 +374,7 @@ class NearDuplicates(Previews):
         """The candidates of a task's part, which of them are old, and the blocks of all shards."""
         from webtext_prep.dedup.decisions import CandidatePart
 
-        blocks = Blocks.load(task.inputs[0])
+        blocks = Blocks.load(task.reads.blocks)
         frames = (content for _, content in _frames(task, blocks))
         shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
         part = CandidatePart.read(frames, shingling, context.scratch, report, compiled=compiled)
@@ -372,12 +384,12 @@ class NearDuplicates(Previews):
         """Task: which documents of one shard go, and their rows of the table, in the order of the input."""
         from webtext_prep.dedup.decisions import Decided
 
-        blocks = Blocks.load(task.inputs[0])
+        blocks = Blocks.load(task.reads.blocks)
         dropped = []
-        with write_zstd(task.outputs[1], durable=False) as table:
+        with write_zstd(task.writes.rows, durable=False) as table:
             for block in blocks.in_shard(task.options["shard"]):
                 found: list[tuple[int, bytes]] = []
-                for of_part in task.reads:
+                for of_part in task.unkeyed["decided"]:
                     frame = read_partition(of_part, block)
                     if frame:
                         decided = Decided.unpack(frame)
@@ -385,7 +397,7 @@ class NearDuplicates(Previews):
                 for number, row in sorted(found):
                     dropped.append(number)
                     table.write(row)
-        save_array(task.outputs[0], np.array(dropped, np.int64) - blocks.first_of(task.options["shard"]))
+        save_array(task.writes.numbers, np.array(dropped, np.int64) - blocks.first_of(task.options["shard"]))
         context.report(len(dropped))
         return len(dropped)
 
@@ -395,7 +407,7 @@ def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
     parts = task.options["parts"]
     for block, shard in enumerate(blocks.shards.tolist()):
         own = blocks.in_shard(shard)
-        content = read_partition(task.reads[shard], (block - own[0]) * parts + task.options["part"])
+        content = read_partition(task.unkeyed["candidates"][shard], (block - own[0]) * parts + task.options["part"])
         if content:
             yield block, content
 

@@ -8,7 +8,7 @@ JSON has no tuples and no paths. What it lacks is an object with a key `@`, its 
 
     {"@": "path", "value": "work/part-00000.jsonl.zst"}
     {"@": "method", "name": "process_shard",
-     "value": {"@": "object", "class": "webtext_prep.stages.clean:CleanStage", "value": {"min_tokens": 128}}}
+     "value": {"@": "object", "class": "webtext_prep.stages.clean:Clean", "value": {"min_tokens": 128}}}
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from webtext_prep.errors import WebtextError
+from webtext_prep.running.tasks import Files
 from webtext_prep.storage import location
 from webtext_prep.storage.locations import Url
 
@@ -38,6 +39,8 @@ def encode(value: Any) -> Any:
         return [encode(entry) for entry in value]
     if isinstance(value, tuple):
         return {KIND: "tuple", "value": [encode(entry) for entry in value]}
+    if isinstance(value, Files):
+        return {KIND: "files", "value": {name: encode(files) for name, files in value.items()}}
     if isinstance(value, dict):
         if KIND not in value and all(isinstance(key, str) for key in value):
             return {key: encode(entry) for key, entry in value.items()}
@@ -67,7 +70,7 @@ def decode(value: Any) -> Any:
     try:
         return _DECODERS[value[KIND]](value)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"this is not a value of ours: {error}") from error
+        raise ValueError(f"this is not what `encode` wrote: {error}") from error
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:
@@ -147,6 +150,7 @@ def _object(value: dict[str, Any]) -> Any:
 
 _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "tuple": lambda value: tuple(decode(entry) for entry in value["value"]),
+    "files": lambda value: Files(**{name: decode(files) for name, files in value["value"].items()}),
     "dict": lambda value: {decode(key): decode(entry) for key, entry in value["value"]},
     "path": lambda value: Path(value["value"]),
     "url": lambda value: location(value["value"]),

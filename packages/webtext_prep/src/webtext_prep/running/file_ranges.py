@@ -27,16 +27,16 @@ from webtext_prep import storage
 from webtext_prep.documents.formats.compression import bare_name, write_zstd
 from webtext_prep.documents.formats.lines import read_utf8_from
 from webtext_prep.documents.records.base import Block, OtherKindError
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.storage.stores.local import boot_id
 
 SECONDS = 20.0
-"""How long a task works, about, between two states."""
+"""Seconds that a task works, about, between two states."""
 
 
 class TaskState:
-    """What a task leaves to go on from: a small JSON-like value in a file between phases.
+    """The state that a task leaves to go on from: a small JSON-like value in a file between phases.
 
     It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
     the disk. The value should be written after what it describes.
@@ -50,7 +50,7 @@ class TaskState:
         self._path, self._key = path, [task.key, boot_id()]
 
     def read(self) -> Any:
-        """What was written last, or None."""
+        """The value that was written last, or None."""
         found = read_json(self._path)
         return found["value"] if found and found["key"] == self._key else None
 
@@ -62,7 +62,7 @@ class TaskState:
 def cut_into_runs(
     task: Task, context: Context, blocks: Callable[[Iterable[bytes], Any], Iterator[Block]]
 ) -> list[list[Any]]:
-    """Write the runs of the task's input next to its output, the state of the task.
+    """Write the runs of the file that a task reads next to its state.
 
     Args:
         task: the task.
@@ -72,11 +72,11 @@ def cut_into_runs(
     Returns of each run how many records it has, and the head with which it is to be read; none if the file has to be
     read as a whole.
     """
-    state = TaskState(storage.local_path(task.outputs[0]), task)
+    state = TaskState(storage.local_path(task.writes.state), task)
     runs, done, head = state.read() or ([], 0, None)
     while True:
         try:
-            for block in blocks(read_utf8_from(task.inputs[0], done), head):
+            for block in blocks(read_utf8_from(task.reads.file, done), head):
                 with write_zstd(run_file(task, len(runs)), durable=False) as file:
                     file.write(block.data)
                 runs, done, head = [*runs, [block.records, head]], done + block.size, block.head
@@ -92,14 +92,15 @@ def cut_into_runs(
 
 
 def run_file(task: Task, number: int) -> Location:
-    """A run of the task's input; of the same kind, by its suffix."""
-    _, dot, suffix = bare_name(task.inputs[0]).rpartition(".")
-    return task.outputs[0].with_name(f"run-{number:05}{dot}{suffix.lower() if dot else ''}.zst")
+    """A run of the file that a task reads; of the same kind, by its suffix."""
+    _, dot, suffix = bare_name(task.reads.file).rpartition(".")
+    return task.writes.state.with_name(f"run-{number:05}{dot}{suffix.lower() if dot else ''}.zst")
 
 
 def cutting_task(folder: Location, path: Location, run_bytes: int) -> Task:
     """The task that cuts a file into runs of about a size in bytes in a folder, by `cut_into_runs`."""
-    return Task(folder.name, (path,), (folder / "state.json",), {"run_bytes": run_bytes}, folders=(folder,))
+    state = Files(state=folder / "state.json")
+    return Task(folder.name, Files(file=path), state, {"run_bytes": run_bytes}, folder=folder)
 
 
 def cut_runs(task: Task, runs: Sequence[Sequence[Any]]) -> list[tuple[Location, int, Any]]:

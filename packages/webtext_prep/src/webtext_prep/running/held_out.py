@@ -51,5 +51,5 @@ class HoldsOut(Stage):
 
     @property
     def may_be_empty(self) -> bool:
-        """Where it writes held-out pages, as a small share of few pages may be none."""
+        """Whether it writes held-out pages: a small share of few pages may be none."""
         return self.only_held_out

@@ -35,7 +35,7 @@ from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.run import Run
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Previews, Stage
+from webtext_prep.running.stage import Continues, Previews, Stage
 from webtext_prep.running.summary import Findings, Summary
 from webtext_prep.running.tasks import Tally
 from webtext_prep.storage import is_local, location
@@ -171,7 +171,7 @@ class Job(Run):
             self._own.refuse_other_settings(self._settings(), self._libraries)
 
     def preview(self) -> Findings:
-        """What the stage would do. Nothing is written but a folder in the state, which is removed at the end.
+        """Say what the stage would do. Nothing is written but a folder in the state, which is removed at the end.
 
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
@@ -188,7 +188,7 @@ class Job(Run):
         return found
 
     def sample(self, sizes: Sequence[int] | None = None) -> Sample:
-        """What the input holds, about; `sizes` are the bytes of each file, if they are known already."""
+        """A sample of the input; `sizes` are the bytes of each file, if they are known already."""
         sizes = storage.sizes(self.inputs) if sizes is None else sizes
         is_one = self.stage.is_one_document
         sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
@@ -196,7 +196,7 @@ class Job(Run):
         return sample if documents is None else dataclasses.replace(sample, documents=documents)
 
     def estimate(self, sample: Sample) -> Estimate:
-        """What a run over input like `sample` needs of disk and memory, and what there is. Writes nothing."""
+        """The disk and memory that a run over input like `sample` needs, and what there is. Writes nothing."""
         stage = self.stage
         is_preview = isinstance(stage, Previews) and stage.is_preview
         needs = stage.preview_needs(sample, self.workers) if is_preview else stage.needs(sample, self.workers)
@@ -220,7 +220,9 @@ class Job(Run):
 
     def _complete(self, key: str) -> Summary | None:
         """The summary of an earlier run, if all of it still stands."""
-        if not self._finished.holds(key, self.record_path.parent) or self.stage.wants_another_run(self):
+        if not self._finished.holds(key, self.record_path.parent):
+            return None
+        if isinstance(self.stage, Continues) and self.stage.wants_another_run(self):
             return None
         record = read_record(self.record_path.parent, self.record_path.name)
         return None if record is None else self._summary(Tally.from_dict(record), record.get("facts", {}), resumed=True)

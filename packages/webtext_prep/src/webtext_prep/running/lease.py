@@ -33,11 +33,11 @@ from webtext_prep.storage.stores.base import Note
 LEASE = ".webtext-lease.json"
 """In an output folder; next to an output that is a prefix, after that."""
 LASTS_SECONDS = 180
-"""How long a lease holds without being renewed."""
+"""Seconds that a lease holds without being renewed."""
 RENEWED_SECONDS = 30
-"""How often it is renewed: several attempts may fail."""
+"""Seconds between renewals: several attempts may fail."""
 LOOK_SECONDS = 10
-"""How often a lease that is waited for is looked at."""
+"""Seconds between two looks at a lease that is waited for."""
 OWNER = "owner"
 """In the state folder: what tells its leases from other commands' leases."""
 
@@ -196,7 +196,7 @@ def held(place: Location, output: Location, state: Path) -> Iterator[Lease | Non
 
 
 def lease_place(output: Location, *, is_prefix: bool) -> Location:
-    """Where the lease on an output lies: in the folder, or after the name of a prefix."""
+    """The place of the lease on an output: in the folder, or after the name of a prefix."""
     return output.with_name(f".{output.name}{LEASE}") if is_prefix else output / LEASE
 
 
@@ -219,7 +219,7 @@ def _known_owner(state: Path) -> str:
 
 
 def _owner(state: Path) -> str:
-    """What a state folder calls itself, from its first command on."""
+    """The name that a state folder has from its first command on."""
     if not (known := _known_owner(state)):
         write_text(state / OWNER, (known := secrets.token_hex(16)) + "\n")
     return known

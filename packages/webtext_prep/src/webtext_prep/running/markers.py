@@ -51,25 +51,27 @@ class Markers:
         self._folder, self._scratch = folder, scratch
 
     def read(self, task: Task, key: str) -> Done | None:
-        """What the marker of `task` says, or None where there is none, or it no longer holds."""
+        """The finished task of `task`'s marker, or None where there is none, or it no longer holds."""
         try:
             marker = parse_json((self._folder / f"{task.name}.json").read_bytes())
             if marker.get("boot", "") not in ("", self._boot(task)):
                 return None
-            if marker.get("key") != key or marker.get("sizes") != [storage.size(output) for output in task.outputs]:
+            if marker.get("key") != key or marker.get("sizes") != [
+                storage.size(output) for output in task.writes.all()
+            ]:
                 return None
         except (OSError, ValueError):
             return None
         return Done(marker["result"], marker.get("units", 0))
 
     def read_all(self, tasks: Sequence[Task], keys: Sequence[str]) -> list[Done | None]:
-        """What `read` gives for each task; outputs in object storage are asked about side by side."""
-        places = (path for task in tasks for path in task.outputs)
+        """The answers of `read` for all tasks; outputs in object storage are asked about side by side."""
+        places = (path for task in tasks for path in task.writes.all())
         return storage.each(lambda both: self.read(*both), list(zip(tasks, keys, strict=True)), places)
 
     def write(self, task: Task, key: str, done: Done) -> None:
         """Mark `task` as done."""
-        sizes = [storage.size(output) for output in task.outputs]
+        sizes = [storage.size(output) for output in task.writes.all()]
         marker = {"key": key, "sizes": sizes, "result": done.result, "units": done.units}
         if boot := self._boot(task):
             marker["boot"] = boot
@@ -78,7 +80,7 @@ class Markers:
     def _boot(self, task: Task) -> str:
         if self._scratch is None:
             return ""
-        is_scratch = any(isinstance(path, Path) and path.is_relative_to(self._scratch) for path in task.outputs)
+        is_scratch = any(isinstance(path, Path) and path.is_relative_to(self._scratch) for path in task.writes.all())
         return boot_id() if is_scratch else ""
 
 

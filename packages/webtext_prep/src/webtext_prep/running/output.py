@@ -35,7 +35,7 @@ from webtext_prep.running import lease
 from webtext_prep.running.markers import digest
 from webtext_prep.running.processes import changed
 from webtext_prep.running.run import DROPPED, KEPT
-from webtext_prep.running.stage import Outcome, Stage
+from webtext_prep.running.stage import Continues, Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage.locations import Location
 
@@ -71,7 +71,7 @@ def locked(
 
 
 SPOOLED = "stdin-"
-"""What the name of spooled standard input in the state folder begins with."""
+"""The beginning of the name of spooled standard input in the state folder."""
 SHARED = "shared-scratch"
 """In the state folder: where in storage the files between phases lie, for the run that removes them."""
 MOST_FILES = 1000
@@ -79,7 +79,7 @@ MOST_FILES = 1000
 
 
 class Output:
-    """What one stage writes, and the state next to it.
+    """The output of one stage, and the state next to it.
 
     Args:
         stage: the stage.
@@ -221,7 +221,7 @@ class Output:
         claim = self._read_claim()
         if claim is None or claim.get("refused") or not self._has_begun():
             return
-        if self.stage.oldest and self._version(claim) < self.stage.oldest:
+        if isinstance(self.stage, Continues) and self._version(claim) < self.stage.oldest:
             raise InputError(
                 f"{self.place} was made by an earlier version of `webtext {self.stage.name}`, whose state this one "
                 "can't read: give another --output, or --restart to make it again from scratch."
@@ -361,7 +361,7 @@ class Output:
 
 
 def _places(output: Location, inputs: Sequence[Location], stamps: Sequence[Any]) -> dict[str, Any]:
-    """Where the output and its input lie, for `run.json`: folders in their order, and files that no stage wrote.
+    """The places of the output and of its input, for `run.json`: folders in their order, and files that no stage wrote.
 
     Of each of these also its stamp without the name, by which a reader sees that it has changed since.
     """

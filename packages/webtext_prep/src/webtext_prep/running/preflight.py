@@ -1,4 +1,4 @@
-"""How much disk and memory a run will need, said before it starts, and the end of one that will not fit.
+"""The disk and memory that a run will need, said before it starts, and the end of one that will not fit.
 
 A stage estimates its needs (`Stage.needs`) from a sample of its input (`take_sample`); here they are compared
 with what there is on the disks of output and state, and with the memory that this process may take. What an
@@ -28,7 +28,7 @@ USUAL_SHARD = 64 << 20
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run of a stage needs, in bytes, about.
+    """Needs of a run of a stage, in bytes, about.
 
     Attributes:
         output: of the finished output.
@@ -75,7 +75,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run needs, and what there is.
+    """Needs of a run, and what there is.
 
     Attributes:
         stage: its name.

@@ -1,4 +1,4 @@
-"""What processes that run tasks have in common: versions of libraries, the limit on open files, and an end by SIGTERM.
+"""Matters common to processes that run tasks: versions of libraries, the limit on open files, and an end by SIGTERM.
 
 Two versions of an extractor give two texts of a page. A stage names such libraries (`Stage.libraries`); their
 versions are part of the key of each task, of the record, and must be the same on all machines of a run.
@@ -27,7 +27,7 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def versions_here(libraries: Iterable[str] = ()) -> dict[str, str]:
-    """What has to be the same on every machine, so that a task makes the same bytes."""
+    """The versions that have to be the same on every machine, so that a task makes the same bytes."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Python": python, **versions_of([PACKAGE]), **versions_of(libraries)}
 
@@ -60,7 +60,7 @@ def _described(versions: Mapping[str, str]) -> str:
 
 
 OPEN_FILES = (20_000, 10_240)
-"""How many files a process may want to have open; macOS refuses more than the second on some machines."""
+"""Numbers of files that a process may want to have open; macOS refuses more than the second on some machines."""
 
 
 def allow_open_files() -> None:

@@ -21,7 +21,7 @@ from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.lease import Lease
 from webtext_prep.running.markers import Done, Markers, digest
 from webtext_prep.running.staging import SharedScratch
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 
 DROPPED = "dropped"
@@ -31,7 +31,7 @@ KEPT = "kept"
 
 
 class Run:
-    """What a stage's `run` is given; `Job`, which is made from settings, is one.
+    """A run as a stage's `run` is given it; `Job`, which is made from settings, is one.
 
     Attributes:
         stage: the `Stage`.
@@ -74,17 +74,16 @@ class Run:
         """Whether tasks run on this machine: then several may each write their part of one file."""
         return self.engine.is_here
 
-    def shard_outputs(self, number: int) -> tuple[Location, ...]:
-        """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""
-        dropped = self.dropped_path(number)
-        return (self.output / shard_name(number, self.format), *([dropped] if dropped is not None else []))
+    def shard_files(self, number: int, **more: Location | None) -> Files:
+        """Files that the task writes which makes a shard: `kept` documents, `more`, with `--keep-dropped` `dropped`."""
+        return Files(kept=self.output / shard_name(number, self.format), **more, dropped=self.dropped_path(number))
 
     def dropped_path(self, number: int) -> Location | None:
-        """Where the dropped documents of shard `number` belong, or None without `--keep-dropped`."""
+        """The file for the dropped documents of shard `number`, or None without `--keep-dropped`."""
         return self.output / DROPPED / shard_name(number, self.format) if self.keep_dropped else None
 
     def expected_documents(self) -> int | None:
-        """How many documents the input holds, where the stage that made it said so."""
+        """The number of documents in the input, where the stage that made it said so."""
         return recorded_documents(self.inputs)
 
     def map(
@@ -142,7 +141,7 @@ class Run:
         return [None if done is None else done.result for done in found]
 
     def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` gives, or gave earlier for the same input and settings.
+        """The value that `make` gives, or gave earlier for the same input and settings.
 
         Tasks are done as long as their outputs are there. Tasks marked here stay done without: the files of all but
         the last of its phases can be removed, and a resumed job does not make them again.
@@ -152,7 +151,7 @@ class Run:
             beside: a file between phases that `make` writes, and that stays until the stage is done.
             make: runs phases, and gives a JSON-like value.
         """
-        task = Task(name, tuple(self.inputs), (beside,))
+        task = Task(name, Files(inputs=self.inputs), Files(beside=beside))
         markers, key = self._markers("once"), self._key("once", task, _stamps([task]))
         done = markers.read(task, key)
         if done is None:
@@ -170,7 +169,7 @@ class Run:
         except FileNotFoundError:
             if self.is_here:
                 raise
-            missing = staging.unseen(task.outputs)
+            missing = staging.unseen(task.writes.all())
             if missing is not None:
                 raise WebtextError(
                     f"{missing} was made on another machine, and this one does not see it: give an --output that all "
@@ -186,7 +185,7 @@ class Run:
             return call
         if self.shared is None:
             return staging.OnSharedFiles.of(call, self.state)
-        unknown = list({path for task in tasks for path in task.reads if path not in stamps})
+        unknown = list({path for task in tasks for path in task.unkeyed.all() if path not in stamps})
         stamps = stamps | dict(zip(unknown, storage.stamps(unknown), strict=True))
         return self.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
 
@@ -195,7 +194,7 @@ class Run:
         return {**identity(self.stage), **chosen, "keep_dropped": self.keep_dropped}
 
     def _identity(self) -> dict[str, Any]:
-        """What every shard depends on besides its input."""
+        """All that every shard depends on besides its input."""
         return {**self._settings(), **self.stage.identity()}
 
     def _key(self, phase: str, task: Task, stamps: dict[Location, Any]) -> str:
@@ -206,8 +205,8 @@ class Run:
                 self._identity(),
                 [storage.stamp(path) for path in self.stage.setting_files()],
                 phase,
-                [stamps[path] for path in task.inputs],
-                [output.name for output in task.outputs],
+                [stamps[path] for path in task.reads.all()],
+                [output.name for output in task.writes.all()],
                 task.options,
                 *self._of_libraries,
             ]
@@ -215,7 +214,7 @@ class Run:
 
     @property
     def _of_libraries(self) -> list[dict[str, str]]:
-        """What keys say of them: nothing for a stage that depends on none."""
+        """The part of keys about libraries: nothing for a stage that depends on none."""
         return [self._libraries] if self._libraries else []
 
     def _check_lease(self) -> None:
@@ -224,6 +223,6 @@ class Run:
 
 
 def _stamps(tasks: Iterable[Task]) -> dict[Location, Any]:
-    """The stamps of all inputs."""
-    paths = list(dict.fromkeys(path for task in tasks for path in task.inputs))
+    """The stamps of all files that are part of the tasks' identities."""
+    paths = list(dict.fromkeys(path for task in tasks for path in task.reads.all()))
     return dict(zip(paths, storage.stamps(paths), strict=True))

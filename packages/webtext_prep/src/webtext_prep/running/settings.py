@@ -1,4 +1,4 @@
-"""What a command line or a settings file says of a run: the settings of every stage, engines, and chains of stages.
+"""Settings of a run, from a command line or a file: the settings of every stage, engines, and chains of stages.
 
 An engine's own settings are flags and TOML keys of every stage (`--ray-address`), shown by `--help` in a group of their
 own. One that belongs to another engine than the chosen one is refused: it would do nothing. In a chain each stage reads
@@ -160,7 +160,7 @@ class Link:
 
     @property
     def made(self) -> str:
-        """What it writes, as the stages after it name it."""
+        """The output, as the stages after it name it."""
         return self.run.output + (TOKENS_SUFFIX if self.stage.makes == "tokens" else "")
 
 

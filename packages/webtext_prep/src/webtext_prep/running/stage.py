@@ -1,4 +1,4 @@
-"""What a stage is: a frozen dataclass of settings, and how it turns documents into documents.
+"""A stage: a frozen dataclass of settings, and how it turns documents into documents.
 
 A stage that only asks of each document whether to keep it is a `FilterStage` and writes `judge`; one that changes
 documents, each shard by itself, is a `DocumentStage` and writes `process`; one that must see all documents, or splits
@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -34,7 +34,7 @@ from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import DROPPED, Run
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import CollectingTally, Context, Tally, Task, with_reason
+from webtext_prep.running.tasks import CollectingTally, Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 
 Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
@@ -43,17 +43,17 @@ Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
 
 @contextlib.contextmanager
 def shard_writer(task: Task, tally: Tally) -> Iterator[DocumentWriter]:
-    """Open the task's first output for documents, which the tally counts as kept; a second output takes the dropped."""
+    """Open `task.writes.kept` for documents, which the tally counts, and if there is one `task.writes.dropped`."""
     with contextlib.ExitStack() as stack:
-        if len(task.outputs) > 1:
-            tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-        writer = stack.enter_context(write_documents(task.outputs[0]))
+        if "dropped" in task.writes:
+            tally.dropped_writer = stack.enter_context(write_documents(task.writes.dropped))
+        writer = stack.enter_context(write_documents(task.writes.kept))
         yield writer
         tally.kept = writer.written
 
 
 def write_shard(task: Task, context: Context, documents: Iterable[Document], transform: Transform) -> dict[str, Any]:
-    """Write to the task's first output what `transform(documents, tally)` yields; a second output takes the dropped.
+    """Write to `task.writes.kept` what `transform(documents, tally)` yields, and to `dropped` what the tally drops.
 
     Returns the tally as plain values, the result of a task.
     """
@@ -70,7 +70,7 @@ PROCESS_BYTES = 100 << 20
 
 @dataclass
 class Outcome:
-    """What a stage's `run` gives back.
+    """The result of a stage's `run`.
 
     Attributes:
         tally: what became of all documents.
@@ -95,10 +95,10 @@ Made = Literal["documents", "tokens", "tokenizer", "filter", "extras"]
 
 
 class Reads:
-    """What a stage reads: document shards, unless it says otherwise."""
+    """Input of a stage: document shards, unless it says otherwise."""
 
     input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)"
-    """How messages call such files."""
+    """The words of messages for such files."""
     reads_standard_input: ClassVar[bool] = False
 
     @staticmethod
@@ -112,7 +112,7 @@ class Reads:
         return False
 
     def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
-        """What its own settings name as input: files read before `--input`, and files read after it."""
+        """Input that its own settings name: files read before `--input`, and files read after it."""
         return (), ()
 
     @staticmethod
@@ -146,20 +146,18 @@ class Reads:
 
 
 class Writes:
-    """What a stage writes: a folder of document shards, unless it says otherwise."""
+    """Output of a stage: a folder of document shards, unless it says otherwise."""
 
     makes: ClassVar[Made] = "documents"
-    """What a pipeline has from it. `tokens` are named by a prefix, not by a folder; `extras` no other stage reads."""
+    """The kind of its output. `tokens` are named by a prefix, not by a folder; `extras` no other stage reads."""
     default_format: ClassVar[str] = DEFAULT_FORMAT
-    """How it writes shards if nothing else is said."""
-    shard_folders: ClassVar[tuple[str, ...]] = ("", DROPPED)
-    """The folders in its output that hold shards."""
+    """The format of its shards if nothing else is said."""
     side_files: ClassVar[tuple[str, ...]] = ()
     """Names of other files in its output: tables, a tokenizer."""
 
     @staticmethod
     def output_beside(given: Sequence[str]) -> str:
-        """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
+        """The place to which it always writes, for such values of `--input`; empty if `--output` says it."""
         return ""
 
     def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
@@ -173,32 +171,28 @@ class Writes:
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Every file of this stage that an output holds now."""
-        shards = [shard for folder in self.shard_folders for shard in shards_in(output / folder)]
+        shards = [*shards_in(output), *shards_in(output / DROPPED)]
         return [*shards, *filter(storage.is_file, (output / name for name in self.side_files))]
 
 
 class Takes:
-    """What a stage takes of a machine: disk, memory, modules."""
+    """Needs of a stage: disk and memory."""
 
     process_bytes: ClassVar[int] = PROCESS_BYTES
     """Memory of a process that runs its tasks."""
-    preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
     is_one_process: ClassVar[bool] = False
     """Whether one process of this machine leads its work, so that no engine can take it elsewhere."""
-    compiled: ClassVar[tuple[str, ...]] = ()
-    """The same, of tasks whose hints say `compiled`."""
     grows_with_corpus: ClassVar[tuple[str, ...]] = ()
     """Reasons to drop that a larger corpus has a larger share of: what repeats other documents."""
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """What a run over input like `sample` needs, with that many tasks at once; about as much output as input."""
+        """Needs of a run over input like `sample`, with that many tasks at once; about as much output as input."""
         return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a stage says of one document of its input when it is asked again.
+    """The answer of a stage about one document of its input when it is asked again.
 
     Attributes:
         dropped: the document as `--keep-dropped` would write it; None if it is kept, or if other documents decide.
@@ -210,7 +204,7 @@ class Verdict:
 
 
 class Replays:
-    """What a stage says of its input afterwards, for looking at dropped documents without `--keep-dropped`."""
+    """Answers of a stage about its input afterwards, for looking at dropped documents without `--keep-dropped`."""
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """The decision about one document; values that take time to find only where they are asked for."""
@@ -230,10 +224,6 @@ class Replays:
         """Whether `judged_again` finds all that is dropped for that reason."""
         return reason == "empty"
 
-    def recalling(self, facts: dict[str, Any]) -> Self:
-        """The same stage, which also knows what a run of it has found out about all documents together."""
-        return self
-
 
 @dataclass(frozen=True)
 class Stage(Reads, Writes, Takes, Replays, abc.ABC):
@@ -247,10 +237,8 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
     """One line for `--help`."""
     version: ClassVar[int] = 1
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
-    oldest: ClassVar[int] = 0
-    """The oldest version with whose output a run goes on; the output of one before asks for --restart."""
     unit: ClassVar[str] = "documents"
-    """What it counts."""
+    """The things that it counts."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -265,7 +253,7 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
         """Do the work with `job.map`, and account for every document."""
 
     def advice(self, tally: Tally) -> str:
-        """What to do when nothing was kept, as the end of a sentence."""
+        """Advice when nothing was kept, as the end of a sentence."""
         return "check the input and the settings"
 
     def setting_files(self) -> list[Path]:
@@ -273,16 +261,8 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
         return []
 
     def identity(self) -> dict[str, Any]:
-        """What the output depends on besides settings and files, such as the digest of a user's function."""
+        """All that the output depends on besides settings and files, such as the digest of a user's function."""
         return {}
-
-    def wants_another_run(self, job: Run) -> bool:
-        """Whether a finished output should be worked on once more (a download that may succeed now)."""
-        return False
-
-    def settled(self) -> Stage:
-        """The same stage, but one that never works on a finished output once more."""
-        return self
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks travel with their stage: what it has cached (lists of rules) is loaded again on the other side.
@@ -291,6 +271,34 @@ class Stage(Reads, Writes, Takes, Replays, abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A stage whose verdicts need what a run of it has found out about all documents together."""
+
+    def recalling(self, facts: dict[str, Any]) -> Stage:
+        """The same stage, which knows the facts of its record."""
+        ...
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A stage that may work on a finished output once more: a download, of which more may succeed now.
+
+    Attributes:
+        oldest: the oldest version with whose state a run goes on; the output of one before asks for --restart.
+    """
+
+    oldest: ClassVar[int]
+
+    def wants_another_run(self, job: Run) -> bool:
+        """Whether a finished output should be worked on once more."""
+        ...
+
+    def settled(self) -> Stage:
+        """The same stage, but one that never works on a finished output once more."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -308,14 +316,14 @@ class Previews(Stage):
 
     @abc.abstractmethod
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """What `preview` needs, as `needs` says it of `run`."""
+        """Needs of `preview`, as `needs` says them of `run`."""
 
 
-def shards_outcome(tasks: Iterable[Task], results: Sequence[dict[str, Any]]) -> Outcome:
-    """The outcome of tasks that each made one shard by `write_shard`."""
-    pairs = list(zip(tasks, results, strict=True))
-    outputs = [output for task, _ in pairs for output in task.outputs]
-    return Outcome(Tally.total(results), outputs, {task.outputs[0].name: result["out"] for task, result in pairs})
+def shards_outcome(tasks: Sequence[Task], results: Sequence[dict[str, Any]], *, but: str = "") -> Outcome:
+    """The outcome of tasks that each made one shard by `write_shard`; files of the name `but` are no part of it."""
+    outputs = [path for task in tasks for name, files in task.writes.items() if name != but for path in files]
+    shards = {task.writes.kept.name: result["out"] for task, result in zip(tasks, results, strict=True)}
+    return Outcome(Tally.total(results), outputs, shards)
 
 
 @dataclass(frozen=True)
@@ -331,7 +339,7 @@ class DocumentStage(Stage):
         """Yield the kept ones of `documents`, and `tally.drop` each of the others, with its reason."""
 
     def hints(self, job: Run) -> dict[str, Any]:
-        """What its tasks get that their output does not depend on, such as whether machine code would pay."""
+        """Hints for its tasks, on which their output does not depend, such as whether machine code would pay."""
         return {}
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
@@ -347,13 +355,13 @@ class DocumentStage(Stage):
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
-        return write_shard(task, context, read_documents(task.inputs[0]), self.process)
+        return write_shard(task, context, read_documents(task.reads.shard), self.process)
 
     def run(self, job: Run) -> Outcome:
         """All shards, each by itself."""
         hints = self.hints(job)
         tasks = [
-            Task(f"part-{number:05}", (path,), job.shard_outputs(number), hints=hints)
+            Task(f"part-{number:05}", Files(shard=path), job.shard_files(number), hints=hints)
             for number, path in enumerate(job.inputs)
         ]
         results = job.map("shards", self.process_shard, tasks, unit=self.unit, total=job.expected_documents())

@@ -1,16 +1,16 @@
-"""How the files between phases come to tasks on other machines, and how their outputs come back.
+"""The way of files between phases to tasks on other machines, and of their outputs back.
 
 Tasks of an engine that runs them here see this machine's files, and nothing of this is used. Of the tasks of other
 engines one of two things is true; the job chooses by whether `--shared-scratch URL` is given:
 
     every machine sees the state folder under one path     `OnSharedFiles`: the files between phases lie in it
-    they see storage alone                                 `HandedOver`: they lie in a folder of that storage
+    they see storage alone                                 `OnLocalCopies`: they lie in a folder of that storage
 
-Both wrap a task's call and are picklable calls themselves: an engine runs them as it runs any other. With `HandedOver`
-the job names its files between phases by their places in storage. On a node, the files that a task declares are fetched
-to a folder below the node's temporary folder (TMPDIR), the task runs on these copies, and what it made is published.
-Next to a copy it is noted which version of the file it is, so that it is never an old one; all tasks of a node share
-it. It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
+Both wrap a task's call and are picklable calls themselves: an engine runs them as it runs any other. With
+`OnLocalCopies` the job names its files between phases by their places in storage. On a node, the files that a task
+declares are fetched to a folder below the node's temporary folder (TMPDIR), the task runs on these copies, and what it
+made is published. Next to a copy it is noted which version of the file it is, so that it is never an old one; all tasks
+of a node share it. It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
 
 Relative paths hold on a node, too: the call goes to the folder in which the command was given, if the node has it.
 Files that settings name (a list of rules, a tokenizer) are not brought anywhere; a node that lacks one says so.
@@ -51,9 +51,6 @@ _MADE, _OWN, _PLACE, _PHASE, _FILES, _VERSIONS = "made", "own", "place", "phase"
 the phase, and the copies of files with a note for each, which version of which file it is."""
 _CHUNK = 1 << 20
 
-_known: set[tuple[str, str]] = set()
-"""What this process has looked at: files and tokens of jobs, and the phases for which it has made room."""
-
 
 # On a shared file system
 
@@ -87,24 +84,18 @@ class OnSharedFiles:
 
         Raises InputError on a machine that does not see the state folder.
         """
-        self._check()
-        result = self.call(task, context)
-        made = [*task.outputs, *(file for folder in task.folders for file in storage.files_in(folder))]
-        for file in made:
-            if isinstance(file, Path) and file.absolute().is_relative_to(self.state):
-                _flush(file)
-        return result
-
-    def _check(self) -> None:
-        if (str(self.state), self.token) in _known:
-            return
         if read_json(self.state / SEEN) != {"token": self.token}:
             raise InputError(
                 f"the machine {platform.node()} does not see the state folder {self.state}: put it on a file system "
                 "that all machines of the engine share, with --state DIR, or give --shared-scratch URL."
             )
         _go_to(self.here)
-        _known.add((str(self.state), self.token))
+        result = self.call(task, context)
+        made = [*task.writes.all(), *(storage.files_in(task.folder) if task.folder is not None else ())]
+        for file in made:
+            if isinstance(file, Path) and file.absolute().is_relative_to(self.state):
+                _flush(file)
+        return result
 
 
 def unseen(files: Sequence[Location]) -> Location | None:
@@ -176,7 +167,7 @@ class SharedScratch:
                 storage.remove(entry)
         storage.remove_folder(self.place)
 
-    def wrapped(self, call: Call, stamps: Mapping[Location, Any], named: Sequence[str] = ()) -> HandedOver:
+    def wrapped(self, call: Call, stamps: Mapping[Location, Any], named: Sequence[str] = ()) -> OnLocalCopies:
         """Wrap a call on the machine that starts the job.
 
         Args:
@@ -185,17 +176,19 @@ class SharedScratch:
             named: files that settings name.
         """
         versions = {name: digest(stamp) for file, stamp in stamps.items() if (name := _name_in(self.place, file))}
-        return HandedOver(call, self.place, versions, str(Path.cwd()), tuple(named))
+        phase = digest(sorted(versions.items()))
+        return OnLocalCopies(call, self.place, versions, phase, str(Path.cwd()), tuple(named))
 
 
 @dataclass(frozen=True)
-class HandedOver:
+class OnLocalCopies:
     """A call on a machine that sees storage alone; see the top of the module.
 
     Attributes:
         call: the task's function.
         place: the folder of the job's files between phases in storage.
         versions: for each of them that the tasks of this phase read, by its path from there, a digest of its stamp.
+        phase: a digest of these.
         here: the folder in which the command was given.
         named: files that settings name.
     """
@@ -203,51 +196,58 @@ class HandedOver:
     call: Call
     place: Location
     versions: Mapping[str, str]
+    phase: str
     here: str
     named: tuple[str, ...] = ()
 
     def __call__(self, task: Task, context: Context) -> Any:
-        """Fetch what the task reads, run it on the copies, and publish what it made.
+        """Run the task on local copies of its files; raises what `local_copies` does."""
+        with self.local_copies(task) as own:
+            return self.call(own, dataclasses.replace(context, scratch=self._node / _OWN))
+
+    @property
+    def _node(self) -> Path:
+        """The folder of the job on this node."""
+        return _node_root() / f"{self.place.name}-{digest(str(self.place))[:8]}"
+
+    @contextlib.contextmanager
+    def local_copies(self, task: Task) -> Iterator[Task]:
+        """The task as this node sees it: what it reads is fetched, and what it wrote published when nothing failed.
 
         Raises InputError on a machine that can't read the storage, or does not see an input; RetryableError where a
         file could not be copied; WebtextError where the temporary folder is another user's.
         """
-        node = _node_root() / f"{self.place.name}-{digest(str(self.place))[:8]}"
+        node = self._node
         self._prepare(node)
         made = node / _MADE / (task.key or task.name)
         own = dataclasses.replace(
             task,
-            inputs=tuple(self._fetched(file, node) for file in task.inputs),
-            reads=tuple(self._fetched(file, node) for file in task.reads),
-            outputs=tuple(self._local(file, made) for file in task.outputs),
-            folders=tuple(self._local(file, made) for file in task.folders),
+            reads=task.reads.moved(lambda file: self._fetched(file, node)),
+            unkeyed=task.unkeyed.moved(lambda file: self._fetched(file, node)),
+            writes=task.writes.moved(lambda file: self._local(file, made)),
+            folder=None if task.folder is None else self._local(task.folder, made),
         )
-        for file in [*own.outputs, *own.folders]:
+        for file in [*own.writes.all(), own.folder]:
             if isinstance(file, Path) and file.is_relative_to(made):
                 file.parent.mkdir(parents=True, exist_ok=True)
-        result = self.call(own, dataclasses.replace(context, scratch=node / _OWN))
+        yield own
         self._publish(task, own)
         shutil.rmtree(made, ignore_errors=True)
-        return result
 
     def _prepare(self, node: Path) -> None:
-        """Once in a process: look whether the storage is there, and remove copies that nobody needs any more."""
-        if ("job", str(self.place)) not in _known:
-            try:
-                storage.read_bytes(self.place / BEACON)
-            except OSError as error:
-                raise _unusable(self.place, error) from error
+        """Look whether the storage is there, and with the first task of a phase remove what nobody needs any more."""
+        try:
+            storage.read_bytes(self.place / BEACON)
+        except OSError as error:
+            raise _unusable(self.place, error) from error
+        _go_to(self.here)
+        if missing := [name for name in self.named if not Path(name).is_file()]:
+            raise _not_seen(missing[0])
+        if _text_of(node / _PHASE) != self.phase:
             (node / _OWN).mkdir(parents=True, exist_ok=True)
             write_text(node / _PLACE, str(self.place), durable=False)
             _remove_finished(node)
-            _go_to(self.here)
-            if missing := [name for name in self.named if not Path(name).is_file()]:
-                raise _not_seen(missing[0])
-            _known.add(("job", str(self.place)))
-        phase = digest(sorted(self.versions.items()))
-        if ("phase", phase) not in _known:
-            _keep_only(node, self.versions, phase)
-            _known.add(("phase", phase))
+            _keep_only(node, self.versions, self.phase)
 
     def _local(self, file: Location, folder: Path) -> Location:
         name = _name_in(self.place, file)
@@ -274,11 +274,11 @@ class HandedOver:
 
     def _publish(self, task: Task, own: Task) -> None:
         """Put what the task made in its place in storage."""
-        files = list(zip(own.outputs, task.outputs, strict=True))
-        for folder, place in zip(own.folders, task.folders, strict=True):
-            named = {file for file, _ in files}
-            found = [file for file in storage.files_in(folder) if file not in named and not file.name.startswith(".")]
-            files[:0] = [(file, place / file.name) for file in found]
+        files = list(zip(own.writes.all(), task.writes.all(), strict=True))
+        if own.folder is not None and task.folder is not None:
+            named, place = {file for file, _ in files}, task.folder
+            found = (file for file in storage.files_in(own.folder) if file not in named)
+            files[:0] = [(file, place / file.name) for file in found if not file.name.startswith(".")]
         for file, place in files:
             if file != place:
                 with _retried(place):

@@ -1,4 +1,4 @@
-"""What a command prints at its end: the summary of a stage, or what a command that writes no documents has found."""
+"""The end of a command's output: the summary of a stage, or what a command that writes no documents has found."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def show(summary: Summary, *, as_json: bool, stream: TextIO | None = None) -> No
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found.
+    """Findings of a command that writes no documents.
 
     Attributes:
         text: for people, several lines.

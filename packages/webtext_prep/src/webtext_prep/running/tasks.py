@@ -3,14 +3,17 @@
 A task is a pure function from files to files and a small JSON result. What its output depends on is its identity; hints
 are what it does not depend on, and may differ from run to run. It reads and writes the files that it names and no
 others, so that it may run on a machine that sees nothing of the one that named them (`running/staging.py`): there its
-files lie elsewhere, and it finds them by its own `inputs`, `reads`, `outputs` and `folders`. No path stands anywhere
-else in it.
+files lie elsewhere, and it finds them by their names. No path stands anywhere else in it:
+
+    Task("part-00003", reads=Files(shard=path), writes=Files(kept=place, dropped=other))
+    read_documents(task.reads.shard)
 
 A tally counts what happens to documents: in + added = out + the sum of the reasons, always.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +25,34 @@ from command_kit.progress import counted
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.errors import InputError
-from webtext_prep.storage.locations import Location
+from webtext_prep.storage.locations import Location, Url
 
 Item = TypeVar("Item")
+
+
+class Files(dict[str, tuple[Location, ...]]):
+    """Files by name: `files.shard` is the one of that name, `files["tables"]` are all of that name, in order.
+
+    Args:
+        named: the file or the files of each name; None for a name that is left out.
+    """
+
+    def __init__(self, **named: Location | Iterable[Location] | None) -> None:
+        given = ((name, files) for name, files in named.items() if files is not None)
+        super().__init__({name: (files,) if isinstance(files, Path | Url) else tuple(files) for name, files in given})
+
+    def __getattr__(self, name: str) -> Location:
+        if len(self.get(name, ())) != 1:
+            raise AttributeError(f"one file is asked for by the name {name}, and there are {self}")
+        return self[name][0]
+
+    def all(self) -> list[Location]:
+        """The files of all names, in order."""
+        return list(itertools.chain.from_iterable(self.values()))
+
+    def moved(self, move: Callable[[Location], Location]) -> Files:
+        """The files that `move` gives for these, under the same names."""
+        return Files(**{name: tuple(map(move, files)) for name, files in self.items()})
 
 
 @dataclass(frozen=True)
@@ -33,23 +61,23 @@ class Task:
 
     Attributes:
         name: unique within its phase.
-        inputs: the files it reads; when one changes, the task is run again.
-        outputs: the files it writes, each atomically.
+        reads: the files it reads; when one changes, the task is run again.
+        writes: the files it writes, each atomically.
         options: all else that its output depends on, as JSON-like values.
         hints: what its output does not depend on (the number of a pass, a limit on pace), as JSON-like values.
-        reads: more files that it reads, which are not part of its identity: what they hold follows from its options (a
-            digest of it), or only saves work.
-        folders: folders for files whose number shows only when it is done. Tasks of later phases name them as inputs.
+        unkeyed: more files that it reads, which are not part of its identity: what they hold follows from its options
+            (a digest of it), or only saves work.
+        folder: a folder for files whose number shows only when it is done. Tasks of later phases read them by name.
         key: the digest of all that its output depends on, which the job fills in before the task is run.
     """
 
     name: str
-    inputs: tuple[Location, ...]
-    outputs: tuple[Location, ...] = ()
+    reads: Files = field(default_factory=Files)
+    writes: Files = field(default_factory=Files)
     options: dict[str, Any] = field(default_factory=dict)
     hints: dict[str, Any] = field(default_factory=dict)
-    reads: tuple[Location, ...] = ()
-    folders: tuple[Location, ...] = ()
+    unkeyed: Files = field(default_factory=Files)
+    folder: Location | None = None
     key: str = ""
 
 
@@ -74,7 +102,7 @@ class Context:
 
 
 MAX_PROBLEMS = 10
-"""How many problems with their places are shown at the end of a stage; all of them are counted."""
+"""Problems with their places that are shown at the end of a stage; all of them are counted."""
 
 
 def with_reason(document: Document, reason: str, **details: Any) -> Document:
@@ -86,7 +114,7 @@ def with_reason(document: Document, reason: str, **details: Any) -> Document:
 
 @dataclass
 class Tally:
-    """What became of the documents of one task, or of all of them.
+    """Counts of what became of the documents of one task, or of all of them.
 
     Attributes:
         read: documents in.
@@ -234,7 +262,7 @@ class Problems:
 
 
 def checked_total(results: Sequence[dict[str, Any]], records: str, *, is_allowed: bool) -> Tally:
-    """What several tasks counted, with sentences about what was unreadable.
+    """The sum of what several tasks counted, with sentences about what was unreadable.
 
     Raises InputError if too much of it was, unless that is allowed; `records` is how messages call what was read.
     """

@@ -42,7 +42,7 @@ from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_ta
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, Verdict, shard_writer, shards_outcome
-from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Tally, Task, with_reason
+from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import bucket_of, shards_for
 from webtext_prep.urls.urls import REPLACEMENT, canonical_host, host_of, parts_of, registered_name, url_key
@@ -225,13 +225,13 @@ class Blacklist(Stage):
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large list that can only be read from its beginning to runs; see `cut_into_runs`."""
-        place, size = task.inputs[0], task.options["run_bytes"]
+        place, size = task.reads.file, task.options["run_bytes"]
         return cut_into_runs(task, context, lambda chunks, head: list_blocks(place, chunks, size, head))
 
     def split(self, task: Task, context: Context) -> int:
         """Task: a list, or a part of one, to a file with a bucket for each shard. Returns the number of URLs."""
         count, shards, buckets = 0, task.options["shards"], dict[bytes, int]()
-        with write_partitions(task.outputs[0], shards) as writer:
+        with write_partitions(task.writes.pieces, shards) as writer:
             for lines in _blocks(task):
                 held = defaultdict[int, list[bytes]](list)
                 for line, host in lines:
@@ -252,7 +252,7 @@ class Blacklist(Stage):
         tally, seen = Tally(), set[str]()
         judge = self._judge_of_usual(seen)
         with shard_writer(task, tally) as writer:
-            for run in map(io.BytesIO, read_partitions(task.inputs, task.options["bucket"])):
+            for run in map(io.BytesIO, read_partitions(task.reads["pieces"], task.options["bucket"])):
                 while lines := run.readlines(BLOCK_BYTES):
                     kept: list[str] = []
                     for line, key, host, path in urls_of_lines(b"".join(lines).decode()):
@@ -305,9 +305,9 @@ class Blacklist(Stage):
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
         tasks = self._splitting_tasks(job, shards)
         counts = job.map("split", self.split, tasks, unit="URLs")
-        pieces = tuple(task.outputs[0] for task in tasks)
+        pieces = Files(pieces=[task.writes.pieces for task in tasks])
         judged = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
+            Task(f"part-{shard:05}", pieces, job.shard_files(shard), {"bucket": shard}) for shard in range(shards)
         ]
         results = job.map("shards", self.judge_shard, judged, unit="URLs", total=sum(counts))
         outcome = shards_outcome(judged, results)
@@ -339,8 +339,8 @@ class Blacklist(Stage):
                     places.append((place, {"run": run, **rows}))
             for at, (place, options) in enumerate(places):
                 name = f"list-{number:05}-{at:05}"
-                pieces = (job.scratch / f"{name}.parts",)
-                tasks.append(Task(name, (place,), pieces, {"shards": shards, **options}))
+                pieces = Files(pieces=job.scratch / f"{name}.parts")
+                tasks.append(Task(name, Files(file=place), pieces, {"shards": shards, **options}))
         return tasks
 
 
@@ -356,7 +356,7 @@ def _ranges(path: Location, size: int) -> list[dict[str, Any]]:
 
 def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
     """The rows that a task splits, as lines of a list, each with its host, or with all of what has none."""
-    path, options = task.inputs[0], task.options
+    path, options = task.reads.file, task.options
     if "rows" in options or not ("range" in options or "run" in options or is_list_of_lines(path)):
         rows = read_urls(path, UrlPart(**options["rows"]) if "rows" in options else None)
         yield from in_batches(map(_line_of, rows), 1000, 1000, lambda _: 1)

@@ -9,7 +9,6 @@ written without the others (all cores). A document without a hit passes unchange
 from __future__ import annotations
 
 import array
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +32,7 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import contamination
 from webtext_prep.text.contamination import NGrams, cut, places_of, read_evaluation, words_of
@@ -137,16 +136,15 @@ class Decontaminate(Stage):
                 f"--evaluation {', '.join(self.evaluation)} holds no text of {self.least_words} words: "
                 "check the files, and --evaluation-key."
             )
-        ngrams.save(task.outputs[0])
+        ngrams.save(task.writes.ngrams)
         return {"texts": len(ngrams.places), "ngrams": len(ngrams)}
 
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
-        place, shard = task.inputs
         compiled = task.hints["compiled"]
-        matcher = _Matcher(_ngrams(place), compiled=compiled)
+        matcher = _Matcher(_ngrams(task.reads.ngrams), compiled=compiled)
         count, held, numbers = 0, array.array("q"), array.array("q")
-        for documents in batches(read_documents(shard)):
+        for documents in batches(read_documents(task.reads.shard)):
             texts = [document.text for document in documents]
             for number, is_suspect in enumerate(matcher.ngrams.suspects(texts, compiled=compiled), count):
                 if is_suspect and (hits := matcher.hits(texts[number - count])):
@@ -154,33 +152,31 @@ class Decontaminate(Stage):
                     numbers.extend(ngram for _, ngram in hits)
             count += len(documents)
             context.report(count)
-        save_array(task.outputs[0], np.array(held, np.int64))
-        save_array(task.outputs[1], np.array(np.unique(np.array(numbers, np.int64), return_counts=True)))
+        save_array(task.writes.held, np.array(held, np.int64))
+        save_array(task.writes.counts, np.array(np.unique(np.array(numbers, np.int64), return_counts=True)))
         return count
 
     def count_all(self, task: Task, context: Context) -> int:
         """Task: which n-grams are rare enough to count, and the table of the others. Returns their number."""
-        place, *counts = task.inputs
-        ngrams = _ngrams(place)
+        ngrams = _ngrams(task.reads.ngrams)
         total = np.zeros(len(ngrams), np.int64)
-        for number, path in enumerate(counts, 1):
+        for number, path in enumerate(task.reads["counts"], 1):
             found, times = load_array(path)
             total[found] += times
             context.report(number)
-        save_array(task.outputs[0], total < self.frequent)
+        save_array(task.writes.chosen, total < self.frequent)
         often = np.flatnonzero(total >= self.frequent)
-        with write_zstd(task.outputs[1]) as stream:
+        with write_zstd(task.writes.frequent) as stream:
             for number in often[np.argsort(-total[often], kind="stable")].tolist():
                 row = {"ngram": ngrams.text_of(number), "count": int(total[number])}
                 stream.write(_row(row, ngrams, number))
         return len(often)
 
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard without the passages that hold n-grams; the last output takes a row for each passage."""
-        place, chosen, held, shard = task.inputs
-        matcher = _Matcher(_ngrams(place), load_array(chosen), compiled=task.hints["compiled"])
-        affected = set(load_array(held).tolist())
-        *outputs, table = task.outputs
+        """Task: one shard without the passages that hold n-grams; `matches` takes a row for each passage."""
+        chosen = load_array(task.reads.chosen)
+        matcher = _Matcher(_ngrams(task.reads.ngrams), chosen, compiled=task.hints["compiled"])
+        affected = set(load_array(task.reads.held).tolist())
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
@@ -189,9 +185,8 @@ class Decontaminate(Stage):
                 else:
                     yield document
 
-        shorter = dataclasses.replace(task, outputs=tuple(outputs))
-        with write_zstd(table, durable=False) as rows:
-            return write_shard(shorter, context, read_documents(shard), pieces)
+        with write_zstd(task.writes.matches, durable=False) as rows:
+            return write_shard(task, context, read_documents(task.reads.shard), pieces)
 
     def _cut(
         self, document: Document, matcher: _Matcher, tally: Tally, add_row: Callable[[bytes], object]
@@ -222,36 +217,35 @@ class Decontaminate(Stage):
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
         total, folder, hints = job.expected_documents(), job.scratch, self.hints(job)
         table = folder / "ngrams.npz"
-        reading = Task("all", tuple(self.setting_files()), (table,), hints=hints)
+        reading = Task("all", Files(evaluation=self.setting_files()), Files(ngrams=table), hints=hints)
         (sizes,) = job.map("evaluation", self.read_evaluation, [reading], unit="texts")
         counting = [
             Task(
                 f"part-{number:05}",
-                (table, path),
-                (folder / f"held-{number}.npy", folder / f"counts-{number}.npy"),
+                Files(ngrams=table, shard=path),
+                Files(held=folder / f"held-{number}.npy", counts=folder / f"counts-{number}.npy"),
                 hints=hints,
             )
             for number, path in enumerate(job.inputs)
         ]
         counts = job.map("count", self.count_shard, counting, total=total)
-        outputs = (folder / "chosen.npy", job.output / FREQUENT_NGRAMS)
-        weighing = Task("all", (table, *(task.outputs[1] for task in counting)), outputs)
+        chosen = Files(chosen=folder / "chosen.npy", frequent=job.output / FREQUENT_NGRAMS)
+        weighing = Task("all", Files(ngrams=table, counts=[task.writes.counts for task in counting]), chosen)
         (frequent,) = job.map("frequencies", self.count_all, [weighing], unit="shards", total=len(counting))
         cutting = [
             Task(
                 task.name,
-                (table, outputs[0], task.outputs[0], path),
-                (*job.shard_outputs(number), folder / f"matches-{number}.zst"),
+                Files(ngrams=table, chosen=chosen.chosen, held=task.writes.held, shard=path),
+                Files(**job.shard_files(number), matches=folder / f"matches-{number}.zst"),
                 hints=hints,
             )
             for number, (task, path) in enumerate(zip(counting, job.inputs, strict=True))
         ]
         results = job.map("shards", self.cut_shard, cutting, total=sum(counts))
-        outcome = shards_outcome(cutting, results)
+        outcome = shards_outcome(cutting, results, but="matches")
         matches = job.output / MATCHES
-        found = _join([task.outputs[-1] for task in cutting], matches)
-        made = {task.outputs[-1] for task in cutting}
-        outcome.outputs = [*(path for path in outcome.outputs if path not in made), matches, outputs[1]]
+        found = _join([task.writes.matches for task in cutting], matches)
+        outcome.outputs += [matches, chosen.frequent]
         outcome.facts |= {
             "evaluation_texts": sizes["texts"],
             "ngrams": sizes["ngrams"],

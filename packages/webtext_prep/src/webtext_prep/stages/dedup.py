@@ -44,7 +44,7 @@ from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
@@ -139,7 +139,7 @@ class Dedup(NearDuplicates):
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped = set(load_array(task.inputs[1]).tolist())
+        dropped = set(load_array(task.reads.numbers).tolist())
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
@@ -148,7 +148,7 @@ class Dedup(NearDuplicates):
                 else:
                     yield document
 
-        return write_shard(task, context, read_documents(task.inputs[0]), keep)
+        return write_shard(task, context, read_documents(task.reads.shard), keep)
 
     def find_losses(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the domains and sources that lose most; each as its name, its documents and how many of them go."""
@@ -157,7 +157,7 @@ class Dedup(NearDuplicates):
         def loader(groups: Location, dropped: Location) -> Callable[[], tuple[Groups, npt.NDArray[np.int64]]]:
             return lambda: (Groups.unpack(storage.read_bytes(groups)), load_array(dropped))
 
-        shards = [loader(*pair) for pair in zip(task.inputs[::2], task.inputs[1::2], strict=True)]
+        shards = [loader(*pair) for pair in zip(task.reads["groups"], task.reads["dropped"], strict=True)]
         losses = largest_losses(shards, task.options["share"])
         context.report(len(shards))
         return [[loss.group, loss.documents, loss.dropped] for loss in losses[:MOST_LISTED]]
@@ -175,11 +175,11 @@ class Dedup(NearDuplicates):
         """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
         receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
-            Task(f"part-{shard:05}", (path, receipts[shard][0]), job.shard_outputs(shard))
+            Task(f"part-{shard:05}", Files(shard=path, numbers=receipts[shard].numbers), job.shard_files(shard))
             for shard, path in enumerate(job.inputs)
         ]
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=decided["new"]))
-        tables = [rows for _, rows in receipts]
+        tables = [its.rows for its in receipts]
         outcome.outputs.append(join_zstd(tables[: len(job.inputs)], job.output / DUPLICATES))
         outcome.facts["groups"] = decided["groups"]
         if self.hold_out:
@@ -213,8 +213,8 @@ class Dedup(NearDuplicates):
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
         from webtext_prep.dedup.drop_rates import Loss
 
-        pairs = zip(groups_of(job), self.receipts_of(job), strict=False)
-        files = tuple(path for groups, (dropped, _) in pairs for path in (groups, dropped))
+        groups = groups_of(job)
+        files = Files(groups=groups, dropped=[its.numbers for its in self.receipts_of(job)[: len(groups)]])
         task = Task("all", files, options={"share": min(self.alarm_share, self.stop_share)})
         (found,) = job.map("losses", self.find_losses, [task], unit="shards", total=len(job.inputs))
         losses = [Loss(*entry) for entry in found]

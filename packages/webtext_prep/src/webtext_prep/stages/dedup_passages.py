@@ -53,7 +53,7 @@ from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
@@ -118,8 +118,8 @@ class DedupPassages(Stage):
         """Task: the anchors of one shard, by range; how many each document has, and the range of each. Returns how many
         documents and anchors there are."""
         counts, within = list[int](), [np.zeros(0, np.uint16)]
-        with write_partitions(task.outputs[0], task.options["ranges"]) as writer:
-            for documents in batches(context.counted(read_documents(task.inputs[0]))):
+        with write_partitions(task.writes.anchors, task.options["ranges"]) as writer:
+            for documents in batches(context.counted(read_documents(task.reads.shard))):
                 texts, compiled = [document.text for document in documents], task.hints["compiled"]
                 grams = grams_of(texts, self.words, compiled=compiled)
                 found = [Anchored(own, self.words).anchors for own in grams]
@@ -127,17 +127,17 @@ class DedupPassages(Stage):
                 hashes = np.concatenate(found)
                 within.append(range_of(hashes, task.options["ranges"]))
                 add_by_range(writer, hashes, within[-1])
-        save_array(task.outputs[1], np.array(counts, np.uint32))
-        save_array(task.outputs[2], np.concatenate(within))
+        save_array(task.writes.counts, np.array(counts, np.uint32))
+        save_array(task.writes.ranges, np.concatenate(within))
         return [len(counts), sum(counts)]
 
     def find_repeated(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: of the anchors of one range whether each is repeated, a bucket for each shard."""
-        number, kind, count = task.options["range"], np.uint64, 0
-        batches = batches_of(task.reads, number, kind, RANGE_WINDOWS)
+        number, kind, count, anchors = task.options["range"], np.uint64, 0, task.unkeyed["anchors"]
+        batches = batches_of(anchors, number, kind, RANGE_WINDOWS)
         twice = repeated(np.concatenate([hashes for _, hashes in batch]) for batch in batches)
-        with write_partitions(task.outputs[0], len(task.reads)) as writer:
-            for shard, place in enumerate(task.reads):
+        with write_partitions(task.writes.repeated, len(anchors)) as writer:
+            for shard, place in enumerate(anchors):
                 is_repeated = is_in(read_range(place, number, kind), twice)
                 writer.add_bytes(shard, np.packbits(is_repeated).tobytes())
                 count += int(is_repeated.sum())
@@ -149,11 +149,15 @@ class DedupPassages(Stage):
         and one of others; and the identities of the documents that have any, with where that of each document ends.
         Returns how many windows there are."""
         shard, ranges = task.options["shard"], task.options["ranges"]
-        counts, within = map(load_array, task.inputs[1:])
-        sizes = np.bincount(within, minlength=len(task.reads))
+        counts, within, repeated = (
+            load_array(task.reads.counts),
+            load_array(task.reads.ranges),
+            task.unkeyed["repeated"],
+        )
+        sizes = np.bincount(within, minlength=len(repeated))
         bits = [
             np.unpackbits(np.frombuffer(read_partition(place, shard), np.uint8), count=size)
-            for place, size in zip(task.reads, sizes.tolist(), strict=True)
+            for place, size in zip(repeated, sizes.tolist(), strict=True)
         ]
         is_repeated = np.empty(len(within), np.bool_)
         is_repeated[np.argsort(within, kind="stable")] = np.concatenate(bits)
@@ -161,11 +165,11 @@ class DedupPassages(Stage):
         is_chosen = np.diff(np.append(0, np.cumsum(is_repeated))[ends]) > 0
         names, total = np.zeros(len(counts) + 1, np.int64), 0
         with (
-            write_partitions(task.outputs[0], ranges) as others,
-            write_partitions(task.outputs[1], ranges) as held_out,
-            storage.create(task.outputs[3], durable=False) as identities,
+            write_partitions(task.writes.windows, ranges) as others,
+            write_partitions(task.writes.held_out, ranges) as held_out,
+            storage.create(task.writes.names, durable=False) as identities,
         ):
-            for number, document in read_chosen_documents(task.inputs[0], is_chosen.tobytes().__getitem__):
+            for number, document in read_chosen_documents(task.reads.shard, is_chosen.tobytes().__getitem__):
                 text, compiled = document.text, task.hints["compiled"]
                 (grams,) = grams_of([text], self.words, compiled=compiled)
                 own = is_repeated[ends[number] : ends[number + 1]]
@@ -177,7 +181,7 @@ class DedupPassages(Stage):
                 names[number + 1] = len(identity)
                 total += len(found)
                 context.report(number + 1)
-        with storage.create(task.outputs[2], durable=False) as file:
+        with storage.create(task.writes.ends, durable=False) as file:
             file.write(np.cumsum(names).tobytes())
         return total
 
@@ -186,8 +190,8 @@ class DedupPassages(Stage):
         and then of others. Returns a digest."""
         number, blocks = task.options["range"], task.options["blocks"]
         firsts, done = Firsts(), 0
-        with write_partitions(task.outputs[0], 2 * blocks[-1]) as writer:
-            for batch in batches_of(task.reads, number, WINDOW, RANGE_WINDOWS):
+        with write_partitions(task.writes.firsts, 2 * blocks[-1]) as writer:
+            for batch in batches_of(task.unkeyed["windows"], number, WINDOW, RANGE_WINDOWS):
                 files = np.repeat([at for at, _ in batch], [len(found) for _, found in batch])
                 is_other, shards = np.divmod(files.astype(np.uint32), np.uint32(task.options["shards"]))
                 windows = np.concatenate([found for _, found in batch])
@@ -201,33 +205,32 @@ class DedupPassages(Stage):
         return writer.digest
 
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard without what repeated windows cover; the last output takes a row for each passage."""
-        ranges, blocks = task.options["ranges"], task.options["blocks"]
-        first, identities = blocks[task.options["shard"]], task.reads[ranges:]
-        *outputs, table = task.outputs
+        """Task: one shard without what repeated windows cover; `rows` takes a row for each passage."""
+        blocks, firsts = task.options["blocks"], task.unkeyed["firsts"]
+        first = blocks[task.options["shard"]]
+        identities = list(zip(task.unkeyed["ends"], task.unkeyed["names"], strict=True))
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             held: dict[int, Records] = {}
             for document in documents:
                 number = tally.read - 1
                 if number % BLOCK == 0:
-                    held = _repeats(task.reads[:ranges], first + number // BLOCK, blocks[-1])
+                    held = _repeats(firsts, first + number // BLOCK, blocks[-1])
                 if number not in held:
                     yield document
                     continue
                 found = list(self._passages(document, held[number], identities, compiled=task.hints["compiled"]))
                 rows.write(b"".join(msgspec.json.encode(without_surrogates(row)) + b"\n" for row in found))
                 if self.hold_out and not is_held_out(document.url, self.hold_out):
-                    firsts = (is_held_out(row["duplicate_of"], self.hold_out) for row in found)
-                    tally.notes["copies_of_held_out"] += sum(firsts)
+                    of_held_out = (is_held_out(row["duplicate_of"], self.hold_out) for row in found)
+                    tally.notes["copies_of_held_out"] += sum(of_held_out)
                 yield from self._pieces(document, [(row["start"], row["end"]) for row in found], tally)
 
-        shorter = dataclasses.replace(task, outputs=tuple(outputs))
-        with write_zstd(table, durable=False) as rows:
-            return write_shard(shorter, context, read_documents(task.inputs[0]), pieces)
+        with write_zstd(task.writes.rows, durable=False) as rows:
+            return write_shard(task, context, read_documents(task.reads.shard), pieces)
 
     def _passages(
-        self, document: Document, repeats: Records, identities: Sequence[Location], *, compiled: bool
+        self, document: Document, repeats: Records, identities: Sequence[Identities], *, compiled: bool
     ) -> Iterator[dict[str, Any]]:
         """A row for each passage of a document, given its repeated windows."""
         _, starts, ends = shingle_spans(document.text, Shingling("word", self.words), compiled=compiled)
@@ -238,7 +241,7 @@ class DedupPassages(Stage):
                 "start": start,
                 "end": end,
                 "match": document.text[start : min(end, start + SHOWN)],
-                "duplicate_of": _identity(identities, shard, first),
+                "duplicate_of": _identity(identities[shard], first),
                 "duplicate_of_start": place,
             }
 
@@ -265,64 +268,70 @@ class DedupPassages(Stage):
             return [job.scratch / kind / f"part-{number:05}" for number in range(count)]
 
         def of_shards(
-            *outputs: Iterable[Location],
-            also: Sequence[list[Location]] = (),
-            reads: Iterable[Location] = (),
-            **options: Any,
+            *kinds: str, also: Sequence[str] = (), unkeyed: Files | None = None, **options: Any
         ) -> list[Task]:
-            places = zip(zip(job.inputs, *also, strict=True), zip(*outputs, strict=True), strict=True)
+            places = {kind: files(kind) for kind in (*also, *kinds)}
             return [
-                Task(f"part-{shard:05}", given, made, {**options, "shard": shard}, hints, tuple(reads))
-                for shard, (given, made) in enumerate(places)
+                Task(
+                    f"part-{shard:05}",
+                    Files(shard=path, **{kind: places[kind][shard] for kind in also}),
+                    Files(**{kind: places[kind][shard] for kind in kinds}),
+                    {**options, "shard": shard},
+                    hints,
+                    unkeyed or Files(),
+                )
+                for shard, path in enumerate(job.inputs)
             ]
 
-        def of_ranges(outputs: list[Location], reads: list[Location], **options: Any) -> list[Task]:
+        def of_ranges(kind: str, count: int, unkeyed: Files, **options: Any) -> list[Task]:
             return [
-                Task(place.name, (), (place,), {**options, "range": number}, reads=tuple(reads))
-                for number, place in enumerate(outputs)
+                Task(place.name, Files(), Files(**{kind: place}), {**options, "range": number}, unkeyed=unkeyed)
+                for number, place in enumerate(files(kind, count))
             ]
 
         ranges = min(1 + size // RANGE_CHARACTERS, MOST_RANGES)
-        anchors, counts, of_anchors = files("anchors"), files("counts"), files("ranges")
-        finding = of_shards(anchors, counts, of_anchors, ranges=ranges)
+        finding = of_shards("anchors", "counts", "ranges", ranges=ranges)
         found = job.map("anchors", self.find_anchors, finding, total=total)
         documents, count = (sum(column) for column in zip(*found, strict=True))
 
-        is_repeated, made = files("repeated", ranges), digest(storage.stamps(anchors))
-        comparing = of_ranges(is_repeated, anchors, made=made)
+        anchors = Files(anchors=files("anchors"))
+        comparing = of_ranges("repeated", ranges, anchors, made=digest(storage.stamps(anchors.all())))
         compared = job.map("repeated", self.find_repeated, comparing, unit="anchors", total=count)
 
         made = digest([result["digest"] for result in compared])
         # An anchor is that of half of the windows that hold it, about.
         expected = sum(result["repeated"] for result in compared) * (self.words // 4)
         options = {"ranges": min(1 + expected // RANGE_WINDOWS, MOST_RANGES), "shards": len(job.inputs)}
-        windows, held_out, ends, names = (files(kind) for kind in ("windows", "held_out", "ends", "names"))
+        repeated = Files(repeated=files("repeated", ranges))
         marking = of_shards(
-            windows, held_out, ends, names, also=(counts, of_anchors), reads=is_repeated, made=made, **options
+            "windows", "held_out", "ends", "names", also=("counts", "ranges"), unkeyed=repeated, made=made, **options
         )
         count = sum(job.map("windows", self.find_windows, marking, total=documents))
 
-        windows = held_out + windows
-        firsts, made = files("firsts", options["ranges"]), digest(storage.stamps(windows))
+        windows = Files(windows=files("held_out") + files("windows"))
+        made = digest(storage.stamps(windows.all()))
         options["blocks"] = [0, *itertools.accumulate(-(-of_shard // BLOCK) for of_shard, _ in found)]
-        tracing = of_ranges(firsts, windows, made=made, **options)
+        tracing = of_ranges("firsts", options["ranges"], windows, made=made, **options)
         made = digest(job.map("firsts", self.find_firsts, tracing, unit="windows", total=count))
 
-        rows, reads = files("rows"), (*firsts, *itertools.chain(*zip(ends, names, strict=True)))
-        shards = zip(*map(job.shard_outputs, range(len(job.inputs))), strict=True)
-        cutting = of_shards(*shards, rows, reads=reads, made=made, **options)
-        outcome = shards_outcome(cutting, job.map("shards", self.cut_shard, cutting, total=documents))
-        table = join_zstd(rows, job.output / REPEATS)
-        outcome.outputs = [*(path for path in outcome.outputs if path not in rows), table]
+        firsts = Files(firsts=files("firsts", options["ranges"]), ends=files("ends"), names=files("names"))
+        cutting = [
+            dataclasses.replace(task, writes=Files(**job.shard_files(shard), **task.writes))
+            for shard, task in enumerate(of_shards("rows", unkeyed=firsts, made=made, **options))
+        ]
+        results = job.map("shards", self.cut_shard, cutting, total=documents)
+        outcome = shards_outcome(cutting, results, but="rows")
+        outcome.outputs.append(join_zstd([task.writes.rows for task in cutting], job.output / REPEATS))
         return outcome
 
 
-def _identity(places: Sequence[Location], shard: int, document: int) -> str:
-    """The `Document.id` of one document, by the numbers of its shard, and of itself there.
+Identities = tuple[Location, Location]
+"""Files of `find_windows` about a shard: where the identity of each of its documents ends, and all of them."""
 
-    `places` are files of `find_windows` about all shards: where identities end, and all of them.
-    """
-    ends, names = (storage.local_path(place) for place in places[2 * shard : 2 * shard + 2])
+
+def _identity(places: Identities, document: int) -> str:
+    """The `Document.id` of one document of a shard, by its number."""
+    ends, names = map(storage.local_path, places)
     begin, end = np.fromfile(ends, np.int64, 2, offset=8 * document).tolist()
     return np.fromfile(names, np.uint8, end - begin, offset=begin).tobytes().decode("utf-8", "surrogatepass")
 

@@ -30,7 +30,7 @@ from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
 PAGES_A_URL = 0.6
@@ -47,7 +47,7 @@ BYTES_A_SAVED_PAGE = 28_000
 
 def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
     """The rows of a task's lists, each with the number of its list; as many as the task is to take."""
-    rows = ((number, row) for number, path in enumerate(task.inputs) for row in read_urls(path))
+    rows = ((number, row) for number, path in enumerate(task.reads["lists"]) for row in read_urls(path))
     yield from itertools.islice(rows, task.options["most"])
 
 
@@ -115,7 +115,9 @@ class Download(FetchSettings):
         retry_pass = facts_in(place).passes + 1
         total, most = job.expected_documents(), self.max_urls or None
         total = most if most is not None and (total is None or total > most) else total
-        crawl = Task("crawl", tuple(job.inputs), (place,), {"most": most}, {"retry_pass": retry_pass})
+        crawl = Task(
+            "crawl", Files(lists=job.inputs), Files(database=place), {"most": most}, {"retry_pass": retry_pass}
+        )
         (found,) = job.map("pages", self.fetch, [crawl], unit=self.unit, total=total, again=_always)
         if found["gone"]:
             for sentence in self.expected(found["gone"]):
@@ -127,11 +129,11 @@ class Download(FetchSettings):
         for number, (path, rows) in enumerate(zip(job.inputs, found["rows"], strict=True)):
             if most is not None and not any(found["rows"][number:]):
                 break  # --max-urls were in the lists before
-            shard, *dropped = job.shard_outputs(number)
-            pages = (pages_of(shard),) if self.save_pages else ()
-            outputs = (shard, job.output / OUTCOMES / shard.name, *pages, *dropped)
-            options = {"most": None if most is None else rows}
-            tasks.append(Task(f"part-{number:05}", (path,), outputs, options, {"newest": found["newest"]}, (place,)))
+            shard = job.shard_files(number).kept
+            pages = pages_of(shard) if self.save_pages else None
+            writes = job.shard_files(number, outcomes=job.output / OUTCOMES / shard.name, pages=pages)
+            options, hints = {"most": None if most is None else rows}, {"newest": found["newest"]}
+            tasks.append(Task(f"part-{number:05}", Files(lists=path), writes, options, hints, Files(database=place)))
 
         def is_old(result: dict[str, Any]) -> bool:
             return bool(result["newest"] != found["newest"])
@@ -157,7 +159,7 @@ class Download(FetchSettings):
         return tried_again or facts.unasked(self.archive) > 0
 
     def settled(self) -> Download:
-        """See `Stage.settled`."""
+        """See `Continues.settled`."""
         return dataclasses.replace(self, retry_passes=0, archive=())
 
     # Its tasks
@@ -168,8 +170,11 @@ class Download(FetchSettings):
         from webtext_prep.crawl.crawl import Crawl
         from webtext_prep.crawl.database import CrawlDatabase
 
-        with CrawlDatabase(storage.local_path(task.outputs[0])) as database:
-            crawl, taken = Crawl(self, database, task.hints["retry_pass"], context.report), [0] * len(task.inputs)
+        with CrawlDatabase(storage.local_path(task.writes.database)) as database:
+            crawl, taken = (
+                Crawl(self, database, task.hints["retry_pass"], context.report),
+                [0] * len(task.reads["lists"]),
+            )
 
             def rows() -> Iterator[Document]:
                 for number, row in _rows_of(task):
@@ -185,7 +190,7 @@ class Download(FetchSettings):
         from webtext_prep.crawl.crawl import Crawl
         from webtext_prep.crawl.database import CrawlDatabase
 
-        with CrawlDatabase(storage.local_path(task.outputs[0]), is_checked=False) as database:
+        with CrawlDatabase(storage.local_path(task.writes.database), is_checked=False) as database:
             crawl = Crawl(self, database, task.hints["retry_pass"], context.report)
             crawl.ask_archives((row for _, row in _rows_of(task)), context.scratch)
             return {"newest": database.newest}
@@ -196,9 +201,9 @@ class Download(FetchSettings):
         from webtext_prep.crawl.shards import write_shard
 
         folder = context.scratch / "new" / task.name
-        with CrawlDatabase(storage.local_path(task.reads[0]), is_checked=False) as database:
+        with CrawlDatabase(storage.local_path(task.unkeyed.database), is_checked=False) as database:
             rows = context.counted(row for _, row in _rows_of(task))
-            found = write_shard(rows, database, task.outputs, folder, self)
+            found = write_shard(rows, database, task.writes, folder, self)
         return {**found, "newest": task.hints["newest"]}
 
 

@@ -20,7 +20,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
@@ -28,8 +28,8 @@ from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
-from webtext_prep.running.tasks import Context, Problems, Tally, Task
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
+from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
 from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
@@ -146,13 +146,13 @@ class Extract(PageStage):
         for group in file_groups(files, list(sizes.values()), archives, at_least=BYTES_PER_SHARD):
             theirs = [sidecars[path] for path in group if path in sidecars]
             for behind, until in ranges.get(group[0], [(None, None)]):
-                shard, *dropped = job.shard_outputs(len(tasks))
+                outcomes = job.output / OUTCOMES / shard_name(len(tasks), job.format)
                 options = {"files": [[names[path], path in sidecars] for path in group]}
                 options |= {"behind": behind, "until": until} if group[0] in ranges else {}
-                outputs = (shard, job.output / OUTCOMES / shard.name, *dropped)
                 begin, end = behind[0] if behind else 0, until[0] if until else sum(sizes[path] for path in group)
                 hints = {"bytes": end - begin}
-                tasks.append(Task(f"part-{len(tasks):05}", (*group, *theirs), outputs, options, hints))
+                writes = job.shard_files(len(tasks), outcomes=outcomes)
+                tasks.append(Task(f"part-{len(tasks):05}", Files(pages=group, sidecars=theirs), writes, options, hints))
         results = job.map("shards", self.extract_files, tasks, unit="bytes", total=sum(sizes.values()))
         outcome = shards_outcome(tasks, results)
         problems = Problems.total(results)
@@ -177,7 +177,7 @@ class Extract(PageStage):
         # The texts of WET files take no longer to write than to find.
         pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
         large = [path for path in pages if sizes[path] > BYTES_PER_RANGE]
-        tasks = [Task(f"archive-{number:05}", (path,), ()) for number, path in enumerate(large)]
+        tasks = [Task(f"archive-{number:05}", Files(archive=path)) for number, path in enumerate(large)]
         found = job.map("ranges", self.find_ranges, tasks, unit="bytes", total=sum(sizes[path] for path in large))
         return {
             path: list(itertools.pairwise([None, *places, None])) for path, places in zip(large, found, strict=True)
@@ -185,7 +185,7 @@ class Extract(PageStage):
 
     def find_ranges(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the places in an archive after which a range of its pages begins."""
-        places = self._reader(task.inputs[0]).entrances(self.pages_per_range, context.report)
+        places = self._reader(task.reads.archive).entrances(self.pages_per_range, context.report)
         return [list(astuple(place)) for place in places]
 
     def extract_files(self, task: Task, context: Context) -> dict[str, Any]:
@@ -200,8 +200,8 @@ class Extract(PageStage):
 
         tally, problems, page_bytes = Tally(), Problems(), 0
         async with contextlib.AsyncExitStack() as stack:
-            documents, outcomes, *dropped = (stack.enter_context(write_documents(place)) for place in task.outputs)
-            tally.dropped_writer = next(iter(dropped), None)
+            documents = stack.enter_context(shard_writer(task, tally))
+            outcomes = stack.enter_context(write_documents(task.writes.outcomes))
             pool = await stack.enter_async_context(self.pool(context.scratch, context.slots))
 
             async def extract(item: _Item) -> tuple[dict[str, Any], Document | None]:
@@ -222,7 +222,7 @@ class Extract(PageStage):
             await stack.enter_async_context(contextlib.aclosing(pages))
             async for item, (row, document) in pages:
                 if item.damage is not None:
-                    _note_damage(problems, task.inputs[item.file], item.damage)
+                    _note_damage(problems, task.reads["pages"][item.file], item.damage)
                 found = item.found
                 if found is not None:
                     tally.read += 1
@@ -236,10 +236,9 @@ class Extract(PageStage):
                     else:
                         tally.drop(Document(found.url, metadata=found.metadata), row["outcome"])
                     if found.problem:
-                        problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
+                        problems.add(found.outcome, found.problem, [str(task.reads["pages"][item.file])])
                 if tally.read % 16 == 0:
                     context.report(item.done)
-            tally.kept = documents.written
         context.report(task.hints["bytes"])
         return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
 
@@ -249,10 +248,9 @@ class Extract(PageStage):
         from webtext_prep.crawl.archives.warc import Damage, Place
         from webtext_prep.documents.records.base import SourceFile
 
-        named = task.options["files"]
-        sidecars = iter(task.inputs[len(named) :])
-        before = 0
-        for number, (path, (name, has_sidecar)) in enumerate(zip(task.inputs, named, strict=False)):
+        sidecars, before = iter(task.reads["sidecars"]), 0
+        named = zip(task.reads["pages"], task.options["files"], strict=True)
+        for number, (path, (name, has_sidecar)) in enumerate(named):
             if _is_archive(path):
                 behind, until = (Place(*at) if (at := task.options.get(end)) else None for end in ("behind", "until"))
                 begin = behind.offset if behind is not None else 0

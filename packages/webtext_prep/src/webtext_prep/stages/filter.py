@@ -44,8 +44,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import FilterStage, Outcome, Verdict, shards_outcome, write_shard
-from webtext_prep.running.tasks import Context, Tally, Task, with_reason
-from webtext_prep.storage.locations import Location
+from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
     PLAIN_CHARACTERS,
@@ -242,15 +241,15 @@ class ScoreFilter(Filter):
     def score_shard(self, task: Task, context: Context) -> None:
         """Task: the scores of the documents of a shard, and their keys, to two files."""
         scores, keys = list[int](), list[int]()
-        for some in batches(context.counted(read_documents(task.inputs[0]))):
+        for some in batches(context.counted(read_documents(task.reads.shard))):
             scores += self.scores_of(some, compiled=task.hints["compiled"])
             keys += (document_key(document, TIES) for document in some)
-        save_array(task.outputs[0], np.array(scores, np.int32))
-        save_array(task.outputs[1], np.array(keys, np.uint64))
+        save_array(task.writes.scores, np.array(scores, np.int32))
+        save_array(task.writes.tie_keys, np.array(keys, np.uint64))
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard to one shard; a second input holds the scores, if they are known."""
-        known = load_array(task.inputs[1]).tolist() if len(task.inputs) > 1 else None
+        """Task: one shard to one shard, by the scores in `task.reads.scores` if they are known."""
+        known = load_array(task.reads.scores).tolist() if "scores" in task.reads else None
         counts = np.zeros((2, COLUMNS), np.int64)
 
         def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
@@ -268,7 +267,7 @@ class ScoreFilter(Filter):
                     else:
                         tally.drop(document, LOW_SCORE)
 
-        result = write_shard(task, context, read_documents(task.inputs[0]), kept)
+        result = write_shard(task, context, read_documents(task.reads.shard), kept)
         return {**result, "scores": counts.tolist()}
 
     def run(self, job: Run) -> Outcome:
@@ -277,7 +276,7 @@ class ScoreFilter(Filter):
             check_fasttext(self._model_file)
         hints = self.hints(job)
         tasks = [
-            Task(f"part-{number:05}", (path,), job.shard_outputs(number), hints=hints)
+            Task(f"part-{number:05}", Files(shard=path), job.shard_files(number), hints=hints)
             for number, path in enumerate(job.inputs)
         ]
         facts: dict[str, Any] = {"classifier": self._model.about()}
@@ -287,8 +286,8 @@ class ScoreFilter(Filter):
             score, key = cut = cut_at(self.keep_share, files)
             decided, options = dataclasses.replace(self, cut=cut), {"cut": [score, key]}
             tasks = [
-                dataclasses.replace(task, inputs=(*task.inputs, scores), options=options)
-                for task, (scores, _) in zip(tasks, files, strict=True)
+                dataclasses.replace(task, reads=Files(**task.reads, scores=its.scores), options=options)
+                for task, its in zip(tasks, files, strict=True)
             ]
             facts |= {"lowest_score_kept": score / UNITS, **options}
         results = job.map("shards", decided.process_shard, tasks, total=job.expected_documents())
@@ -296,19 +295,22 @@ class ScoreFilter(Filter):
         outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
         return outcome
 
-    def _scored(self, job: Run, tasks: Sequence[Task]) -> list[tuple[Location, ...]]:
+    def _scored(self, job: Run, tasks: Sequence[Task]) -> list[Files]:
         """Phase `scores`: the scores and the keys of the documents that each of the tasks reads."""
         scoring = [
             dataclasses.replace(
-                task, outputs=tuple(job.scratch / f"{task.name}.{kind}.npy" for kind in ("scores", "keys"))
+                task,
+                writes=Files(
+                    scores=job.scratch / f"{task.name}.scores.npy", tie_keys=job.scratch / f"{task.name}.keys.npy"
+                ),
             )
             for task in tasks
         ]
         job.map("scores", self.score_shard, scoring, total=job.expected_documents())
-        return [task.outputs for task in scoring]
+        return [task.writes for task in scoring]
 
     def recalling(self, facts: dict[str, Any]) -> ScoreFilter:
-        """See `Replays.recalling`: the cut of `--keep-share`."""
+        """See `Recalls.recalling`: the cut of `--keep-share`."""
         return dataclasses.replace(self, cut=tuple(facts["cut"])) if "cut" in facts else self
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
@@ -334,19 +336,19 @@ def _classifier(path: Path, stamp: tuple[Any, ...], label: str) -> Classifier:
     return read_classifier(path, label)
 
 
-def cut_at(share: float, files: Sequence[Sequence[Location]]) -> Cut:
+def cut_at(share: float, files: Sequence[Files]) -> Cut:
     """The cut above which a share of all documents lies, from what `score_shard` wrote.
 
     Memory: the scores of one shard, and the keys of documents with the score at the cut. Documents of the same URL and
     text are kept or dropped together.
     """
     counts = np.zeros(UNITS + 1, np.int64)
-    for scores, _ in files:
-        counts += np.bincount(load_array(scores), minlength=UNITS + 1)
+    for its in files:
+        counts += np.bincount(load_array(its.scores), minlength=UNITS + 1)
     wanted = max(1, round(share * int(counts.sum())))
     above = np.cumsum(counts[::-1])[::-1]  # how many have each score or a higher one
     score = int(np.flatnonzero(above >= wanted)[-1]) if above[0] else 0
-    keys = [load_array(keys)[load_array(scores) == score] for scores, keys in files]
+    keys = [load_array(its.tie_keys)[load_array(its.scores) == score] for its in files]
     at_cut = np.sort(np.concatenate(keys))[::-1]
     left = wanted - int(above[score] - counts[score])
     return score, int(at_cut[left - 1]) if len(at_cut) else 0

@@ -49,13 +49,13 @@ from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Previews
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import pair_named
 
-KINDS = (".keys.npy", ".urls")
+KINDS = {"sort_keys": ".keys.npy", "urls": ".urls"}
 """Files about a shard: its documents' keys, u64 of shape (documents,), and their URLs, one on a line."""
 _AT_ONCE = 100_000
 _PART = re.compile(r"part-.*\.u32")
@@ -144,10 +144,10 @@ class IndexTokens(Previews):
             from webtext_prep.tokens import suffix_sorting
 
             sort = suffix_sorting.document_suffixes
-        tokens = IndexedTokens(storage.local_path(task.inputs[0]).with_suffix(""))
+        tokens = IndexedTokens(prefix_of(storage.local_path(task.reads["pair"][0])))
         documents, places = task.options["documents"], task.options["tokens"]
         order = sort(*_part_of(tokens, document_begins(tokens), documents, places)).astype(POSITION, copy=False)
-        with storage.create(task.outputs[0]) as file:
+        with storage.create(task.writes.part) as file:
             file.write(order.data)
         context.report(places[1] - places[0])
         return checksum(order)
@@ -165,8 +165,8 @@ class IndexTokens(Previews):
         tasks = [
             Task(
                 f"part-{number:05}",
-                tuple(job.inputs),
-                (folder / part_name(number),),
+                Files(pair=job.inputs),
+                Files(part=folder / part_name(number)),
                 {"documents": list(part.documents), "tokens": list(part.tokens)},
                 hints,
             )
@@ -177,7 +177,7 @@ class IndexTokens(Previews):
         tally = Tally(read=tokens.documents, kept=tokens.documents)
         urls = self._urls(job, tokens, folder, tally)
         Seal(tokens.identity(), tuple(parts), urls).write(folder)
-        outputs: list[Location] = [*(task.outputs[0] for task in tasks), folder / SEAL]
+        outputs: list[Location] = [*(task.writes.part for task in tasks), folder / SEAL]
         outputs += [folder / URLS, folder / URL_ENDS] if urls else []
         facts = {
             "tokens": tokens.total_tokens,
@@ -205,9 +205,9 @@ class IndexTokens(Previews):
                 "tokenized: run tokenize again, and then this."
             )
             return None
-        inputs = tuple(path for task in tasks for path in task.outputs)
+        found_of = Files(**{kind: [path for task in tasks for path in task.writes[kind]] for kind in KINDS})
         shards = [[task.options["source"], task.options["shuffle"]] for task in tasks]
-        task = Task("all", inputs, (folder / URLS, folder / URL_ENDS), {"shards": shards})
+        task = Task("all", found_of, Files(urls=folder / URLS, ends=folder / URL_ENDS), {"shards": shards})
         one, other = job.map("order-urls", write_urls, [task])[0]
         return one, other
 
@@ -313,7 +313,12 @@ def shard_tasks(sources: Sequence[Tokenized], scratch: Location) -> list[Task]:
         (place, {"source": number, **options}) for number, (files, options) in enumerate(sources) for place in files
     ]
     return [
-        Task(f"part-{at:05}", (place,), tuple(scratch / f"urls-{at:05}{kind}" for kind in KINDS), options)
+        Task(
+            f"part-{at:05}",
+            Files(shard=place),
+            Files(**{kind: scratch / f"urls-{at:05}{suffix}" for kind, suffix in KINDS.items()}),
+            options,
+        )
         for at, (place, options) in enumerate(shards)
     ]
 
@@ -321,12 +326,12 @@ def shard_tasks(sources: Sequence[Tokenized], scratch: Location) -> list[Task]:
 def read_urls(task: Task, context: Context) -> int:
     """Task: the keys and URLs of the documents of a shard that have tokens. Returns their number."""
     keys: list[int] = []
-    with storage.create(task.outputs[1], durable=False) as file:
-        for read, document in enumerate(context.counted(read_documents(task.inputs[0])), 1):
+    with storage.create(task.writes.urls, durable=False) as file:
+        for read, document in enumerate(context.counted(read_documents(task.reads.shard)), 1):
             if not encoding_refused(document, **task.options["held_out"]):
                 keys.append(shuffle_key(document, task.options["seed"]) if task.options["shuffle"] else read)
                 file.write(document.id.encode("utf-8", "replace").replace(b"\n", b"%0A") + b"\n")
-    save_array(task.outputs[0], np.array(keys, np.uint64))
+    save_array(task.writes.sort_keys, np.array(keys, np.uint64))
     return len(keys)
 
 
@@ -336,9 +341,9 @@ def write_urls(task: Task, context: Context) -> tuple[int, int]:
     Its option `shards` holds the source of each shard, and whether that is shuffled. Returns the CRC-32 of both files.
     """
     ends_of_all, found, size = [], [0, 0], 0
-    files = zip(*(task.inputs[kind :: len(KINDS)] for kind in range(len(KINDS))), strict=True)
+    files = zip(*(task.reads[kind] for kind in KINDS), strict=True)
     shards = [(*about, its) for about, its in zip(task.options["shards"], files, strict=True)]
-    with storage.create(task.outputs[0]) as urls:
+    with storage.create(task.writes.urls) as urls:
         for (_, is_shuffled), own in itertools.groupby(shards, lambda shard: shard[:2]):
             for some in _in_order([its for _, _, its in own], is_shuffled=is_shuffled):
                 found[0] = crc32(b"".join(some), found[0])
@@ -346,7 +351,7 @@ def write_urls(task: Task, context: Context) -> tuple[int, int]:
                 lengths = np.fromiter(map(len, some), np.uint64, len(some))
                 ends_of_all.append(np.uint64(size) + np.cumsum(lengths, dtype=np.uint64))
                 size += int(lengths.sum())
-    with storage.create(task.outputs[1]) as file:
+    with storage.create(task.writes.ends) as file:
         for ends in ends_of_all:
             found[1] = crc32(ends.tobytes(), found[1])
             file.write(ends.astype("<u8").tobytes())

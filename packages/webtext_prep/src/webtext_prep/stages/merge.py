@@ -59,6 +59,7 @@ from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, sha
 from webtext_prep.running.tasks import (
     CollectingTally,
     Context,
+    Files,
     Problems,
     Tally,
     Task,
@@ -228,7 +229,7 @@ class Merge(HoldsOut):
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""
-        place, size = task.inputs[0], task.options["run_bytes"]
+        place, size = task.reads.file, task.options["run_bytes"]
         reader = self._reader(place)
         try:
             return cut_into_runs(task, context, lambda chunks, head: reader.blocks(place, chunks, size, head))
@@ -237,7 +238,7 @@ class Merge(HoldsOut):
 
     def count(self, task: Task, context: Context) -> int:
         """Task: how many records a part of a file has, by which the records after it are numbered."""
-        return self._reader(task.inputs[0]).count(task.inputs[0], Part(*task.options["part"]))
+        return self._reader(task.reads.file).count(task.reads.file, Part(*task.options["part"]))
 
     def distribute(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each after its key.
@@ -252,14 +253,13 @@ class Merge(HoldsOut):
     def _distribute(self, task: Task, context: Context, *, around_damage: bool) -> dict[str, Any]:
         tally, problems, count = Tally(), Problems(), 0
         shards = task.options["shards"]
-        named = task.options["files"]
         part = Part(*task.options["part"]) if "part" in task.options else None
-        sidecars = iter(task.inputs[len(named) :])
+        sidecars = iter(task.reads["sidecars"])
         with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(write_partitions(task.outputs[0], shards))
-            if len(task.outputs) > 1:
-                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-            for place, (name, has_sidecar, is_ours) in zip(task.inputs, named, strict=False):
+            writer = stack.enter_context(write_partitions(task.writes.pieces, shards))
+            if "dropped" in task.writes:
+                tally.dropped_writer = stack.enter_context(write_documents(task.writes.dropped))
+            for place, (name, has_sidecar, is_ours) in zip(task.reads["files"], task.options["files"], strict=True):
                 file = SourceFile(place, name, next(sidecars) if has_sidecar else None, part)
                 shown = task.hints.get("shown", place)
                 around = around_damage and not is_ours
@@ -285,7 +285,7 @@ class Merge(HoldsOut):
         tally = Tally()
         with shard_writer(task, tally) as writer:
             seen = SeenPages()
-            for lines in read_partitions(task.inputs, task.options["bucket"]):
+            for lines in read_partitions(task.reads["pieces"], task.options["bucket"]):
                 for line in lines[:-1].split(b"\n"):
                     tally.read += 1
                     begin = line.index(b"{")
@@ -304,14 +304,13 @@ class Merge(HoldsOut):
         if damaged := read.notes[DAMAGED_BYTES]:
             problems = Problems.total(results)
             problems.check(damaged, sum(storage.sizes(job.inputs)), "bytes", is_allowed=self.allow_unreadable)
-        pieces = tuple(task.outputs[0] for task in tasks)
+        pieces = Files(pieces=[task.writes.pieces for task in tasks])
         merging = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
+            Task(f"part-{shard:05}", pieces, job.shard_files(shard), {"bucket": shard}) for shard in range(shards)
         ]
         outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=read.kept))
         outcome.add_reading(read)
-        if job.keep_dropped:
-            outcome.outputs += [task.outputs[1] for task in tasks]
+        outcome.outputs += [path for task in tasks for path in task.writes.get("dropped", ())]
         return outcome
 
     def _reading_tasks(self, job: Run) -> tuple[list[Task], int]:
@@ -326,21 +325,22 @@ class Merge(HoldsOut):
         parts = self._parts(job, dict(zip(files, sizes, strict=True)))
         tasks: list[Task] = []
 
-        def add(paths: Sequence[Location], named: list[list[Any]], part: Part | None, **hints: Any) -> None:
+        def add(reads: Files, named: list[list[Any]], part: Part | None, **hints: Any) -> None:
             number = len(tasks)
-            dropped = job.dropped_path(shards + number)
-            outputs = (job.scratch / f"files-{number:05}.parts", *([dropped] if dropped is not None else []))
+            pieces = job.scratch / f"files-{number:05}.parts"
+            writes = Files(pieces=pieces, dropped=job.dropped_path(shards + number))
             options = {"files": named, "shards": shards, **({"part": astuple(part)} if part else {})}
-            tasks.append(Task(f"files-{number:05}", tuple(paths), outputs, options, hints))
+            tasks.append(Task(f"files-{number:05}", reads, writes, options, hints))
 
         for group in file_groups(files, sizes, alone=parts):
             if group[0] in parts:
                 for path, part in parts[group[0]]:
                     is_ours = path in own or path != group[0]
-                    add([path], [[names[group[0]], False, is_ours]], part, shown=str(group[0]))
+                    add(Files(files=path, sidecars=()), [[names[group[0]], False, is_ours]], part, shown=str(group[0]))
             else:
                 theirs = [sidecars[path] for path in group if path in sidecars]
-                add([*group, *theirs], [[names[path], path in sidecars, path in own] for path in group], None)
+                named = [[names[path], path in sidecars, path in own] for path in group]
+                add(Files(files=group, sidecars=theirs), named, None)
         return tasks, shards
 
     def _parts(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, Part]]]:
@@ -360,7 +360,7 @@ class Merge(HoldsOut):
             elif reader.has_blocks and its_size > BYTES_PER_STREAM:
                 streams[path] = cutting_task(job.scratch / f"stream-{number:05}", path, size)
         counting = [
-            Task(f"file-{number:05}-{at:05}", (path,), (), {"part": [part.begin, part.end]})
+            Task(f"file-{number:05}-{at:05}", Files(file=path), options={"part": [part.begin, part.end]})
             for number, (path, its_parts) in enumerate(found.items())
             for at, part in enumerate(its_parts)
         ]

@@ -35,7 +35,7 @@ from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
 from webtext_prep.urls.held_out import HELD_OUT
@@ -110,20 +110,20 @@ class MergeTokens(TokenFileStage):
 
     def copy(self, task: Task, context: Context) -> Written:
         """Task: a range of the tokens, the sequences or the documents of one pair to its place; its checksums."""
-        draft = _draft_in(storage.local_path(task.outputs[0]), task.hints["draft"])
-        source = Source(prefix_of(storage.local_path(task.inputs[0])), *task.hints["source"])
+        draft = _draft_in(storage.local_path(task.writes.binary), task.hints["draft"])
+        source = Source(prefix_of(storage.local_path(task.reads.bin)), *task.hints["source"])
         written = _copy(draft, source, task.options["kind"], *task.options["range"])
         context.report(_bytes_of(written))
         return written
 
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer, if there is one, to their final names."""
-        draft = _draft_in(storage.local_path(task.inputs[0]), task.hints["draft"])
-        publish(draft, corpus_tokenizer(_prefixes(task.inputs[2:])[0]), task.outputs)
+        draft = _draft_in(storage.local_path(task.reads.binary), task.hints["draft"])
+        publish(draft, corpus_tokenizer(_prefixes(task.reads["pairs"])[0]), task.writes.all())
 
     def join(self, task: Task, context: Context) -> Checksums:
         """Task: all ranges of all pairs to a draft, and that to its final names. Returns the checksums of both."""
-        pairs = [IndexedTokens(prefix) for prefix in _prefixes(task.inputs)]
+        pairs = [IndexedTokens(prefix) for prefix in _prefixes(task.reads["pairs"])]
         draft, done = _draft_in(context.scratch / "joined.bin", task.hints["draft"]), 0
         draft.create()
         written: list[list[Written]] = []
@@ -134,7 +134,7 @@ class MergeTokens(TokenFileStage):
                 done += _bytes_of(written[-1][-1])
                 context.report(done)
         _check_copied(pairs, written)
-        publish(draft, corpus_tokenizer(pairs[0].prefix), task.outputs)
+        publish(draft, corpus_tokenizer(pairs[0].prefix), task.writes.all())
         draft.binary.unlink(missing_ok=True)
         draft.index.unlink(missing_ok=True)
         return draft.checksums(itertools.chain.from_iterable(written))
@@ -154,7 +154,7 @@ class MergeTokens(TokenFileStage):
         if job.is_here:
             checksums = self._copy_together(job, pairs, shape, outputs, total)
         else:
-            task = Task("all", tuple(job.inputs), outputs, {}, {"draft": list(shape)})
+            task = Task("all", Files(pairs=job.inputs), Files(final=outputs), hints={"draft": list(shape)})
             (checksums,) = job.map("join", self.join, [task], unit="bytes", total=total)
         tokens = sum(pair.total_tokens for pair in pairs)
         facts: dict[str, Any] = {"files": len(pairs), "tokens": tokens, "bytes": size}
@@ -170,12 +170,12 @@ class MergeTokens(TokenFileStage):
         """Tasks on this machine, each of which copies a range to its place in one draft. Returns both checksums."""
         made_of = digest([self.version, *storage.stamps(job.inputs)])
         draft = open_draft(storage.local_path(job.scratch), made_of, *shape)
-        both = (draft.binary, draft.index)
+        both = Files(binary=draft.binary, index=draft.index)
         ranges = [list(self._ranges(pair)) for pair in pairs]
         tasks = [
             Task(
                 f"pair-{number:05}-{kind}-{at:05}",
-                (bin_path(pair.prefix), idx_path(pair.prefix)),
+                Files(bin=bin_path(pair.prefix), idx=idx_path(pair.prefix)),
                 both,
                 {"kind": kind, "range": [begin, end]},
                 {"draft": list(shape), "source": [source.sequences, source.documents, source.offset]},
@@ -186,7 +186,7 @@ class MergeTokens(TokenFileStage):
         written = iter(job.map("copy", self.copy, tasks, unit="bytes", total=total))
         of_pairs = [list(itertools.islice(written, len(own))) for own in ranges]
         _check_copied(pairs, of_pairs)
-        whole = Task("all", (*both, *job.inputs), outputs, {}, {"draft": list(shape)})
+        whole = Task("all", Files(**both, pairs=job.inputs), Files(final=outputs), hints={"draft": list(shape)})
         job.map("publish", self.publish, [whole])
         return draft.checksums(itertools.chain.from_iterable(of_pairs))
 

@@ -40,7 +40,7 @@ from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Verdict
-from webtext_prep.running.tasks import Context, Tally, Task, with_reason
+from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
     EncodedShard,
@@ -54,7 +54,6 @@ from webtext_prep.tokens.runs import (
 )
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, token_files
 
-Files = tuple[Location, ...]
 KINDS = ("tokens", "table")
 """The suffixes of an encoded shard's two files."""
 INDEX_BYTES = 20
@@ -200,12 +199,12 @@ class Tokenize(HoldsOut, TokenFileStage):
 
     def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to sorted runs. Returns its tally, and the number of documents in each run."""
-        tokens, table = map(storage.local_path, task.outputs)
+        tokens, table = storage.local_path(task.writes.tokens), storage.local_path(task.writes.table)
         tally = Tally()
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
         with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size)) as writer:
-            for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
+            for document in tally.counted(context.counted(read_documents(task.reads.shard))):
                 reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
                 if reason:
                     tally.drop(document, reason)
@@ -220,7 +219,7 @@ class Tokenize(HoldsOut, TokenFileStage):
 
     def write_part(self, task: Task, context: Context) -> Written:
         """Task: one part of the plan to its place in the draft. Returns its checksums."""
-        plan, number = read_plan(storage.local_path(task.reads[0])), task.options["part"]
+        plan, number = read_plan(storage.local_path(task.unkeyed.plan)), task.options["part"]
         lengths, tokens = plan.read_part(number)
         written = plan.write_part(number, lengths, tokens)
         context.report(len(lengths))
@@ -228,19 +227,19 @@ class Tokenize(HoldsOut, TokenFileStage):
 
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer to their final names."""
-        publish(read_plan(storage.local_path(task.reads[0])).draft, self.open_tokenizer(), task.outputs)
+        publish(read_plan(storage.local_path(task.unkeyed.plan)).draft, self.open_tokenizer(), task.writes.all())
 
     def join(self, task: Task, context: Context) -> Checksums:
         """Task: the runs of all shards, part after part, to the final files. Returns the checksums of both."""
-        files = list(map(storage.local_path, task.inputs))
-        shards = [EncodedShard(*its) for its in zip(files[::2], files[1::2], task.options["runs"], strict=True)]
+        files = (map(storage.local_path, task.reads[kind]) for kind in KINDS)
+        shards = [EncodedShard(*its) for its in zip(*files, task.options["runs"], strict=True)]
         plan, documents, written = self._plan(context.scratch, shards), 0, []
         for number in range(len(plan.parts)):
             lengths, tokens = plan.read_part(number)
             written.append(plan.write_part(number, lengths, tokens))
             documents += len(lengths)
             context.report(documents)
-        publish(plan.draft, self.open_tokenizer(), task.outputs)
+        publish(plan.draft, self.open_tokenizer(), task.writes.all())
         plan.draft.binary.unlink(missing_ok=True)
         plan.draft.index.unlink(missing_ok=True)
         return plan.draft.checksums(written)
@@ -250,7 +249,11 @@ class Tokenize(HoldsOut, TokenFileStage):
         self._check_tokenizer()
         self._check_engine(job.inputs)
         tasks = [
-            Task(f"part-{number:05}", (path,), tuple(job.scratch / f"part-{number:05}.{kind}" for kind in KINDS))
+            Task(
+                f"part-{number:05}",
+                Files(shard=path),
+                Files(**{kind: job.scratch / f"part-{number:05}.{kind}" for kind in KINDS}),
+            )
             for number, path in enumerate(job.inputs)
         ]
         results = job.map("encode", self.encode_shard, tasks, total=job.expected_documents())
@@ -260,12 +263,12 @@ class Tokenize(HoldsOut, TokenFileStage):
         tokenizer = self.open_tokenizer()
         outputs, runs = token_files(job.output), [result["runs"] for result in results]
         if job.is_here:
-            paths = (map(storage.local_path, task.outputs) for task in tasks)
+            paths = (map(storage.local_path, task.writes.all()) for task in tasks)
             shards = [EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)]
             checksums = self._write_together(job, shards, outputs, tally.kept)
         else:
-            encoded = tuple(itertools.chain.from_iterable(task.outputs for task in tasks))
-            joining = Task("all", encoded, outputs, {"runs": runs})
+            encoded = Files(**{kind: [path for task in tasks for path in task.writes[kind]] for kind in KINDS})
+            joining = Task("all", encoded, Files(final=outputs), {"runs": runs})
             (checksums,) = job.map("join", self.join, [joining], total=tally.kept)
         size = checksums["bin"]["bytes"]
         facts = {
@@ -280,18 +283,21 @@ class Tokenize(HoldsOut, TokenFileStage):
             facts["hold_out"] = self.hold_out
         return Outcome(tally, list(outputs), facts=facts)
 
-    def _write_together(self, job: Run, shards: Sequence[EncodedShard], outputs: Files, documents: int) -> Checksums:
+    def _write_together(
+        self, job: Run, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
+    ) -> Checksums:
         """Tasks on this machine, each of which writes its part of one draft. Returns the checksums of the files."""
         plan = self._plan(storage.local_path(job.scratch), shards)
         draft = plan.draft
         place = draft.binary.with_suffix(".plan.json")
         plan.write(place)
-        both = (draft.binary, draft.index)
+        both = Files(binary=draft.binary, index=draft.index)
         parts = [
-            Task(f"part-{number:05}", (), both, {"part": number}, reads=(place,)) for number in range(len(plan.parts))
+            Task(f"part-{number:05}", Files(), both, {"part": number}, unkeyed=Files(plan=place))
+            for number in range(len(plan.parts))
         ]
         written = job.map("write", self.write_part, parts, total=documents)
-        job.map("publish", self.publish, [Task("all", both, outputs, reads=(place,))])
+        job.map("publish", self.publish, [Task("all", both, Files(final=outputs), unkeyed=Files(plan=place))])
         return draft.checksums(written)
 
     def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> Plan:

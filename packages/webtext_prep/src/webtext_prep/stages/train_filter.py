@@ -38,7 +38,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
-from webtext_prep.running.tasks import Context, Tally, Task, with_reason
+from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import classifiers
 from webtext_prep.text.classifiers import (
@@ -160,7 +160,7 @@ class TrainFilter(Stage):
         """
         rows: tuple[list[tuple[int, int]], ...] = ([], [])
         has_key = compared = 0
-        for document in context.counted(read_documents(task.inputs[0])):
+        for document in context.counted(read_documents(task.reads.shard)):
             if self._condition is not None:
                 known = self._condition.known(document)
                 has_key += known is not None
@@ -168,8 +168,8 @@ class TrainFilter(Stage):
             side = self._side(document, task.options["of"]) if document.text else None
             if side is not None:
                 rows[side].append((text_key(document), len(document.text.encode("utf-8", "replace"))))
-        for place, found in zip(task.outputs, rows, strict=True):
-            save_array(place, np.array(found, np.uint64).reshape(-1, 2))
+        for kind, found in zip(SIDES, rows, strict=True):
+            save_array(task.writes[kind][0], np.array(found, np.uint64).reshape(-1, 2))
         return [has_key, compared]
 
     def _check_key(self, counts: Sequence[Sequence[int]]) -> None:
@@ -188,11 +188,15 @@ class TrainFilter(Stage):
 
     def sample(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the documents of a shard that are in the sample, to a file for each side. Returns counts."""
-        last, hold_out, good = task.options["last"], task.options["hold_out"], set(load_array(task.reads[0]).tolist())
+        last, hold_out, good = (
+            task.options["last"],
+            task.options["hold_out"],
+            set(load_array(task.unkeyed.good).tolist()),
+        )
         tally = Tally()
-        against_file, good_file = (write_documents(place, durable=False) for place in task.outputs)
+        against_file, good_file = (write_documents(task.writes[side][0], durable=False) for side in SIDES)
         with against_file as against_writer, good_file as good_writer:
-            for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
+            for document in tally.counted(context.counted(read_documents(task.reads.shard))):
                 if not document.text:
                     tally.drop(document, "empty")
                     continue
@@ -213,8 +217,7 @@ class TrainFilter(Stage):
 
     def learn(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: learn from all samples, measure, and write the classifier. Returns its figures."""
-        compiled, half = task.hints["compiled"], len(task.inputs) // 2
-        sides = (task.inputs[:half], task.inputs[half:])
+        compiled, sides = task.hints["compiled"], [task.reads[side] for side in SIDES]
         texts = _Encoded.of(sides, self.ngrams, self.bits, context.report, compiled=compiled)
         learned = ~is_held_out(texts.keys) if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
         targets = texts.is_good[learned].astype(np.float64)
@@ -228,13 +231,13 @@ class TrainFilter(Stage):
         facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **measured}
         model = LinearModel(self.ngrams, self.bits, weights)
         speakers = Speakers(model, SPEAKERS)
-        for documents in batches(itertools.chain.from_iterable(map(read_documents, task.inputs))):
+        for documents in batches(itertools.chain.from_iterable(map(read_documents, task.reads.all()))):
             speakers.add([document.text for document in documents], compiled=compiled)
         names = dict(zip(("speaks_for", "speaks_against"), speakers.found(), strict=True))
         own = {name: getattr(self, name) for name in ("epochs", "rate", "good_when")}
         digest = xxhash.xxh3_128_hexdigest(texts.keys.tobytes() + texts.is_good.tobytes())
         header = {**facts, **own, "texts": digest, **names}
-        with storage.create(task.outputs[0]) as file:
+        with storage.create(task.writes.filter) as file:
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
@@ -244,29 +247,34 @@ class TrainFilter(Stage):
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         kinds = self._kinds(job.inputs)
         choosing = [
-            Task(name, (path,), tuple(job.scratch / f"{name}.{side}.npy" for side in SIDES), {"of": kind})
+            Task(
+                name,
+                Files(shard=path),
+                Files(**{side: job.scratch / f"{name}.{side}.npy" for side in SIDES}),
+                {"of": kind},
+            )
             for name, path, kind in zip(names, job.inputs, kinds, strict=True)
         ]
         self._check_key(job.map("choose", self.choose, choosing, total=total))
-        limits = Limits.of(self.sample_bytes, [task.outputs for task in choosing])
+        limits = Limits.of(self.sample_bytes, [task.writes.all() for task in choosing])
         good = job.scratch / "good.npy"
         save_array(good, limits.good)
         options = {"last": limits.last, "hold_out": limits.hold_out}
         options["good"] = xxhash.xxh3_64_hexdigest(limits.good.tobytes())
         sampling = []
         for name, path, kind in zip(names, job.inputs, kinds, strict=True):
-            outputs = tuple(job.scratch / side / f"{name}.jsonl.zst" for side in SIDES)
-            sampling.append(Task(name, (path,), outputs, {"of": kind, **options}, reads=(good,)))
+            copies = Files(**{side: job.scratch / side / f"{name}.jsonl.zst" for side in SIDES})
+            sampling.append(Task(name, Files(shard=path), copies, {"of": kind, **options}, unkeyed=Files(good=good)))
         tally = Tally.total(job.map("sample", self.sample, sampling, total=total))
         if not tally.kept:
             return Outcome(tally, [])
-        files = tuple(task.outputs[side] for side in range(len(SIDES)) for task in sampling)
+        samples = Files(**{side: [path for task in sampling for path in task.writes[side]] for side in SIDES})
         hints = {"compiled": limits.size > PLAIN_CHARACTERS}
-        learning = Task("all", files, (job.output / FILE,), {"hold_out": limits.hold_out}, hints)
+        learning = Task("all", samples, Files(filter=job.output / FILE), {"hold_out": limits.hold_out}, hints)
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:
             tally.problem("too few documents to hold some out: how well it tells them apart was not measured.")
-        return Outcome(tally, list(learning.outputs), facts=facts)
+        return Outcome(tally, learning.writes.all(), facts=facts)
 
     def _kinds(self, files: Sequence[Location]) -> list[str]:
         """What each file holds: one of `SIDES`, `both` as the condition says, or `condition`: good ones, if it holds.

@@ -40,7 +40,7 @@ from webtext_prep.documents.folders.shards import read_documents, write_document
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
-from webtext_prep.running.tasks import Context, Tally, Task, with_reason
+from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import Entries, document_key, first_by_key, shuffle_key
 
@@ -173,10 +173,10 @@ class TrainTokenizer(Stage):
     def choose(self, task: Task, context: Context) -> None:
         """Task: keys and sizes of the documents of a shard that may be in the sample."""
         rows = []
-        for document in context.counted(read_documents(task.inputs[0])):
+        for document in context.counted(read_documents(task.reads.shard)):
             if document.text:
                 rows.append((sample_key(document, self.seed), len(document.text.encode("utf-8", "replace"))))
-        save_array(task.outputs[0], np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
+        save_array(task.writes.candidates, np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
 
     def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
         """Of any documents, the ones that may be in the sample, and the ones that may be measured."""
@@ -195,9 +195,11 @@ class TrainTokenizer(Stage):
     def sample(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the documents of a shard that are in the sample, or to measure with, to a file each. Returns counts."""
         limits, tally, size = Limits(*task.options["limits"]), Tally(), 0
-        files = (write_documents(place, durable=False) for place in task.outputs)
-        with next(files) as sample, next(files) as held_out:
-            for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
+        with (
+            write_documents(task.writes.sample, durable=False) as sample,
+            write_documents(task.writes.held_out, durable=False) as held_out,
+        ):
+            for document in tally.counted(context.counted(read_documents(task.reads.shard))):
                 key = sample_key(document, self.seed)
                 kind = limits.kind_of(key) if document.text else None
                 if kind is not None:
@@ -218,8 +220,7 @@ class TrainTokenizer(Stage):
         # How many cores another machine has, it knows. Read once, when the first pool starts.
         threads = task.hints.get("threads") or max(1, available_cores() // context.slots)
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-        half = len(task.inputs) // 2
-        documents = context.counted(itertools.chain.from_iterable(map(read_documents, task.inputs[:half])))
+        documents = context.counted(itertools.chain.from_iterable(map(read_documents, task.reads["sample"])))
         texts = (document.text.encode("utf-8", "replace").decode("utf-8") for document in documents)
         tables = train_bpe(texts, self.vocabulary_size, self.min_frequency)
         tokenizer = Tokenizer(*tables, "the new tokenizer")
@@ -228,40 +229,42 @@ class TrainTokenizer(Stage):
         tokenizer.save(draft)
         tokenizer.save_json(draft / "tokenizer.json")
         checksums = {name: checksum_of_file(draft / name)._asdict() for name in FILES}
-        for place in task.outputs:
+        for place in task.writes.all():
             storage.remove(place)  # no file of another tokenizer next to one of this
-        for place in task.outputs:
+        for place in task.writes.all():
             storage.publish(draft / place.name, place)
         facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
-        return {**facts, "checksums": checksums, **measured(tokenizer, task.inputs[half:])}
+        return {**facts, "checksums": checksums, **measured(tokenizer, task.reads["held_out"])}
 
     def run(self, job: Run) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         shards = list(zip(names, job.inputs, strict=True))
-        choosing = [Task(name, (path,), (job.scratch / f"{name}.keys.npy",)) for name, path in shards]
+        choosing = [
+            Task(name, Files(shard=path), Files(candidates=job.scratch / f"{name}.keys.npy")) for name, path in shards
+        ]
         job.map("choose", self.choose, choosing, total=total)
-        limits = self._limits(task.outputs[0] for task in choosing)
+        limits = self._limits(task.writes.candidates for task in choosing)
         sampling = []
         for name, path in shards:
-            copies = tuple(job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS)
-            sampling.append(Task(name, (path,), copies, {"limits": astuple(limits)}))
+            copies = Files(**{kind: job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS})
+            sampling.append(Task(name, Files(shard=path), copies, {"limits": astuple(limits)}))
         results = job.map("sample", self.sample, sampling, total=total)
         tally = Tally.total(results)
         if not tally.kept:
             return Outcome(tally, [])
-        inputs = tuple(task.outputs[kind] for kind in range(len(KINDS)) for task in sampling)
-        outputs = tuple(job.output / name for name in FILES)
+        samples = Files(**{kind: [path for task in sampling for path in task.writes[kind]] for kind in KINDS})
+        learning = Files(tokenizer=[job.output / name for name in FILES])
         hints = {"threads": job.workers} if job.is_here else {}  # how many cores another machine has, it knows
-        (facts,) = job.map("train", self.train, [Task("all", inputs, outputs, {}, hints)], total=tally.kept)
+        (facts,) = job.map("train", self.train, [Task("all", samples, learning, hints=hints)], total=tally.kept)
         if facts["vocabulary_size"] < self.vocabulary_size:
             tally.problem(
                 f"the text gave {facts['vocabulary_size']:,} of {self.vocabulary_size:,} tokens: no other pair occurs "
                 f"{self.min_frequency} times. More text gives more tokens."
             )
         size = sum(result["bytes"] for result in results)
-        return Outcome(tally, list(outputs), facts={"sample_bytes": size, **facts})
+        return Outcome(tally, learning.all(), facts={"sample_bytes": size, **facts})
 
 
 def measured(tokenizer: Tokenizer, files: Iterable[Location]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Verdict, shard_writer, shards_outcome
-from webtext_prep.running.tasks import Context, Tally, Task, checked_total
+from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import shards_for
 
@@ -164,19 +164,19 @@ class Urls(Stage):
         return reason not in ("repeated_submission", "duplicate_url", *(("low_score",) if self.sum_scores else ()))
 
     def read(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: a dump, or a range of it, to partition files next to the first output, the state of the task.
+        """Task: a dump, or a range of it, to partition files next to the state of the task.
 
         Returns the number of these files, the tally, and what was unreadable.
         """
         span = task.options.get("range")
-        state = TaskState(storage.local_path(task.outputs[0]), task)
+        state = TaskState(storage.local_path(task.writes.state), task)
         found: dict[str, Any] = state.read() or {"runs": 0, "bytes": 0, "splitter": None, "is_whole": False}
-        buckets, keep_dropped = task.options["buckets"], len(task.outputs) > 1
-        splitter = Splitter(self.rules, buckets, task.inputs[0], keep_dropped=keep_dropped, state=found["splitter"])
-        blocks = read_blocks(task.inputs[0], (span[0], span[1]) if span else None, found["bytes"])
+        buckets, keep_dropped = task.options["buckets"], "dropped" in task.writes
+        splitter = Splitter(self.rules, buckets, task.reads.dump, keep_dropped=keep_dropped, state=found["splitter"])
+        blocks = read_blocks(task.reads.dump, (span[0], span[1]) if span else None, found["bytes"])
         while not found["is_whole"]:
             start, done = time.monotonic(), found["bytes"]
-            with write_partitions(_run_file(task.outputs[0], found["runs"]), buckets + keep_dropped) as writer:
+            with write_partitions(_run_file(task.writes.state, found["runs"]), buckets + keep_dropped) as writer:
                 is_at_end = True
                 for block, place in blocks:
                     splitter.split(block, writer)
@@ -188,8 +188,8 @@ class Urls(Stage):
             found = {"runs": found["runs"] + 1, "bytes": done, "splitter": splitter.state(), "is_whole": is_at_end}
             state.write(found)
         if keep_dropped:
-            runs = [_run_file(task.outputs[0], run) for run in range(found["runs"])]
-            with write_documents(task.outputs[1]) as dropped:
+            runs = [_run_file(task.writes.state, run) for run in range(found["runs"])]
+            with write_documents(task.writes.dropped) as dropped:
                 for lines in read_partitions(runs, buckets):
                     dropped.write_lines(lines, lines.count(b"\n"))
         return {"runs": found["runs"], **splitter.state()}
@@ -200,7 +200,7 @@ class Urls(Stage):
         with shard_writer(task, tally) as writer:
             for bucket in range(*task.options["buckets"]):
                 pages: list[Page] = []
-                for links in _grouped(read_partitions(task.inputs, bucket)):
+                for links in _grouped(read_partitions(task.reads["pieces"], bucket)):
                     page = self._page(links, tally)
                     if page is not None:
                         pages.append(page)
@@ -238,18 +238,17 @@ class Urls(Stage):
         read = job.map("read", self.read, tasks, unit="bytes", total=sum(sizes))
         results = [{**result["tally"], "unreadable": result["unreadable"]} for result in read]
         chosen = checked_total(results, "rows", is_allowed=self.allow_unreadable)
-        pieces = tuple(
-            _run_file(task.outputs[0], run)
-            for task, result in zip(tasks, read, strict=True)
-            for run in range(result["runs"])
+        runs = zip(tasks, read, strict=True)
+        pieces = Files(
+            pieces=[_run_file(task.writes.state, run) for task, result in runs for run in range(result["runs"])]
         )
         joining = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"buckets": [shard, buckets, shards]})
+            Task(f"part-{shard:05}", pieces, job.shard_files(shard), {"buckets": [shard, buckets, shards]})
             for shard in range(shards)
         ]
         outcome = shards_outcome(joining, job.map("shards", self.join, joining, unit=self.unit, total=chosen.kept))
         outcome.add_reading(chosen)
-        outcome.outputs += [output for task in tasks for output in task.outputs[1:]]
+        outcome.outputs += [path for task in tasks for path in task.writes.get("dropped", ())]
         return outcome
 
     def _layout(self, size: int) -> tuple[int, int]:
@@ -267,9 +266,9 @@ class Urls(Stage):
             for options in parts:
                 name = f"dump-{len(tasks):05}"
                 dropped = job.dropped_path(first_dropped + len(tasks))
-                outputs = (job.scratch / name / "state.json", *([dropped] if dropped is not None else []))
+                writes = Files(state=job.scratch / name / "state.json", dropped=dropped)
                 options = {"buckets": buckets, **options}
-                tasks.append(Task(name, (path,), outputs, options, folders=(job.scratch / name,)))
+                tasks.append(Task(name, Files(dump=path), writes, options, folder=job.scratch / name))
         return tasks
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -73,7 +74,7 @@ def open_draft(folder: Path, digest: str, dtype: str, sequences: int, documents:
     return draft
 
 
-def publish(draft: PairDraft, tokenizer: Tokenizer | None, outputs: tuple[Location, ...]) -> None:
+def publish(draft: PairDraft, tokenizer: Tokenizer | None, outputs: Sequence[Location]) -> None:
     """Give a finished draft its final names, and the tokenizer its place next to it.
 
     An index of earlier tokens goes first and the new one comes last: no reader ever meets files that do not belong

@@ -173,12 +173,12 @@ def work(phase: str, task: str, position: int, reports: str) -> str:
     """Run a task.
 
     Args:
-        phase: the `Surroundings` and the call, encoded by `wire`, as JSON.
+        phase: the `Surroundings` and the call, encoded by `codec`, as JSON.
         task: the task, likewise.
         position: of the task.
         reports: the name of the actor.
 
-    Returns the JSON object of the units that it reported, and its `result` or its `error`, encoded by `wire`.
+    Returns the JSON object of the units that it reported, and its `result` or its `error`, encoded by `codec`.
     """
     done, due = 0, time.monotonic() + REPORT_SECONDS
 

@@ -133,7 +133,7 @@ def arrays_in(folder: Path) -> list[JobArray]:
 
 def stamps(task: Task) -> list[Any]:
     """The stamps of a task's outputs as they are now; None of one that is not there."""
-    return [storage.stamp(output) if storage.is_file(output) else None for output in task.outputs]
+    return [storage.stamp(output) if storage.is_file(output) else None for output in task.writes.all()]
 
 
 REPORT_SECONDS = 5.0

@@ -119,7 +119,7 @@ class Attempts:
         self._failures[position] += 1
         if self._failures[position] >= MAX_ATTEMPTS:
             task = self._tasks[position]
-            source = f" (reading {task.inputs[0]})" if task.inputs else ""
+            source = f" (reading {read[0]})" if (read := task.reads.all()) else ""
             raise WebtextError(
                 f"the task {task.name}{source} failed {MAX_ATTEMPTS} times: {reason.rstrip('.')}: run the same command "
                 f"again, it resumes from the last finished shard; if memory ran out, {self._advice}."
