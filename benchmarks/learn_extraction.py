@@ -166,12 +166,12 @@ class Example:
 def learned_from(examples: list[Example]) -> str:
     """The file of parameters."""
     used = [example for example in examples if example.blocks is not None and example.weights.any()]
-    pages = Counter(example.page.group for example in used)
+    number_of = Counter(example.page.group for example in used)
     sums: Counter[str] = Counter()
     for example in used:
         sums[example.page.group] += example.weights.sum()
     # A page weighs as much as one of any other set or language.
-    scales = {group: 1000 * pages[group] / sums[group] for group in pages}
+    scales = {group: 1000 * number / sums[group] for group, number in number_of.items()}
     known = [example.weights > 0 for example in used]
     rows = np.concatenate([example.features.rows[chosen] for example, chosen in zip(used, known, strict=True)])
     labels = np.concatenate([example.labels[chosen] for example, chosen in zip(used, known, strict=True)])
@@ -190,7 +190,10 @@ def learned_from(examples: list[Example]) -> str:
     by_kind: list[dict[str, Any]] = []
     if len(kinds) > 1:
         numbers = np.array([kinds.index(example.page.kind) for example in used])
-        pages = lightgbm.Dataset(np.stack([example.features.of_page[1] for example in used]), numbers)
+        counts = np.bincount(numbers)
+        # Between each page and each kind weighing the same.
+        by_count = np.sqrt(counts.mean() / counts[numbers])
+        pages = lightgbm.Dataset(np.stack([example.features.of_page[1] for example in used]), numbers, weight=by_count)
         by_kind = trees_of(lightgbm.train({**KIND_SETTINGS, "num_class": len(kinds)}, pages, KIND_TREES))
     parts = {
         "features": json.dumps(used[0].features.names),

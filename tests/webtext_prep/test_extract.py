@@ -137,8 +137,12 @@ def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
 
 
 def test_kinds_of_pages_are_told_and_some_alone_may_be_kept(tmp_path):
-    posts = "".join(f"<div class=post><a class=author>user{n}</a><p>Post {n}. {TEXT * 2}</p></div>" for n in range(4))
-    thread = f"<title>A thread</title><body><main class=forum-thread><h1>A thread</h1>{posts}</main></body>"
+    posts = "".join(
+        f"<div class=post id=post-{n}><div class=avatar><a class=username>user{n}</a></div><div class=postbody>"
+        f"<p>Post {n}. {TEXT}</p></div><div class=post-actions><a>Like</a> <a>Reply</a></div></div>"
+        for n in range(12)
+    )
+    thread = f"<title>A thread</title><body class=phpbb><main class=topic><h1>A thread</h1>{posts}</main></body>"
     archive = Archive()
     archive.response("http://a.org/1", page())
     archive.response("http://forum.a.org/t/a-thread/2", thread)
