@@ -19,12 +19,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from webtext_prep.text.decoding import decode, readable, scrub, title_of
 
-Markup = Literal["plain", "markdown"]
-"""How a text is written."""
+if TYPE_CHECKING:
+    from webtext_prep.extraction.markup import Markup
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]*)[^<>]*?(/?)>")
 DEPTH_LIMIT = 255

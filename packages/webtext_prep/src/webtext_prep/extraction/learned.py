@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from command_kit import parse_json
 from webtext_prep.extraction.blocks import blocks_of
-from webtext_prep.extraction.extractors import Markup
 from webtext_prep.extraction.features import Features, features_of
-from webtext_prep.extraction.markup import written
+from webtext_prep.extraction.markup import Markup, written
 from webtext_prep.text.compiled import compiled
 
 CAUTION = 1.15

@@ -7,14 +7,16 @@ that only place things on a page are none: one with another table in it, a headi
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.extraction.blocks import TAGS, Blocks
-from webtext_prep.extraction.extractors import Markup
 from webtext_prep.extraction.formulas import with_dollars
 
+Markup = Literal["plain", "markdown"]
+"""How a text is written."""
 Kept = npt.NDArray[np.bool_]
 
 CELL_WORDS = 60

@@ -21,12 +21,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from webtext_prep.extraction.extractors import Extracted, Markup, extractor_of, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.extractors import Extracted, extractor_of, nests_too_deep, plain_text, warm_up
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.text.decoding import is_text
+
+if TYPE_CHECKING:
+    from webtext_prep.extraction.markup import Markup
 
 MAX_TEXT_FACTOR = 4
 """Text that is this factor larger than its page (and 64 KiB) is not the page's: some parser loops."""
