@@ -695,12 +695,12 @@ def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_sh
     assert [path.name for path in shards_in(home / "output")] == [shard_name(0)]
     stage = practice_stages.Shout()
     with pytest.raises(InputError, match="is not finished: run the stage that makes it again"):
-        find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards")
+        find_inputs([str(home / "output")], accepts=stage.reads.accepts, kinds="shards")
     move(folder / shard_name(0), folder / shard_name(1))
     with storage.create(folder / shard_name(0)) as file:
         file.write(storage.read_bytes(folder / shard_name(1)))
     job_of(stage, shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
-    found = find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards").files
+    found = find_inputs([str(home / "output")], accepts=stage.reads.accepts, kinds="shards").files
     assert [path.name for path in found] == [shard_name(0), shard_name(1)]
     assert ".state" not in [path.name for path, _ in storage.list_folder(home / "output")]
 

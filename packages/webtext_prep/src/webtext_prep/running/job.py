@@ -35,7 +35,7 @@ from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.run import Run
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Continues, Previews, Stage
+from webtext_prep.running.stage import Accompanied, Continues, Outcome, Previews, Stage
 from webtext_prep.running.summary import Findings, Summary
 from webtext_prep.running.tasks import Tally
 from webtext_prep.storage import is_local, location
@@ -70,9 +70,9 @@ class Job(Run):
             raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
         self.stage, self.settings, self.restart = stage, settings, restart
         self.output = output = location(settings.output)
-        before, after = stage.own_inputs()
-        given = [*before, *(path for path in settings.input if path != "-"), *after]
-        self.inputs, self.notes = stage.find(given, output) if given else ([], [])
+        reads = stage.reads
+        given = [*reads.before, *(path for path in settings.input if path != "-"), *reads.after]
+        self.inputs, self.notes = reads.find(given, output) if given else ([], [])
         self.engine = engine or LocalEngine(settings.workers)
         self.workers, self.keep_dropped = self.engine.workers, settings.keep_dropped
         if settings.shared_scratch and self.engine.is_here:
@@ -80,15 +80,15 @@ class Job(Run):
                 f"--shared-scratch is for tasks on other machines, and --engine {self.engine.name} runs them here: "
                 "leave it out."
             )
-        if stage.is_one_process and not self.engine.is_here:
+        if isinstance(stage, Continues) and not self.engine.is_here:
             raise InputError(
                 f"webtext {stage.name} works in one process of this machine: leave out --engine {self.engine.name} "
                 "(for a cluster give --save-pages, and run webtext extract there)."
             )
-        self.format = check_format(settings.format or stage.default_format)
+        self.format = check_format(settings.format or stage.writes.format)
         if not settings.state and not is_local(output):
             raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")
-        beside, state = state_place(output, is_prefix=stage.makes == "tokens"), Path(settings.state)
+        beside, state = state_place(output, is_prefix=stage.writes.made == "tokens"), Path(settings.state)
         # One folder has one name here, however --state spells it.
         is_beside = not settings.state or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
         self._use(cast(Path, beside) if is_beside else state)
@@ -109,17 +109,20 @@ class Job(Run):
         if nothing comes out.
         """
         summary, own = self._run(), self.settings
-        for stage, given, output in self.stage.companions(own.input, own.output):
+        for stage, given, output in self._companions():
             state = f"{own.state}-{location(output).name}" if own.state else ""
             its = dataclasses.replace(own, input=tuple(given), output=output, state=state, keep_dropped=False)
             job = Job(stage, its, self.engine, restart=self.restart, machine=self._machine)
             summary.companions.append(job.run())
         return summary
 
+    def _companions(self) -> list[tuple[Stage, Sequence[str], str]]:
+        stage, own = self.stage, self.settings
+        return stage.companions(own.input, own.output) if isinstance(stage, Accompanied) else []
+
     def _run(self) -> Summary:
         start = time.monotonic()
-        beside = self.stage.companions(self.settings.input, self.settings.output)
-        companions = [location(output).name for _, _, output in beside]
+        companions = [location(output).name for _, _, output in self._companions()]
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self._own.is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
@@ -147,7 +150,7 @@ class Job(Run):
                 outcome = self.stage.run(self)
                 for sentence in self.notes:
                     outcome.tally.problem(sentence)
-                self._check(outcome.tally)
+                self._check(outcome)
             except CommandError:
                 if is_new:
                     self._own.withdraw(is_empty=outcome is not None and not outcome.tally.kept)
@@ -190,7 +193,7 @@ class Job(Run):
     def sample(self, sizes: Sequence[int] | None = None) -> Sample:
         """A sample of the input; `sizes` are the bytes of each file, if they are known already."""
         sizes = storage.sizes(self.inputs) if sizes is None else sizes
-        is_one = self.stage.is_one_document
+        is_one = self.stage.reads.is_one_document
         sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
         documents = self.expected_documents()
         return sample if documents is None else dataclasses.replace(sample, documents=documents)
@@ -204,11 +207,11 @@ class Job(Run):
             needs = dataclasses.replace(needs, memory=0)
         written, machine = self._own.written(), self._machine
         return compare(
-            stage.name, stage.unit, needs, output=self.output, state=self.state, written=written, machine=machine
+            stage.name, stage.reads.unit, needs, output=self.output, state=self.state, written=written, machine=machine
         )
 
     def _summary(self, tally: Tally, facts: dict[str, Any], *, seconds: float = 0.0, resumed: bool = False) -> Summary:
-        unit = self.stage.unit
+        unit = self.stage.reads.unit
         return Summary(
             self.stage.name, hide_credentials(str(self.output)), tally, facts, seconds, resumed=resumed, unit=unit
         )
@@ -227,20 +230,21 @@ class Job(Run):
         record = read_record(self.record_path.parent, self.record_path.name)
         return None if record is None else self._summary(Tally.from_dict(record), record.get("facts", {}), resumed=True)
 
-    def _check(self, tally: Tally) -> None:
+    def _check(self, outcome: Outcome) -> None:
+        tally = outcome.tally
         if not tally.is_balanced:
             came = f"{tally.read} in" + (f", {tally.added} added" if tally.added else "")
             raise WebtextError(
                 f"internal error: {came}, {tally.kept} out, {tally.dropped.total()} dropped do not add up."
             )
-        unit = self.stage.unit
+        unit = self.stage.reads.unit
         if tally.read == 0:
             names = ", ".join(str(path) for path in self.inputs[:3])
             raise InputError(f"{self.stage.name}: no {unit} in the input ({names}): check what made it.")
-        if tally.kept == 0 and not self.stage.may_be_empty:
+        if tally.kept == 0 and outcome.advice is not None:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in tally.dropped.most_common())
             problems = " " + " ".join(tally.problems[:1]) if tally.problems else ""
             raise WebtextError(
                 f"{self.stage.name}: none of the {tally.read:,} {unit} was kept ({reasons}): "
-                f"{self.stage.advice(tally)}.{problems}"
+                f"{outcome.advice}.{problems}"
             )
