@@ -37,15 +37,14 @@ def as_markdown(tables: dict[str, Any]) -> str:
             "",
             f"{inputs[:1].upper()}{inputs[1:]}.",
             "",
-            "| | per second and core | MB/s | goal | memory | |",
-            "|---|---:|---:|---:|---:|---|",
+            "| | per second and core | MB/s | memory | |",
+            "|---|---:|---:|---:|---|",
         ]
         for row in table["rows"]:
             rate = f"{row['rate']:,.0f} {row['unit']}" if "rate" in row else ""
             size = f"{row['megabytes']:,.1f}" if "megabytes" in row else ""
-            goal = f"{row['goal']:,.0f}" if "goal" in row else ""
             peak = f"{row['peak']:,.0f} MB" if "peak" in row else ""
-            parts.append(f"| {row['what']} | {rate} | {size} | {goal} | {peak} | {row.get('note', '')} |")
+            parts.append(f"| {row['what']} | {rate} | {size} | {peak} | {row.get('note', '')} |")
         parts.append("")
     return "\n".join(parts).rstrip()
 
