@@ -30,11 +30,12 @@ from typing import Any
 from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
 from command_kit.colours import Paint, aligned
 from command_kit.command import print_error, print_note
+from command_kit.errors import meant
 from command_kit.settings import check_value, given_values, make_settings
 from webtext_prep.running.output import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
 from webtext_run.ablation.corpora import FOLDER, Arms, compare, parse_varied, plan_arms
-from webtext_run.preflight import check, count_gpus
+from webtext_run.preflight import check
 from webtext_run.runner import closing, run_steps
 from webtext_run.steps import (
     NAME,
@@ -66,7 +67,7 @@ def documentation_site(folder: Path) -> Iterator[None]:
     kept = folder / "site.json"
     port = json.loads(kept.read_text())["port"] if kept.exists() else 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "webtext_run.documentation_site", "--port", str(port)],
+        [sys.executable, "-m", "webtext_run.documentation_site", "--port", str(port), "--until-input-ends"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -160,7 +161,7 @@ def make_parser() -> Parser:
 
 
 def play(arguments: argparse.Namespace) -> int:
-    """Check the steps of one pipeline, and run them in order; checking loads PyTorch, so a line comes before."""
+    """Check the steps of one pipeline, and run them in order."""
     start = time.monotonic()
     path, whole, folder, steps, arms = prepared(arguments)
     with contextlib.ExitStack() as stack:
@@ -168,7 +169,7 @@ def play(arguments: argparse.Namespace) -> int:
         lock = locked(folder / LOCK, folder, NAME, "--folder")
         if not (is_new or arguments.check):
             stack.enter_context(lock)
-        found = check(steps, path, folder, count_gpus([step.name for step in steps]))
+        found = check(steps, path, folder)
         if arguments.check:
             print("\n".join(shlex.join(shown_command(step, path)) for step in steps), flush=True)
             for line in found.facts:
@@ -243,7 +244,8 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
             f"stop before it with --until {names[-1] if names else 'STEP'}."
         )
     if arguments.until is not None and arguments.until not in names:
-        raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")
+        asked = meant(arguments.until, names)
+        raise UsageError(f"--until {arguments.until} is not in {path.name}: {asked}choose one of {', '.join(names)}.")
     if arms is not None and arguments.until is not None:
         raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
     return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms
