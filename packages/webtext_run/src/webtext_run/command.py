@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
-from command_kit.colours import Paint, aligned
+from command_kit.colours import Paint, aligned, wrapped
 from command_kit.command import print_error, print_note
 from command_kit.errors import meant
 from command_kit.settings import check_value, given_values, make_settings
@@ -216,7 +216,8 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
             'stages\' URLs in their tables, as output = "s3://...".'
         )
     folder = Path(written_to or Path("runs") / path.stem)
-    print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr, flush=True)
+    title = wrapped(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", sys.stderr)
+    print(title, file=sys.stderr, flush=True)
     print_note("checking the settings of all steps against this machine")
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
 
