@@ -798,6 +798,25 @@ def test_checking_says_what_each_stage_will_need(play_here):
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize("flags", [["--until", "clean"], ["--until=clean", "--restart", "clean"]])
+def test_what_stops_before_the_training_ends_with_the_command_that_trains(tmp_path, flags):
+    """It ended with what to look at, and nothing said that the same command without --until trains."""
+    from webtext_run import command as run
+
+    (tmp_path / "p.toml").write_text("[merge]\n[clean]\n[tokenize]\n[train]\n")
+    words = [str(tmp_path / "p.toml"), "--input", "my texts", *flags, "--folder", "out"]
+    arguments = run.make_parser().parse_args(words)
+    arguments.words = words
+    steps = wiring.plan(tmp_path / "p.toml", {"merge": {}, "clean": {}}, tmp_path, ["my texts"])
+    rest = run.command_of_the_rest(arguments, steps)
+    assert runner.next_commands(steps, tmp_path, is_first_try=False, rest=rest)[-2:] == [
+        f"  ./uvw run pipelines/run.py {tmp_path}/p.toml --input 'my texts' --folder out",
+        "      the rest: a model that learns from it",
+    ]
+    (tmp_path / "p.toml").write_text("[merge]\n[clean]\n[tokenize]\n")
+    assert run.command_of_the_rest(arguments, steps) == []
+
+
 @pytest.mark.parametrize(
     ("generate", "hint"),
     [

@@ -103,6 +103,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{parser.format_usage()}\n{overview()}\nall flags: {shlex.join([*PREFIX, RUN])} --help", file=sys.stderr)
         return 2
     arguments = parser.parse_args(words)
+    arguments.words = [*words]
     again = "the same command" + ("" if arguments.restart is None else " without --restart")
     return run_command(NAME, lambda: play(arguments), debug=arguments.debug, again=again)
 
@@ -192,8 +193,24 @@ def play(arguments: argparse.Namespace) -> int:
             restarts = arguments.restart is not None
             return compare(arms, folder, minutes=arguments.minutes, want=arguments.want, restart=restarts)
         run_steps(steps, path, folder, arguments.debug)
-    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
+    seconds, paint = time.monotonic() - start, Paint.of(sys.stdout)
+    print(closing(steps, folder, seconds, paint, is_first_try=whole.site, rest=command_of_the_rest(arguments, steps)))
     return 0
+
+
+def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) -> list[str]:
+    """The command that also trains, where --until stopped before that; empty where there is none."""
+    is_left = "train" in read_pipeline(arguments.pipeline)[1] and not any(step.name == "train" for step in steps)
+    if arguments.until is None or not is_left or not has_trainer():
+        return []
+    left_out = {"--until": arguments.until, "--restart": arguments.restart}
+    words, before = [], ""
+    for word in arguments.words:
+        is_value = before in left_out and word == left_out[before]
+        if not is_value and word.partition("=")[0] not in left_out:
+            words.append(word)
+        before = word
+    return [*PREFIX, RUN, *words]
 
 
 def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
