@@ -154,14 +154,14 @@ class StepClock:
 
 
 class Heartbeat:
-    """Says when a line is due, so that a slow run shows one every half minute.
+    """Says when a line is due, so that a slow run shows that it lives.
 
     Args:
         every: seconds between lines.
         now: the clock.
     """
 
-    def __init__(self, every: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, every: float, now: Callable[[], float] = time.monotonic) -> None:
         self._every, self._now = every, now
         self._last = now()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from command_kit import duration
+from command_kit.colours import is_terminal
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.save import Saved, Saver
 from gpt2_train.data.batches import check_vocabulary
@@ -26,6 +28,9 @@ from gpt2_train.model.loss import token_losses
 from gpt2_train.training.samples_and_tasks import observe
 from gpt2_train.training.setup import Run
 from gpt2_train.training.state import StepResults, TrainState, summary
+
+REDRAW_SECONDS, LINE_SECONDS = 0.5, 30.0
+"""Between two lines that show where a run is, if no step is logged meanwhile: on a terminal, and in a log."""
 
 
 class Recorder:
@@ -47,7 +52,7 @@ class Recorder:
             # Samples and scores of the step that is resumed may still come.
             self.log.send_to(open_feeds(run.settings.log_to, run.folder, table, state.step, run.world.say))
         self.peak_flops = peak_flops(run.world.device, run.plan.precision)
-        self.heartbeat = Heartbeat()
+        self.heartbeat = Heartbeat(REDRAW_SECONDS if is_terminal(sys.stderr) else LINE_SECONDS)
         self.taken = run.training.taken(state.step * run.settings.global_batch_size)
         """Samples of each stream by the last logged step."""
 
@@ -64,7 +69,7 @@ class Recorder:
         """Show after `number` micro-batches how far a long step is, where a line is due."""
         if number < self.run.plan.accumulation and self.heartbeat.is_due():
             step = step_of(self.state.step + 1, self.state.steps)
-            self.run.world.say(f"{step}  micro-batch {number:,} of {self.run.plan.accumulation:,}")
+            self.run.world.show(f"{step}  micro-batch {number:,} of {self.run.plan.accumulation:,}")
 
     def after_step(self) -> None:
         """Log, validate, save, write samples and run tasks, each where it is due."""
@@ -76,7 +81,7 @@ class Recorder:
             self.log_step()
         elif self.heartbeat.is_due() and self.state.clock.timed_steps:
             # Each process by its own clock, so nothing may be waited for here that all of them do together.
-            self.run.world.say(line_of(self.row(), self.state.steps))
+            self.run.world.show(line_of(self.row(), self.state.steps))
         if self.run.validation is not None and (is_last or (settings.eval_every and step % settings.eval_every == 0)):
             self.validate()
         if is_last or (settings.save_every and step % settings.save_every == 0):
