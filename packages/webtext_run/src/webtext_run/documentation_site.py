@@ -323,7 +323,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Keep quiet."""
 
 
-class Server(http.server.ThreadingHTTPServer):
+class SiteServer(http.server.ThreadingHTTPServer):
     """A thread for each connection; a reader that went away is not an error."""
 
     daemon_threads = True
@@ -344,7 +344,7 @@ def main() -> None:
     warnings.simplefilter("ignore", SyntaxWarning)  # of the sources that are parsed
     sources()
     try:
-        server = Server((HOST, port), Handler)
+        server = SiteServer((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         sys.exit(f"documentation_site.py: error: can't serve on port {port} ({error}): give another --port.")
     print(f"http://{HOST}:{server.server_port}", flush=True)

@@ -38,7 +38,7 @@ from webtext_prep.documents.folders.shards import read_documents, write_document
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import DOCUMENT_SHARDS, PROCESS_BYTES, Outcome, Reads, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
@@ -243,7 +243,7 @@ class TrainFilter(Stage, Replays):
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
@@ -258,7 +258,7 @@ class TrainFilter(Stage, Replays):
             for name, path, kind in zip(names, job.inputs, kinds, strict=True)
         ]
         self._check_key(job.map("choose", self.choose, choosing, total=total))
-        limits = Limits.of(self.sample_bytes, [task.writes.all() for task in choosing])
+        limits = Sampled.of(self.sample_bytes, [task.writes.all() for task in choosing])
         good = job.scratch / "good.npy"
         save_array(good, limits.good)
         options = {"last": limits.last, "hold_out": limits.hold_out}
@@ -308,7 +308,7 @@ def _functions(compiled: bool) -> Any:
     return classifier_kernels
 
 
-class Limits(NamedTuple):
+class Sampled(NamedTuple):
     """Which texts are learned from.
 
     Attributes:
@@ -324,7 +324,7 @@ class Limits(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Limits:
+    def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Sampled:
         """Limits of samples of `size` bytes each, from what `choose` wrote. Memory: entries of two samples, and the
         keys of all good texts.
 
