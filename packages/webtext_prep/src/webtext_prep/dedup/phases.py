@@ -31,6 +31,7 @@ from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Previews
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.text import machine_code
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 BLOCKS = "blocks.npy"
 PARTS = "components/parts.npy"
 """How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
-PLAIN_CHARACTERS = 12 << 20
-"""Texts of this many characters in all are done before machine code would be loaded; a quarter of it in n-grams of
-characters, which there are more of. Shards say little of it: pages of one template take a fiftieth of their text."""
 SORTED_DOCUMENTS = 1 << 23
 """Keys of a band that a task sorts, about, at most."""
 
@@ -123,8 +121,8 @@ class NearDuplicates(Previews):
     def hints(self, job: StageRun) -> dict[str, bool]:
         """The hint of its tasks whether there are enough texts for machine code."""
         characters = _characters_of(tuple(self.all_shards(job)))
-        most = PLAIN_CHARACTERS // (1 if Shingling.parse(self.shingle).kind == "word" else 4)
-        return {"compiled": characters > most}
+        shingles = 1 if Shingling.parse(self.shingle).kind == "word" else 4  # of characters there are more
+        return {"compiled": machine_code.pays(shingles * characters)}
 
     # Phases
 

@@ -34,11 +34,8 @@ from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import contamination
+from webtext_prep.text import contamination, machine_code
 from webtext_prep.text.contamination import NGrams, cut, places_of, read_evaluation, words_of
-
-PLAIN_CHARACTERS = 12 << 20
-"""Documents and evaluation texts of this many characters in all are done before machine code would be loaded."""
 
 
 class _Matcher:
@@ -124,7 +121,7 @@ class Decontaminate(Stage):
 
     def hints(self, job: StageRun) -> dict[str, Any]:
         """The hint of its tasks whether there are enough documents and evaluation texts for machine code."""
-        return {"compiled": characters_in([*job.inputs, *self.setting_files()]) > PLAIN_CHARACTERS}
+        return {"compiled": machine_code.pays(characters_in([*job.inputs, *self.setting_files()]))}
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""

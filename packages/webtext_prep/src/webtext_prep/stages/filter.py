@@ -46,9 +46,9 @@ from webtext_prep.running.replays import Verdict
 from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
+from webtext_prep.text import machine_code
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
-    PLAIN_CHARACTERS,
     Classifier,
     check_fasttext,
     classifier_file,
@@ -271,7 +271,7 @@ class ScoreFilter(Filter):
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
-        is_compiled = not is_fasttext(self._model_file) and characters_in(job.inputs) > PLAIN_CHARACTERS
+        is_compiled = not is_fasttext(self._model_file) and machine_code.pays(characters_in(job.inputs))
         hints = {"compiled": is_compiled}
         tasks = [
             Task(f"part-{number:05}", Files(shard=path), job.shard_files(number), hints=hints)

@@ -51,6 +51,7 @@ from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Previews, Reads, 
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.text import machine_code
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import PAIRS, pair_named
@@ -158,7 +159,7 @@ class IndexTokens(Previews):
         check_token_files(prefix, whole=True)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
-        hints = {"compiled": tokens.total_tokens > prefix_doubling.PLAIN_TOKENS}
+        hints = {"compiled": machine_code.pays(machine_code.TOKEN_CHARACTERS * tokens.total_tokens)}
         if hints["compiled"]:
             _refuse_too_many(parts)
         tasks = [

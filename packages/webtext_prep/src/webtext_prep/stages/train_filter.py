@@ -42,14 +42,13 @@ from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import DOCUMENT_SHARDS, PROCESS_BYTES, Outcome, Reads, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import classifiers
+from webtext_prep.text import classifiers, machine_code
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
     FEWEST_BITS,
     FILE,
     MOST_BITS,
     MOST_ORDERS,
-    PLAIN_CHARACTERS,
     LinearModel,
     Speakers,
     auc,
@@ -271,7 +270,7 @@ class TrainFilter(Stage, Replays):
         if not tally.kept:
             return Outcome(tally, [])
         samples = Files(**{side: [path for task in sampling for path in task.writes[side]] for side in SIDES})
-        hints = {"compiled": limits.size > PLAIN_CHARACTERS}
+        hints = {"compiled": machine_code.pays(limits.size)}
         learning = Task("all", samples, Files(filter=job.output / FILE), {"hold_out": limits.hold_out}, hints)
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:

@@ -339,8 +339,6 @@ class FastTextModel:
 FILE = "model.filter"
 """What `webtext train-filter` writes into its output."""
 
-PLAIN_CHARACTERS = 12 << 20
-"""Texts of this many characters in all are done before machine code would be loaded."""
 COMPILER_BYTES = 250 << 20
 """Memory of a process that has loaded compiled functions."""
 
