@@ -167,32 +167,6 @@ def gradient_of(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-@torch.no_grad()
-def all_reduce_replicated_grads(parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Add up over `group` the gradients of parameters that are whole on each of its processes, in one message.
-
-    With sequence parallelism each of them has the gradient of its own tokens; once all micro-batches of a step are
-    through, and data parallelism has averaged them, is early enough. None: there is nothing to add up.
-    """
-    if group is None:
-        return
-    gradients = [local(gradient_of(parameter)) for parameter in parameters if is_whole(parameter)]
-    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(together, group=group)
-    parts = together.split([gradient.numel() for gradient in gradients])
-    torch_private.foreach_copy(
-        gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-    )
-
-
-def is_whole(parameter: Tensor) -> bool:
-    """Whether each tensor-parallel process has the same part of a parameter."""
-    if not isinstance(parameter, DTensor):
-        return True
-    axes = parameter.device_mesh.mesh_dim_names or ()
-    return "tp" not in axes or parameter.placements[axes.index("tp")].is_replicate()
-
-
 def mixed_seed(*numbers: int) -> int:
     """One well-mixed 63-bit seed from several numbers."""
     return int(np.random.SeedSequence(list(numbers)).generate_state(1, np.uint64)[0] >> np.uint64(1))

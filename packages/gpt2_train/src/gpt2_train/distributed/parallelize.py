@@ -83,17 +83,6 @@ def parallelize(
     return model
 
 
-def synchronize_gradients(model: nn.Module, is_last: bool, *, reshard: bool = False) -> None:
-    """Mark the coming backward pass as the last of its step or not: only that one exchanges gradients.
-
-    With `reshard` all of them share gradients out, and only the last one adds up the gradients of several copies.
-    """
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(is_last or reshard)
-        model.set_requires_all_reduce(is_last)
-        model.set_reshard_after_backward(is_last or reshard)
-
-
 def free_gathered_parameters(model: nn.Module) -> None:
     """Drop the gathered parameters that a forward pass without a backward one leaves behind."""
     for module in model.modules():

@@ -69,7 +69,7 @@ class Workers:
         """Each job with what was measured, as they end. Raises Gpt2Error as the first that fails."""
         waiting = list(reversed(jobs))
         while len(self._workers) < min(self._count, len(jobs)):
-            preload = ["gpt2_train.training.launch", "gpt2_train.inference.scorer"]
+            preload = ["gpt2_train.training.trainer", "gpt2_train.inference.scorer"]
             self._workers.append(WorkerProcess(_work, *self._arguments, preload=preload))
         at_work: dict[Any, tuple[WorkerProcess, Job]] = {}
         free = list(self._workers)
@@ -120,7 +120,7 @@ def train_and_score(job: Job, sets: Sequence[HeldOut], tasks: Sequence[str]) -> 
     from gpt2_train.evaluation.tasks import parse_task
     from gpt2_train.inference.model import open_model
     from gpt2_train.inference.scorer import Scorer
-    from gpt2_train.training.launch import train
+    from gpt2_train.training.trainer import train
 
     settings = job.settings
     device = choose_device(settings.device)
