@@ -268,7 +268,7 @@ def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
     """
     settings = step.settings
     if settings.checkpoint not in step.made:
-        from gpt2_train.conversion.formats import hub_name
+        from gpt2_train.conversion.hub import hub_name
         from gpt2_train.inference.model import open_model
 
         may_be_fetched = settings.checkpoint != own_model and hub_name(settings.checkpoint) is not None

@@ -48,8 +48,8 @@ from gpt2_train.checkpoint.info import (
     step_folder,
     table_crc,
 )
-from gpt2_train.checkpoint.load import by_part, check_files, check_shapes, innermost, read_tensors
-from gpt2_train.checkpoint.storage import COPY_AHEAD, CopyPlanner, Files, TensorReader, TensorWriter
+from gpt2_train.checkpoint.load import TensorReader, by_part, check_files, check_shapes, innermost, read_tensors
+from gpt2_train.checkpoint.writer import COPY_AHEAD, CopyPlanner, Files, TensorWriter
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.files import CHECKPOINT_FILE, LATEST_FILE, TOKENIZER_FOLDER
 from gpt2_train.config.settings import ModelConfig

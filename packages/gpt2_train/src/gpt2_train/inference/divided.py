@@ -24,7 +24,7 @@ from torch import nn
 
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
 from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.distributed.jobs import Place, close_group

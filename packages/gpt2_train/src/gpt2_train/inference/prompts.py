@@ -16,11 +16,6 @@ from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
 
 
-def valid_text(text: str) -> str:
-    """`text` with U+FFFD for each lone surrogate, which undecodable bytes of a command line become."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
 def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[str]:
     """The prompts in `data`, one per line; lines without text are skipped. Raises Gpt2UsageError naming the line."""
     prompts: list[str] = []
@@ -42,7 +37,7 @@ def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[
                     f'{where}, line {number}, should be a JSON string, or an object with a string under "prompt".'
                 )
             text = value
-        prompts.append(valid_text(text))
+        prompts.append(text)
     return prompts
 
 
@@ -124,7 +119,7 @@ def ask() -> str | None:
     """The next prompt that the user types; None at the end of input."""
     while True:
         try:
-            return valid_text(input("> "))
+            return input("> ")
         except EOFError:
             print()
             return None

@@ -213,7 +213,7 @@ class Scorer:
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, BatchScores]]:
         """Each batch with its scores, in order."""
-        scorer = self.source.scorer
+        scorer = self.source.read_scorer()
         waiting = iter(batches)
         while together := list(itertools.islice(waiting, scorer.batches_at_once)):
             started = time.monotonic()

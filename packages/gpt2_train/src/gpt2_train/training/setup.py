@@ -25,7 +25,7 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FILE
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_in
-from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights
 from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index

@@ -22,19 +22,13 @@ import torch
 from torch import Tensor
 
 from command_kit import write_text
-from gpt2_train.checkpoint.load import StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
-from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.weights import (
-    EMBEDDING,
-    ModelWeights,
-    check_is_tied,
-    heads_first,
-    read_pickle,
-    shapes_of,
-)
+from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, shapes_of
+from gpt2_train.conversion.names import check_is_tied, heads_first
+from gpt2_train.conversion.pickles import read_pickle
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
