@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import math
 import tomllib
 import types
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import tomli_w
 
-from command_kit.errors import UsageError
+from command_kit.errors import UsageError, meant, nearest
 
 Settings = TypeVar("Settings")
 _NOT_GIVEN: Any = object()
@@ -299,8 +298,8 @@ def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
             )
         return dict(tables[command])
     if tables and not flat:
-        near = difflib.get_close_matches(command, tables, 1)
-        hint = f"did you mean [{command}] by [{near[0]}]?" if near else f"it has [{'], ['.join(tables)}]."
+        near = nearest(command, tables)
+        hint = f"did you mean [{command}] by [{near}]?" if near else f"it has [{'], ['.join(tables)}]."
         raise UsageError(f"no table [{command}] among the settings: {hint}")
     return flat
 
@@ -346,7 +345,8 @@ def check_choices(settings: Any) -> None:
             for value in values:
                 if value not in known:
                     names = ", ".join(sorted(known))
-                    raise UsageError(f"{flag_name(field.name)} {value} is not known: choose among {names}.")
+                    asked = meant(value, known)
+                    raise UsageError(f"{flag_name(field.name)} {value} is not known: {asked}choose among {names}.")
             object.__setattr__(settings, field.name, values)
 
 
@@ -380,8 +380,8 @@ def make_settings(
             if used in gone:
                 raise UsageError(f"{where}: {used} is gone: {gone[used].instead}.")
         if name not in kinds:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(known)}"
+            near = nearest(name, known)
+            hint = f" (did you mean {near}?)" if near else f"; known are {', '.join(known)}"
             raise UsageError(f"{where}: unknown setting {name}{hint}.")
     checked = {name: check_value(kinds[name], value, name, where) for name, value in values.items()}
     for field in dataclasses.fields(settings_class):  # type: ignore[arg-type]

@@ -170,11 +170,18 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
 
 
 def closing(
-    steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = PLAIN, *, is_first_try: bool = False
+    steps: Sequence[Step],
+    folder: Path,
+    seconds: float,
+    paint: Paint = PLAIN,
+    *,
+    is_first_try: bool = False,
+    rest: Sequence[str] = (),
 ) -> str:
     """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
 
-    `is_first_try`: the texts came from the site on this machine, and one's own are still to come.
+    `is_first_try`: the texts came from the site on this machine, and one's own are still to come. `rest` is the command
+    that goes on to the training, before which this run was to stop.
     """
     lines = ["", "=" * 72, paint(f"Done in {duration(seconds)}.", GREEN, BOLD), ""]
     lines += funnel([step for step in steps if step.stage is not None], paint)
@@ -193,7 +200,7 @@ def closing(
     report = next((step.output for step in steps if step.name == "report"), None)
     if report:
         lines += ["", paint("The report, with everything above, for a browser:", BOLD), f"  {report}"]
-    if following := next_commands(steps, folder, is_first_try=is_first_try):
+    if following := next_commands(steps, folder, is_first_try=is_first_try, rest=rest):
         lines += ["", paint("Next:", BOLD), *following]
     return "\n".join(lines)
 
@@ -225,12 +232,12 @@ def write_more(steps: Sequence[Step]) -> list[str]:
     return [*command, "--prompt", prompts[0]] if prompts else command
 
 
-def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool) -> list[str]:
+def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()) -> list[str]:
     """Commands to go on with, each with what it is for.
 
     With a model: other texts, a page to try the model, one's own texts; without one: what the last stage made.
     """
-    commands = []
+    commands: list[tuple[Sequence[str], str]] = []
     if any(step.name == "train" for step in steps):
         more = write_more(steps)
         model = more[more.index("--checkpoint") + 1]
@@ -246,6 +253,7 @@ def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool) ->
             ([*PREFIX, "webtext", "report", made[-1], "--output", page], "what was kept and dropped, as a page")
         ]
         commands.append(([*PREFIX, "webtext", "inspect", made[-1]], "what it holds, with samples"))
+        commands += [(rest, "the rest: a model that learns from it")] if rest else []
     return [line for words, what in commands for line in (f"  {shlex.join(words)}", f"      {what}")]
 
 

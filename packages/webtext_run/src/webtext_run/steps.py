@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError, setting
+from command_kit.errors import meant
 from command_kit.settings import flag_name
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
@@ -69,7 +70,9 @@ def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
         with contextlib.suppress(ValueError):
             path = path.relative_to(Path.cwd())  # shorter in the command lines that are shown
     if not path.is_file():
-        raise UsageError(f"no pipeline {name}: give the path of a TOML file, or one of {', '.join(shipped())}.")
+        known = shipped()
+        asked = meant(name.removesuffix(".toml"), known)
+        raise UsageError(f"no pipeline {name}: {asked}give the path of a TOML file, or one of {', '.join(known)}.")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -93,7 +96,8 @@ def change_settings(tables: dict[str, Any], changes: Iterable[str], path: Path) 
         if not (equals and dot and name and key):
             raise UsageError(f"--set {change} is not TABLE.SETTING=VALUE, such as train.steps=60.")
         if name not in tables:
-            raise UsageError(f"--set {change}: {path} has no table [{name}]; it has {', '.join(tables)}.")
+            asked = meant(name, tables)
+            raise UsageError(f"--set {change}: {path} has no table [{name}]; {asked}it has {', '.join(tables)}.")
         value = _value(text)
         table = tables[name]
         if name == "train" and has_trainer():
@@ -243,8 +247,8 @@ def plan(
         elif name in commands:
             step = _command_step(so_far, commands[name], table)
         else:
-            known = ", ".join([*stages, *MODEL_COMMANDS, *commands])
-            raise UsageError(f"{path}: no command [{name}]; known are {known}.")
+            known = [*stages, *MODEL_COMMANDS, *commands]
+            raise UsageError(f"{path}: no command [{name}]; {meant(name, known)}known are {', '.join(known)}.")
         by_place = ("--task=", f"--{step.task.source}=") if step.task is not None else ()
         step.arguments += [flag for flag in (flags or {}).get(name, ()) if not flag.startswith(by_place)]
         steps.append(step)
@@ -372,7 +376,10 @@ def restart(steps: Sequence[Step], first: str) -> None:
     """Have the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
-        raise UsageError(f"--restart {first} is not a step: choose one of {', '.join(names)}, or name none for all.")
+        raise UsageError(
+            f"--restart {first} is not a step: {meant(first, names)}choose one of {', '.join(names)}, or name none for "
+            "all."
+        )
     for step in steps[names.index(first) if first else 0 :]:
         step.restart = True
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from command_kit.colours import BOLD, CYAN, GREEN, YELLOW, Paint
+from command_kit.colours import BOLD, CLEAR, CYAN, GREEN, YELLOW, Paint, columns_of, cut, is_terminal, wrapped
 from command_kit.command import in_words
 from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
@@ -83,7 +83,17 @@ class World:
     def say(self, line: str) -> None:
         """Show a line on standard error, from the first process only."""
         if self.rank == 0:
-            print(painted(in_words(line), Paint.of(sys.stderr)), file=sys.stderr, flush=True)
+            begin = CLEAR if is_terminal(sys.stderr) else ""
+            line = wrapped(in_words(line), sys.stderr)
+            print(begin + painted(line, Paint.of(sys.stderr)), file=sys.stderr, flush=True)
+
+    def show(self, line: str) -> None:
+        """Say where the run is: on a terminal in a line that the next one takes the place of."""
+        if not is_terminal(sys.stderr):
+            self.say(line)
+        elif self.rank == 0:
+            fitting = cut(line, max(columns_of(sys.stderr) - 1, 1))
+            print(CLEAR + painted(fitting, Paint.of(sys.stderr)), end="", file=sys.stderr, flush=True)
 
     def sum_on_device(self, here: Tensor, values: list[float]) -> Tensor:
         """The sums of `here`, a scalar on the device, and of `values` over all processes: (1 + values,).

@@ -69,7 +69,7 @@ class Recorder:
             self.log_step()
         elif self.state.heartbeat.is_due() and self.state.clock.timed_steps:
             # Each process by its own clock, so nothing may be waited for here that all of them do together.
-            self.run.world.say(line_of(self.row(), self.state.steps))
+            self.run.world.show(line_of(self.row(), self.state.steps))
         if self.run.validation is not None and (is_last or (settings.eval_every and step % settings.eval_every == 0)):
             self.validate()
         if is_last or (settings.save_every and step % settings.save_every == 0):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from command_kit.colours import is_terminal
 from gpt2_train.checkpoint.save import Saver
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.collectives import on_all_ranks
@@ -61,15 +63,19 @@ class StepClock:
         self.loss_sum, self.steps, self.timed_steps, self.seconds, self.waited = 0.0, 0, 0, 0.0, 0.0
 
 
+REDRAW_SECONDS, LINE_SECONDS = 0.5, 30.0
+"""Between two lines that show where a run is, if no step is logged meanwhile: on a terminal, and in a log."""
+
+
 class Heartbeat:
-    """Says when a line is due, so that a slow run shows one every half minute.
+    """The clock of lines between logged ones, by which a slow run shows that it lives.
 
     Args:
         every: seconds between lines.
         now: the clock.
     """
 
-    def __init__(self, every: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, every: float, now: Callable[[], float] = time.monotonic) -> None:
         self._every, self._now = every, now
         self._last = now()
 
@@ -108,7 +114,7 @@ class TrainState:
 
     scale: LossScale
     clock: StepClock
-    heartbeat: Heartbeat = dataclasses.field(default_factory=Heartbeat)
+    heartbeat: Heartbeat
     step: int = 0
     steps: int | None = None
     rate: float = 0.0
@@ -134,6 +140,7 @@ class TrainState:
         return cls(
             scale,
             StepClock(saved.get("loss_sum", 0.0), saved.get("loss_steps", 0)),
+            Heartbeat(REDRAW_SECONDS if is_terminal(sys.stderr) else LINE_SECONDS),
             step=run.step,
             steps=steps,
             loss=saved.get("loss"),

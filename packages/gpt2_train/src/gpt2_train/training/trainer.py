@@ -295,7 +295,7 @@ class Trainer:
             loss.backward()
             if not is_last and self.state.heartbeat.is_due():
                 step = step_of(self.state.step + 1, self.state.steps)
-                world.say(f"{step}  micro-batch {micro + 1:,} of {plan.accumulation:,}")
+                world.show(f"{step}  micro-batch {micro + 1:,} of {plan.accumulation:,}")
         return total
 
     def close(self) -> None:

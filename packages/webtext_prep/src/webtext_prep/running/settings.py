@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from command_kit import CommandError, UsageError, add_flags, setting
+from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from command_kit.settings import flag_name, make_settings, removed_settings
 from webtext_prep.documents.folders.shards import known_formats
@@ -95,7 +96,7 @@ def make_engine(
     """
     known, values = find_engines(), values or {}
     if name not in known:
-        raise InputError(f"--engine {name} is not known: choose one of {', '.join(known)}.")
+        raise InputError(f"--engine {name} is not known: {meant(name, known)}choose one of {', '.join(known)}.")
     own = settings_of(known[name])
     for owner, engine in known.items():
         if others := [field for field in settings_of(engine) if field in values and field not in own]:

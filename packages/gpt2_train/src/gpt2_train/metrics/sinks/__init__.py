@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import hide_credentials, parse_json, write_json
+from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import METRICS_FILE, SINKS_FOLDER, is_number, read_records
@@ -105,7 +106,7 @@ def chosen_sinks(texts: Iterable[str]) -> list[type[Sink]]:
     found = []
     for name in split_names(texts):
         if name not in known:
-            raise Gpt2UsageError(f"--log-to {name}: no such sink; known are {', '.join(known)}.")
+            raise Gpt2UsageError(f"--log-to {name}: no such sink; {meant(name, known)}known are {', '.join(known)}.")
         sink = known[name]
         if importlib.util.find_spec(sink.package) is None:
             raise Gpt2UsageError(
