@@ -1,4 +1,4 @@
-"""What can be known of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
+"""Checks of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
 
 The commands find the same mistakes themselves, but the last one might after days. What an earlier step makes is not
 looked for: of that, only what follows from the settings is known, such as the size of a vocabulary.
@@ -38,7 +38,7 @@ SAMPLED_URLS = 100
 
 @dataclass
 class Checked:
-    """What was found.
+    """The findings.
 
     Attributes:
         facts: lines on what the steps will need.

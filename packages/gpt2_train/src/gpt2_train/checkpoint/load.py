@@ -157,7 +157,7 @@ _INDEX_CLASSES = {
     "torch.serialization": {"_get_layout"},
     "torch": {"Size", "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8"},
 }
-"""What the index of torch.distributed.checkpoint is made of: plain data classes and type names."""
+"""The classes of the index of torch.distributed.checkpoint: plain data classes and type names."""
 
 
 class _IndexUnpickler(pickle._Unpickler):

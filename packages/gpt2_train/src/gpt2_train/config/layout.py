@@ -1,4 +1,4 @@
-"""How a model and its batch are laid out over processes: checks and defaults that need neither data nor torch."""
+"""The layout of a model and its batch over processes: checks and defaults that need neither data nor torch."""
 
 from __future__ import annotations
 

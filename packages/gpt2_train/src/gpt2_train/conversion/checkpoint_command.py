@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 Outcome = tuple[dict[str, Any], list[str], int]
-"""What `--json` prints, the same as a person reads it, and the exit code."""
+"""The object that `--json` prints, the lines that a person reads, and the exit code."""
 
 
 def verify(settings: VerifySettings) -> Outcome:

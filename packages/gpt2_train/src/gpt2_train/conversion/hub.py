@@ -22,7 +22,7 @@ FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
 )  # fmt: skip
 SECONDS = 10
-"""How long the hub may take to say what it has."""
+"""Seconds that the hub may take to say what it has."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILE = re.compile(r".*\.(bin|gguf|json|pt|pth|safetensors)")

@@ -34,7 +34,7 @@ LINE = re.compile(
     r"(?P<left>[\d:]+ left)?",
     re.DOTALL,
 )
-"""What a run says in a line; a loss, and the time that is left, only where no text of a model can be."""
+"""The parts of a line of a run; a loss, and the time that is left, only where no text of a model can be."""
 
 
 def painted(line: str, paint: Paint) -> str:
@@ -71,7 +71,7 @@ class World:
 
     @property
     def dp_mesh(self) -> DeviceMesh:
-        """Where parameters are shared out: over `dp_shard`, and, if there are several copies, alike over the others."""
+        """The mesh that shares parameters out over `dp_shard`, and, if there are several copies, copies them."""
         assert self.mesh is not None
         return self.mesh["dp_replicate", "dp_shard"] if self.replicas > 1 else self.mesh["dp_shard"]
 
@@ -88,7 +88,7 @@ class World:
             print(begin + painted(line, Paint.of(sys.stderr)), file=sys.stderr, flush=True)
 
     def show(self, line: str) -> None:
-        """Say where the run is: on a terminal in a line that the next one takes the place of."""
+        """Show where the run is: on a terminal in a line that the next one takes the place of."""
         if not is_terminal(sys.stderr):
             self.say(line)
         elif self.rank == 0:

@@ -91,7 +91,7 @@ def free_gathered_parameters(model: nn.Module) -> None:
 
 
 Contexts = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
-"""What surrounds the forward pass, and what surrounds its repetition."""
+"""The contexts around the forward pass, and around its repetition."""
 
 _KEPT = {
     torch.ops.aten.mm.default,
@@ -177,7 +177,7 @@ def missing_for_compilation(device: torch.device, *, is_asked: bool = False) -> 
 
 
 CPP_COMPILERS = ("clang++" if sys.platform == "darwin" else "g++",)
-"""What torch compiles C++ with where CXX names nothing."""
+"""The compiler with which torch compiles C++ where CXX names none."""
 
 
 def _missing_compiler(language: str, variable: str, usual: Sequence[str]) -> str:

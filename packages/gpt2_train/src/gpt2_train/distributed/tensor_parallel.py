@@ -174,7 +174,7 @@ class DividedLayer(nn.Module):
 
 
 def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) -> None:
-    """Have `layers` take their parameters (`here`) whenever `module` is called: after what FSDP2 gathers, and outside
+    """Make `layers` take their parameters (`here`) whenever `module` is called: after what FSDP2 gathers, and outside
     of compiled graphs."""
 
     def take(*_: Any) -> None:

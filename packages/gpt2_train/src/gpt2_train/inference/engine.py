@@ -29,7 +29,7 @@ from gpt2_train.inference.kv_cache import CachedModel, on_device
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen.
+    """The way in which the next token is chosen.
 
     Attributes:
         temperature: logits are divided by it; 0 takes the most likely token.
@@ -45,7 +45,7 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WritingOptions:
-    """How a sequence or a text is to be continued.
+    """Options of continuing a sequence or a text.
 
     Attributes:
         tokens: how many to write at most.
@@ -126,7 +126,7 @@ POSITIONS_AT_ONCE = 1 << 10
 """Positions of prompts fed in one step: bounds the activations that a long prompt takes."""
 
 POSITIONS_BESIDE = 1 << 7
-"""The same while others write, who wait for it."""
+"""Positions of prompts fed in a step in which others write, who wait for it."""
 
 NOT_FINITE = "the model's output is not finite (its training diverged): give an earlier checkpoint."
 
@@ -334,7 +334,7 @@ def choose_for_each(logits: Tensor, uniform: Tensor, samplings: Sequence[Samplin
 
 
 Likelihood = tuple[float, tuple[tuple[int, float], ...]]
-"""Of a token at its place: the natural logarithm of its probability, and the most likely ids with theirs."""
+"""A token's likelihood at its place: the natural logarithm of its probability, and the most likely ids with theirs."""
 
 
 class Likelihoods:

@@ -171,7 +171,7 @@ class StopStrings:
         return rest
 
     def _undecided(self, text: str) -> int:
-        """Where the longest end of `text` begins that is the beginning of a stop string."""
+        """The beginning of the longest end of `text` that is the beginning of a stop string."""
         longest = max((len(stop) for stop in self._stops), default=0)
         places = range(max(0, len(text) - longest + 1), len(text))
         return next((at for at in places if any(stop.startswith(text[at:]) for stop in self._stops)), len(text))

@@ -140,7 +140,7 @@ class CachedModel:
         return logits
 
     def _feed_apart(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """The same by a static step for single tokens, and then a pass over the others."""
+        """Logits (len(rows), padded vocabulary), by a static step for single tokens, then a pass over the others."""
         assert self._static is not None
         single = [place for place, new in enumerate(tokens) if len(new) == 1]
         others = [place for place, new in enumerate(tokens) if len(new) != 1]

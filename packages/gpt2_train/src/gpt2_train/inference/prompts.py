@@ -61,7 +61,7 @@ Ask = Callable[[], str | None]
 
 
 def shared_prompt_loop(write: Callable[[str], object], of_first: Callable[[Ask], str | None]) -> None:
-    """As `prompt_loop`, in each of several processes: `of_first` gives all of them what the first one read.
+    """`prompt_loop` in each of several processes: `of_first` gives all of them what the first one read.
 
     Ctrl-C ends the command.
     """
@@ -75,7 +75,7 @@ def shared_prompt_loop(write: Callable[[str], object], of_first: Callable[[Ask],
 
 
 STOP = "stop"
-"""What ends the loop, on a line of its own."""
+"""The word that ends the loop, on a line of its own."""
 
 HOW = f"Ctrl-C ends the text being written; Ctrl-D, or `{STOP}` on a line of its own, quits."
 

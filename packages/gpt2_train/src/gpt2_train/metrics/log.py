@@ -108,7 +108,7 @@ class MetricsLog:
             feed.put(clean)
 
     def send_to(self, feeds: Iterable[Feed]) -> None:
-        """Also send all rows from now on to `feeds`."""
+        """Send all rows from now on to `feeds`, too."""
         self._feeds += feeds
 
     def close(self) -> None:

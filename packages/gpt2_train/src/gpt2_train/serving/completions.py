@@ -268,7 +268,7 @@ def _too_long(size: str, limits: Limits) -> ApiError:
 
 
 FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
-"""How OpenAI calls what ended a text."""
+"""OpenAI's names of what ended a text."""
 
 
 class Answer:

@@ -33,7 +33,7 @@ from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
 
 Work = Callable[[TrainSettings, World, StopRequest], dict[str, Any]]
-"""What each process does: trains with the settings, and returns the run's summary."""
+"""The work of each process: trains with the settings, and returns the run's summary."""
 
 
 def launch(

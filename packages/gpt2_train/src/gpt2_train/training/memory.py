@@ -37,7 +37,7 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 GIB = 2**30
 
 RESERVE = GIB
-"""What a process takes on a GPU in addition to its tensors: the driver's context, workspaces of libraries, gaps."""
+"""Memory of a process on a GPU in addition to its tensors: the driver's context, workspaces of libraries, gaps."""
 
 CPU_PROCESS = 640 << 20
 """Bytes of a CPU process before it has a tensor: Python, torch's libraries (half of it files mapped into memory)."""

@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: logging, validation, saving, samples and evaluation tasks."""
+"""The work between the steps of a run: logging, validation, saving, samples and evaluation tasks."""
 
 from __future__ import annotations
 

@@ -346,7 +346,7 @@ def make_batches(
     tokenizer: Tokenizer,
     corpora: Sequence[Corpus],
 ) -> MicroBatches:
-    """How samples become micro-batches. Raises Gpt2UsageError if documents matter and can't be separated."""
+    """The maker of micro-batches from samples. Raises Gpt2UsageError if documents matter and can't be separated."""
     end = tokenizer.document_end if tokenizer is not None else None
     separate = settings.documents == "separate"
     flag = "--documents separate" if separate else "--mask-end-of-text" if settings.mask_end_of_text else None

@@ -1,4 +1,4 @@
-"""What changes from step to step in a run, and its report at the end.
+"""The state of a run from step to step, and its report at the end.
 
 `TrainState` is the one object of a run that changes: trainer, recorder and results share it. `StepResults` reads what
 came of each step: at once, or, on CUDA, while the device computes the next one.
@@ -51,7 +51,7 @@ class StepClock:
             self._run_steps += 1
 
     def seconds_left(self, steps: int) -> float | None:
-        """How long `steps` more steps will take, evaluations and saving included; None before the first step."""
+        """Seconds that `steps` more steps will take, evaluations and saving included; None before the first step."""
         if self._run_start is None:
             return None
         if not self._run_steps:

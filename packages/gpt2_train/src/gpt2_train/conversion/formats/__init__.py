@@ -194,7 +194,7 @@ class ReadOptions:
 
 @dataclasses.dataclass(frozen=True)
 class WriteOptions:
-    """How to write a model; a format ignores what it does not know.
+    """Options of writing a model; a format ignores what it does not know.
 
     Attributes:
         dtype: type of the values; None for that of the source.
@@ -312,7 +312,7 @@ def open_weights(path: str | Path, options: ReadOptions | None = None) -> ModelW
 
 
 def located(path: str | Path) -> Path:
-    """Where the model at `path` lies; if `path` is a name of the hub, where it lies once it has been fetched.
+    """The place of the model at `path`; if `path` is a name of the hub, where it lies once it has been fetched.
 
     Raises Gpt2UsageError, Gpt2Error for a name of the hub whose model can't be had.
     """
@@ -321,7 +321,7 @@ def located(path: str | Path) -> Path:
 
 
 def find_model(path: str | Path) -> Path:
-    """As `located`, for a model that is to be used. Raises Gpt2UsageError, too, if nothing is there."""
+    """The place of a model that is to be used (`located`). Raises Gpt2UsageError, too, if nothing is there."""
     place = located(path)
     if not place.exists():
         find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant

@@ -37,7 +37,7 @@ VOCABULARY_MULTIPLE = 128
 """Megatron pads the vocabulary to a multiple of this times the tensor-parallel size."""
 
 MOST_NESTED = 8
-"""So deep are the tables of a model nested at most; three levels in all that is known."""
+"""The most levels in which tables of a model are nested; three levels in all that is known."""
 
 _RANK = re.compile(r"mp_rank_([0-9]{2,9})(?:_([0-9]{3}))?(?:_([0-9]{3}))?")
 
@@ -54,7 +54,7 @@ _WHOLE = {
     for ours, theirs in (("token", "word_embeddings"), ("position", "position_embeddings"))
 }
 _STACK = ("transformer", "encoder", "decoder")
-"""What the layouts call the stack of blocks."""
+"""The name of the stack of blocks in each layout."""
 _FINAL_NORM = "final_layernorm"
 _FUSED_NORMS = {
     "self_attention.linear_qkv.layer_norm_": "attention_norm.",
