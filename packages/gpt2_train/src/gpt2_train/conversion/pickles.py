@@ -23,10 +23,10 @@ _STREAMS_BEFORE_DATA = 3
 """Pickles before the data in a file written before torch 1.6: its mark, version and machine."""
 
 
-class Record:
+class UnpickledObject:
     """An object of any class as it was stored: its attributes, no methods."""
 
-    def __new__(cls, *_: Any, **__: Any) -> Record:
+    def __new__(cls, *_: Any, **__: Any) -> UnpickledObject:
         """An empty record, for any arguments."""
         return super().__new__(cls)
 
@@ -44,7 +44,7 @@ def read_pickle(path: Path) -> Any:
         with path.open("rb") as file:
             is_zip = zipfile.is_zipfile(file)
         named = [name for name in set(_named_globals(path, is_zip=is_zip)) if not name.startswith(_READ_BY_TORCH)]
-        with torch.serialization.safe_globals([(Record, name) for name in sorted(named)]):
+        with torch.serialization.safe_globals([(UnpickledObject, name) for name in sorted(named)]):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Gpt2UsageError:
         raise

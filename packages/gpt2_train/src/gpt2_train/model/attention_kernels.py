@@ -38,8 +38,8 @@ PRIORITIES: dict[int, tuple[Kernel, ...]] = {
 """The order of trials, by the major number of a GPU's compute capability; `_KERNELS` where it is not listed."""
 
 LARGEST_DIFFERENCE = 0.05
-"""The largest difference of a kernel's values from plain ones, as a share of the largest: bf16 rounds to 0.004 of each, a
-wrong kernel's differ by as much as they are."""
+"""The largest difference of a kernel's values from plain ones, as a share of the largest: bf16 rounds to 0.004 of each,
+a wrong kernel's differ by as much as they are."""
 
 
 class AttentionShape(NamedTuple):
