@@ -120,11 +120,11 @@ def check_stage(step: Step) -> None:
             raise InputError(f"no file {place}, which a setting names: check the path.")
     step.stage.identity()
     theirs = tuple(path for path in step.settings.input if path not in step.made)
-    if "-" in theirs and not step.stage.reads_standard_input:
+    if "-" in theirs and not step.stage.reads.has_standard_input:
         raise InputError("it does not read standard input: give a file or folder.")
     job = make_job(step, step.stage, theirs)
     if theirs and "-" not in theirs and not job.inputs:
-        raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.input_kinds}.")
+        raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.reads.kinds}.")
     job.check_output()
 
 
@@ -181,7 +181,7 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
         if found is None:
             before = None
             continue
-        if step.stage.makes in ("documents", "tokens"):
+        if step.stage.writes.made in ("documents", "tokens"):
             before = found.needs
         outputs += found.needs.output
         missing += sum(max(0, place.needed - place.written) for place in found.places)

@@ -162,7 +162,7 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
         read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
         if "tokens" in step.summary:
             tokens = f"{step.summary['tokens']:,} tokens"
-        if step.stage is not None and step.stage.makes == "tokenizer":
+        if step.stage is not None and step.stage.writes.made == "tokenizer":
             tokens = f"a vocabulary of {step.summary.get('vocabulary_size', 0):,}"
         share = f"{kept / read:.1%}" if read else ""
         rows.append([paint(step.name, BOLD), f"{read:,}", "->", f"{kept:,}", paint(share, GREEN), tokens])
@@ -246,7 +246,7 @@ def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool, re
             last = [*PREFIX, RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"
         commands = [(more, "more text"), ([*PREFIX, "gpt2", "serve", "--checkpoint", model], "a page to try it"), last]
     elif made := [
-        step.output for step in steps if step.stage is not None and step.stage.makes in ("documents", "tokens")
+        step.output for step in steps if step.stage is not None and step.stage.writes.made in ("documents", "tokens")
     ]:
         page = str(folder / "report.html")
         commands = [

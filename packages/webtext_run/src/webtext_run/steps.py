@@ -25,6 +25,7 @@ from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
 from webtext_prep.running.stage import Stage
+from webtext_prep.stages.download import Download
 from webtext_prep.storage import is_local, location
 
 if TYPE_CHECKING:
@@ -277,7 +278,9 @@ def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
     if not any(step.name == "tokenize" for step in steps):
         return steps
     used = {step.tokenizer for step in steps}
-    return [step for step in steps if step.output in used or step.stage is None or step.stage.makes != "tokenizer"]
+    return [
+        step for step in steps if step.output in used or step.stage is None or step.stage.writes.made != "tokenizer"
+    ]
 
 
 def _is_here(engine: str) -> bool:
@@ -287,7 +290,7 @@ def _is_here(engine: str) -> bool:
 
 def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, chain = kind.name, so_far.chain
-    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
+    if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
@@ -299,7 +302,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
         and not (key == "shared_scratch" and _is_here(engine))
     }
     stage, settings, chosen = read_table(kind, {**passed, **table}, so_far.where(name))
-    link = chain.add(stage, settings, chain.corpus if kind.makes == "tokens" else str(so_far.folder / name))
+    link = chain.add(stage, settings, chain.corpus if kind.writes.made == "tokens" else str(so_far.folder / name))
     inputs, output, state = link.run.input, link.run.output, settings.state
     if not (link.is_beside or state or is_local(location(output))):
         state = str(so_far.folder / f"{name}.state")

@@ -101,6 +101,13 @@ def smoothed(points: Sequence[Point], window: int) -> list[Point]:
     return found
 
 
+def legend_mark(curve: Curve) -> Markup:
+    """What a curve looks like in its chart: a piece of its line, or a point where that is all there is."""
+    if len(curve.points) == 1:
+        return tag("circle", class_=f"point r{curve.look % COLOURS + 1}", r=3, cx=13, cy=6)
+    return legend_line(curve.look)
+
+
 def legend_line(look: int, x: float = 0, y: float = 6) -> Markup:
     """A piece of a line of that look, 26 pixels long."""
     return tag("line", class_=classes(look), x1=x, x2=x + 26, y1=y, y2=y)
