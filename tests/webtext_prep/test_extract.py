@@ -54,7 +54,7 @@ def in_ranges(tmp_path, name, every):
 
 
 def outcomes_found(items):
-    return [item.outcome if isinstance(item, archives_module.Found) else item for item, _ in items]
+    return [item.outcome if isinstance(item, archives_module.FoundPage) else item for item, _ in items]
 
 
 def pages_and_losses(items):

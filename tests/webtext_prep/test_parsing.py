@@ -80,10 +80,10 @@ def test_a_worker_that_crashes_is_replaced(tmp_path):
 PARENT = """
 import asyncio, sys
 from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import Limits
+from webtext_prep.extraction.workers import PageLimits
 
 async def run():
-    async with ExtractorPool(Limits("resiliparse", (), 600, 4096, sys.argv[1]), 1) as pool:
+    async with ExtractorPool(PageLimits("resiliparse", (), 600, 4096, sys.argv[1]), 1) as pool:
         await pool.extract(b"<p>warm</p>", "http://example.com/", None)
         busy = asyncio.create_task(pool.extract(b"<div>" * 200_000, "http://example.com/", None))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What can be known of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
+"""Checks of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
 
 The commands find the same mistakes themselves, but the last one might after days. What an earlier step makes is not
 looked for: of that, only what follows from the settings is known, such as the size of a vocabulary.
@@ -38,7 +38,7 @@ SAMPLED_URLS = 100
 
 @dataclass
 class Checked:
-    """What was found.
+    """The findings.
 
     Attributes:
         facts: lines on what the steps will need.
@@ -339,7 +339,7 @@ def check_use_of_model(step: PipelineStep, train: PipelineStep | None, own_model
     """
     settings = step.settings
     if settings.checkpoint not in step.made:
-        from gpt2_train.conversion.formats import hub_name
+        from gpt2_train.conversion.hub import hub_name
         from gpt2_train.inference.model import open_model
 
         may_be_fetched = settings.checkpoint != own_model and hub_name(settings.checkpoint) is not None

@@ -35,11 +35,11 @@ HERE = (Path(__file__).parent / "pipelines" / "quickstart.toml").resolve().paren
 """The pipelines that come with the project: of a checkout its own folder, to which the files of the package lead."""
 IN_CHECKOUT = (HERE.parent / "uvw").is_file()
 RUN = "pipelines/run.py" if IN_CHECKOUT else "webtext-run"
-"""What starts a pipeline here,"""
+"""The program that starts a pipeline here."""
 NAME = Path(RUN).name
-"""how messages call it,"""
+"""The name by which messages call it."""
 PREFIX = ("./uvw", "run") if IN_CHECKOUT else ()
-"""and the words before it, and before every other command."""
+"""The words before it, and before every other command."""
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
@@ -135,7 +135,7 @@ HELD_OUT_LOSS = "held-out-loss"
 REPORTS = {"report": "report.html"}
 """Commands that write a file, and its name in the pipeline's folder."""
 SAMPLES = "samples.json"
-"""What the pipeline's [generate] wrote, in its folder."""
+"""The file of what the pipeline's [generate] wrote, in its folder."""
 
 
 @dataclass
@@ -180,7 +180,7 @@ class PipelineStep:
 
 @dataclass
 class _Wiring:
-    """What the steps so far have made.
+    """The outputs of the steps so far.
 
     Attributes:
         path: the pipeline's file.
@@ -199,11 +199,11 @@ class _Wiring:
     has_samples: bool = False
 
     def where(self, name: str) -> str:
-        """How messages call a table."""
+        """The name by which messages call a table."""
         return f"{self.path} [{name}]"
 
     def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Which of `paths` a step before makes."""
+        """Those of `paths` that a step before makes."""
         return tuple(path for path in paths if path in self.made)
 
 
@@ -378,7 +378,7 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
 
 
 def restart(steps: Sequence[PipelineStep], first: str) -> None:
-    """Have the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
+    """Make the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
         raise UsageError(
@@ -396,7 +396,7 @@ def shown_command(step: PipelineStep, path: Path) -> list[str]:
 
 
 def words_of(step: PipelineStep) -> dict[str, str]:
-    """What run.py's user types for each flag of a step: most are settings of its table."""
+    """The words that run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
     settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]
     words = {}

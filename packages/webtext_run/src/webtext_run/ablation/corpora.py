@@ -36,7 +36,7 @@ Plan = Callable[[Mapping[str, Any], Path, Sequence[str], Mapping[str, Sequence[s
 
 @dataclasses.dataclass(frozen=True)
 class Varied:
-    """What `--ablate` names.
+    """The target that `--ablate` names.
 
     Attributes:
         stage: the command.
@@ -54,7 +54,7 @@ class Varied:
 
 
 def parse_varied(text: str, tables: Mapping[str, Any], path: Path) -> Varied:
-    """What `--ablate` names. Raises UsageError where that is no setting of a stage before `[tokenize]`."""
+    """The target that `--ablate` names. Raises UsageError where that is no setting of a stage before `[tokenize]`."""
     place, _, values = text.partition("=")
     stage, _, key = place.partition(".")
     found = Varied(stage, key, tuple(values.split(",")))
