@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from command_kit.settings import make_settings
 from gpt2_train.config.settings import TrainSettings
+from gpt2_train.data.batches import MicroBatch, MicroBatches
 from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.training.setup import Run, build_model, set_up
@@ -57,22 +57,23 @@ class Collectives(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+class WatchedBatches(MicroBatches):
+    """Micro-batches whose samples are noted: a list for each step from `seen["first_step"]` on."""
+
+    def on_host(self, rows: Any) -> list[MicroBatch]:
+        """The same; validation, which reads one micro-batch at a time, has batches of its own."""
+        seen["samples"].append([hashlib.sha256(sample.tobytes()).hexdigest() for sample in rows])
+        return super().on_host(rows)
+
+
 class WatchedTrainer(Trainer):
     """A trainer that notes its samples, its exchanges, and what of the model is shared out."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run, StopRequest())
         self.model.register_forward_hook(note_shards)
-        numbers, finish = itertools.count(self.state.step + 1), self.reader.finish
-        assert finish is not None
-
-        def noted(samples: Any) -> Any:
-            seen["samples"].append(
-                [next(numbers), *(hashlib.sha256(sample.tobytes()).hexdigest() for sample in samples)]
-            )
-            return finish(samples)
-
-        self.reader.finish = noted
+        seen["first_step"] = self.state.step + 1
+        self.reader.batches = WatchedBatches(**vars(run.batches))
 
     def forward_backward(self, batches: Any) -> torch.Tensor:
         """The step's; counts its exchanges."""
