@@ -695,13 +695,13 @@ def test_a_step_speaks_the_flags_of_the_pipeline(two_steps):
 def test_every_flag_of_a_step_is_said_in_words_that_the_pipeline_knows(tmp_path):
     from command_kit.command import in_words
     from webtext_prep.running.tasks import Tally
+    from webtext_prep.stages.download import advice_on
 
     tables = {"download": {}, "tokenize": {}, "train": {}}
     download, _, train = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"])
     tally = Tally(read=3)
     tally.dropped["blocked_address"] = 3
-    assert download.stage is not None
-    assert in_words(download.stage.advice(tally), wiring.words_of(download)) == (
+    assert in_words(advice_on(tally), wiring.words_of(download)) == (
         "these addresses are private; if they are meant, give --set download.allow_private_addresses=loopback (of this "
         "machine) or --set download.allow_private_addresses=all (any), with --restart download"
     )

@@ -16,9 +16,8 @@ from tests.gpt2_train.conftest import in_step, losses, rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.metrics.log import Heartbeat
 from gpt2_train.training import trainer as train_module
-from gpt2_train.training.state import StepFigures, StepResult
+from gpt2_train.training.state import Heartbeat, StepFigures, StepResult
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]

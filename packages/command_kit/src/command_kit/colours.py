@@ -51,7 +51,7 @@ class Paint:
 
     @classmethod
     def of(cls, stream: TextIO) -> Paint:
-        """What suits a stream."""
+        """The colours that suit a stream."""
         return cls(has_colours(stream))
 
     def __call__(self, text: str, *codes: str) -> str:
@@ -67,7 +67,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal `text` takes: two for wide characters (Chinese, Japanese, Korean, emoji), none
+    """The columns of a terminal that `text` takes: two for wide characters (Chinese, Japanese, Korean, emoji), none
     for characters that are written over the one before, for control characters, and for colours.
 
     >>> display_width("abc"), display_width("日本"), display_width("e\\u0301")

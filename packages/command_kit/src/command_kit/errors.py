@@ -42,7 +42,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 _IN_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^\s/?#@\"'<>]*@", re.IGNORECASE)
 _IN_ENCODED_URL = re.compile(r"(%3A%2F%2F)(?:(?!%2F|%3F|%23|%40)[^\s/])*%40", re.IGNORECASE)
-"""As in the name of a file that is named after its URL."""
+"""The pattern of credentials in the name of a file that is named after its URL."""
 
 
 def hide_credentials(text: str) -> str:

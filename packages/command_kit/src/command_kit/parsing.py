@@ -30,7 +30,7 @@ from command_kit.errors import meant, nearest
 
 SHELLS = ("bash", "zsh", "fish")
 _PATHS = ("PATH", "FILE", "DIR", "PREFIX")
-"""What the placeholder of a flag that takes a path holds."""
+"""The words that the placeholder of a flag that takes a path holds."""
 
 
 def version_of(distribution: str) -> str | None:
@@ -143,7 +143,7 @@ class Parser(argparse.ArgumentParser):
         """Flags, their values and subcommands that there are no more: what to use instead, the end of a sentence."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
-        """As argparse does, but with nothing left over: an unknown argument is this parser's mistake to explain."""
+        """Parse as argparse does, with nothing left over: an unknown argument is this parser's mistake to explain."""
         words: Sequence[str] = sys.argv[1:] if args is None else args
         if not words and any(isinstance(one, argparse._SubParsersAction) and one.required for one in self._actions):
             self.print_help(sys.stderr)
@@ -176,7 +176,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help().replace(self.prog, f"{self.prog} [flags]", 1)
 
     def format_help(self) -> str:
-        """As argparse does, with the usage in one line."""
+        """Write the help as argparse does, with the usage in one line."""
         _, _, rest = super().format_help().partition("\n\n")
         return f"{self.format_usage()}\n{rest}"
 

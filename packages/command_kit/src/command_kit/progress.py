@@ -37,10 +37,10 @@ STALLED_SECONDS = 30.0
 TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 4.0, 30.0
 """Between lines: on a terminal; elsewhere in a job's first half minute, when somebody may be waiting; and later."""
 REPORT_EVERY = 64
-"""Of items that pass through, between two reports."""
+"""Items that pass through between two reports."""
 Item = TypeVar("Item")
 COLOURS = {"label": (BOLD,), "share": (CYAN,), "left": (GREEN,), "note": (DIM,)}
-"""Of the parts of a line, where there is colour."""
+"""Colours of the parts of a line, where there is colour."""
 
 
 def duration(seconds: float) -> str:

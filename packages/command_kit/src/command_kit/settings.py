@@ -55,7 +55,7 @@ class _Joined(tuple[str, ...]):
 
 
 class Bounds(NamedTuple):
-    """What a number may be: at least `ge`, above `gt`, at most `le`, below `lt`; None for no limit."""
+    """The bounds of a number: at least `ge`, above `gt`, at most `le`, below `lt`; None for no limit."""
 
     ge: float | None = None
     gt: float | None = None
@@ -172,7 +172,7 @@ def _number_or_words(annotation: Any) -> tuple[type, tuple[str, ...]] | None:
 
 
 def _reader(kind: type, words: Collection[str]) -> Callable[[str], Any]:
-    """What makes a value of the text of a flag that takes a number or a word; argparse calls it by its name."""
+    """The function that makes a value of the text of a flag for a number or a word; argparse shows its name."""
 
     def read(text: str) -> Any:
         return text if text in words else kind(text)
@@ -433,7 +433,7 @@ def given_values(
 
 
 def source_name(config: str | Path | None) -> str:
-    """How messages call the place that settings come from."""
+    """The name by which messages call the place that settings come from."""
     return str(config) if config is not None else "the command line"
 
 
@@ -471,7 +471,7 @@ MOST_CHANGES = 5
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What differs between two tables of settings, in one line: the first few, and how many more.
+    """The differences between two tables of settings, in one line: the first few, and how many more.
 
     Where many differ, the file that held them is probably missing from the command line.
     """
@@ -482,7 +482,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two tables of settings, each as `name was X, now Y`, in the order of the names."""
+    """The differences between two tables of settings, each as `name was X, now Y`, in the order of the names."""
 
     def shown(value: Any) -> str:
         return "not set" if value is None else repr(value) if isinstance(value, str) else str(value)

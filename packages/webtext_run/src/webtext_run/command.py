@@ -55,7 +55,7 @@ from webtext_run.steps import (
 )
 
 LOCK = ".run"
-"""In the folder of a pipeline: what the one that is at work holds."""
+"""The lock in the folder of a pipeline, held by the one that is at work."""
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 PACKAGES = ("mpmath", "networkx", "nltk", "numpy", "scipy", "sympy", "torch")
-"""What the project needs anyway, with the most to say; one that is not installed has no pages."""
+"""The packages that the project needs anyway, with the most to say; one that is not installed has no pages."""
 
 LEFT_OUT = {
     "idlelib",
@@ -188,7 +188,7 @@ ftp://ftp.example.org/readme
 this line is no address
 http://[broken
 """
-"""What `webtext blacklist` is there to drop."""
+"""URLs that `webtext blacklist` is there to drop."""
 
 
 LINKED = 51
@@ -247,7 +247,7 @@ FOLDERS = {
     "print": printed_page,
     "about": language_page,
 }
-"""What makes the pages of each folder, by their names; None where there is none."""
+"""The makers of the pages of each folder, by their names; None where there is none."""
 
 
 def url_list(base: str) -> str:

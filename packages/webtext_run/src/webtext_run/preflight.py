@@ -1,4 +1,4 @@
-"""What can be known of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
+"""Checks of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
 
 The commands find the same mistakes themselves, but the last one might after days. What an earlier step makes is not
 looked for: of that, only what follows from the settings is known, such as the size of a vocabulary.
@@ -38,7 +38,7 @@ SAMPLED_URLS = 100
 
 @dataclass
 class Checked:
-    """What was found.
+    """The findings.
 
     Attributes:
         facts: lines on what the steps will need.
@@ -120,11 +120,11 @@ def check_stage(step: Step) -> None:
             raise InputError(f"no file {place}, which a setting names: check the path.")
     step.stage.identity()
     theirs = tuple(path for path in step.settings.input if path not in step.made)
-    if "-" in theirs and not step.stage.reads_standard_input:
+    if "-" in theirs and not step.stage.reads.has_standard_input:
         raise InputError("it does not read standard input: give a file or folder.")
     job = make_job(step, step.stage, theirs)
     if theirs and "-" not in theirs and not job.inputs:
-        raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.input_kinds}.")
+        raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.reads.kinds}.")
     job.check_output()
 
 
@@ -181,7 +181,7 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
         if found is None:
             before = None
             continue
-        if step.stage.makes in ("documents", "tokens"):
+        if step.stage.writes.made in ("documents", "tokens"):
             before = found.needs
         outputs += found.needs.output
         missing += sum(max(0, place.needed - place.written) for place in found.places)
@@ -339,7 +339,7 @@ def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
     """
     settings = step.settings
     if settings.checkpoint not in step.made:
-        from gpt2_train.conversion.formats import hub_name
+        from gpt2_train.conversion.hub import hub_name
         from gpt2_train.inference.model import open_model
 
         may_be_fetched = settings.checkpoint != own_model and hub_name(settings.checkpoint) is not None

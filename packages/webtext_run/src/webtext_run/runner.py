@@ -28,7 +28,7 @@ else:
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
-"""Of each text, passages that stand in the corpus."""
+"""The most passages of a text that are shown of those that stand in the corpus."""
 COMPRESSED_TOKENS = 4_000_000
 """Tokens of the text that are compressed at most, some 15 MB: both take seconds for them, and more gains little."""
 
@@ -162,7 +162,7 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
         read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
         if "tokens" in step.summary:
             tokens = f"{step.summary['tokens']:,} tokens"
-        if step.stage is not None and step.stage.makes == "tokenizer":
+        if step.stage is not None and step.stage.writes.made == "tokenizer":
             tokens = f"a vocabulary of {step.summary.get('vocabulary_size', 0):,}"
         share = f"{kept / read:.1%}" if read else ""
         rows.append([paint(step.name, BOLD), f"{read:,}", "->", f"{kept:,}", paint(share, GREEN), tokens])
@@ -178,7 +178,7 @@ def closing(
     is_first_try: bool = False,
     rest: Sequence[str] = (),
 ) -> str:
-    """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
+    """The end of a run's output: funnel, bits per byte, texts and what they echo, where everything is, what to do next.
 
     `is_first_try`: the texts came from the site on this machine, and one's own are still to come. `rest` is the command
     that goes on to the training, before which this run was to stop.
@@ -206,7 +206,7 @@ def closing(
 
 
 def echoes(trace: dict[str, Any] | None) -> list[str]:
-    """What of a text stands in the corpus: its longest passages, and a document that holds each."""
+    """The passages of a text that stand in the corpus: its longest passages, and a document that holds each."""
     if trace is None:
         return []
     lines = [
@@ -246,7 +246,7 @@ def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool, re
             last = [*PREFIX, RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"
         commands = [(more, "more text"), ([*PREFIX, "gpt2", "serve", "--checkpoint", model], "a page to try it"), last]
     elif made := [
-        step.output for step in steps if step.stage is not None and step.stage.makes in ("documents", "tokens")
+        step.output for step in steps if step.stage is not None and step.stage.writes.made in ("documents", "tokens")
     ]:
         page = str(folder / "report.html")
         commands = [

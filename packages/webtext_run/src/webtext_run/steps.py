@@ -25,6 +25,7 @@ from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
 from webtext_prep.running.stage import Stage
+from webtext_prep.stages.download import Download
 from webtext_prep.storage import is_local, location
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ HERE = (Path(__file__).parent / "pipelines" / "quickstart.toml").resolve().paren
 """The pipelines that come with the project: of a checkout its own folder, to which the files of the package lead."""
 IN_CHECKOUT = (HERE.parent / "uvw").is_file()
 RUN = "pipelines/run.py" if IN_CHECKOUT else "webtext-run"
-"""What starts a pipeline here,"""
+"""The program that starts a pipeline here."""
 NAME = Path(RUN).name
-"""how messages call it,"""
+"""The name by which messages call it."""
 PREFIX = ("./uvw", "run") if IN_CHECKOUT else ()
-"""and the words before it, and before every other command."""
+"""The words before it, and before every other command."""
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
@@ -134,7 +135,7 @@ HELD_OUT_LOSS = "held-out-loss"
 REPORTS = {"report": "report.html"}
 """Commands that write a file, and its name in the pipeline's folder."""
 SAMPLES = "samples.json"
-"""What the pipeline's [generate] wrote, in its folder."""
+"""The file of what the pipeline's [generate] wrote, in its folder."""
 
 
 @dataclass
@@ -179,7 +180,7 @@ class Step:
 
 @dataclass
 class _Wiring:
-    """What the steps so far have made.
+    """The outputs of the steps so far.
 
     Attributes:
         path: the pipeline's file.
@@ -198,11 +199,11 @@ class _Wiring:
     has_samples: bool = False
 
     def where(self, name: str) -> str:
-        """How messages call a table."""
+        """The name by which messages call a table."""
         return f"{self.path} [{name}]"
 
     def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Which of `paths` a step before makes."""
+        """Those of `paths` that a step before makes."""
         return tuple(path for path in paths if path in self.made)
 
 
@@ -277,7 +278,9 @@ def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
     if not any(step.name == "tokenize" for step in steps):
         return steps
     used = {step.tokenizer for step in steps}
-    return [step for step in steps if step.output in used or step.stage is None or step.stage.makes != "tokenizer"]
+    return [
+        step for step in steps if step.output in used or step.stage is None or step.stage.writes.made != "tokenizer"
+    ]
 
 
 def _is_here(engine: str) -> bool:
@@ -287,7 +290,7 @@ def _is_here(engine: str) -> bool:
 
 def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, chain = kind.name, so_far.chain
-    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
+    if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
@@ -299,7 +302,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
         and not (key == "shared_scratch" and _is_here(engine))
     }
     stage, settings, chosen = read_table(kind, {**passed, **table}, so_far.where(name))
-    link = chain.add(stage, settings, chain.corpus if kind.makes == "tokens" else str(so_far.folder / name))
+    link = chain.add(stage, settings, chain.corpus if kind.writes.made == "tokens" else str(so_far.folder / name))
     inputs, output, state = link.run.input, link.run.output, settings.state
     if not (link.is_beside or state or is_local(location(output))):
         state = str(so_far.folder / f"{name}.state")
@@ -373,7 +376,7 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
 
 
 def restart(steps: Sequence[Step], first: str) -> None:
-    """Have the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
+    """Make the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
         raise UsageError(
@@ -391,7 +394,7 @@ def shown_command(step: Step, path: Path) -> list[str]:
 
 
 def words_of(step: Step) -> dict[str, str]:
-    """What run.py's user types for each flag of a step: most are settings of its table."""
+    """The words that run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
     settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]
     words = {}

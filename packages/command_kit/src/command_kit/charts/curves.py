@@ -47,7 +47,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axes:
-    """What a chart's axes are.
+    """The axes of a chart.
 
     Attributes:
         across, up: their scales.
@@ -66,7 +66,7 @@ def classes(look: int) -> str:
 
 
 def at_width(points: Sequence[Point], columns: int = COLUMNS) -> list[Point]:
-    """What can be seen of `points` in a number of columns: of each its first, lowest, highest and last point.
+    """The points that can be seen in a number of columns: of each its first, lowest, highest and last point.
 
     A line through them covers the same pixels as one through all (M4, Jugel et al. 2014): no spike gets lost.
     """

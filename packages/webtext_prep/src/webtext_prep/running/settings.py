@@ -162,7 +162,7 @@ class Link:
     @property
     def made(self) -> str:
         """The output, as the stages after it name it."""
-        return self.run.output + (TOKENS_SUFFIX if self.stage.makes == "tokens" else "")
+        return self.run.output + (TOKENS_SUFFIX if self.stage.writes.made == "tokens" else "")
 
 
 def checked(settings_class: type[Settings], values: Mapping[str, Any], where: str, **more: Any) -> Settings:
@@ -228,11 +228,11 @@ class Chain:
 
         Raises UsageError if there is nothing to read.
         """
-        reads_tokens = self.has_tokens and stage.accepts(location(f"{self.tokens}.idx"))
+        reads_tokens = self.has_tokens and stage.reads.accepts(location(f"{self.tokens}.idx"))
         inputs = run.input or ((self.tokens,) if reads_tokens else self.documents)
         if not inputs:
             raise UsageError(f"the first stage, {stage.name}, has no input: give it with --input PATH.")
-        beside = stage.output_beside(inputs)
+        beside = stage.writes.beside(inputs)
         run = dataclasses.replace(run, input=inputs, output=beside or run.output or output)
         tokenizer = self.tokenizer if _takes_tokenizer(stage) else ""
         if tokenizer:
@@ -240,11 +240,11 @@ class Chain:
         reads = {link.made: at for at, link in enumerate(self.links)}.get(inputs[0], -1)
         link = Link(stage, run, bool(beside), reads, tokenizer)
         self.links.append(link)
-        if stage.makes == "tokens":
+        if stage.writes.made == "tokens":
             self.corpus, self.has_tokens = run.output, True
-        elif stage.makes == "tokenizer":
+        elif stage.writes.made == "tokenizer":
             self.tokenizer = run.output
-        elif stage.makes == "documents":
+        elif stage.writes.made == "documents":
             self.documents = (run.output,)
         return link
 

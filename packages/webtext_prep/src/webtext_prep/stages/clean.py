@@ -21,7 +21,8 @@ from command_kit.settings import check_choices
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import DocumentStage, Verdict
+from webtext_prep.running.replays import Verdict
+from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tasks import Tally, with_reason
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in

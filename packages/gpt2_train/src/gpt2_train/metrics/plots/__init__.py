@@ -19,7 +19,7 @@ from gpt2_train.metrics.records import Moment, RecordedRun
 
 Across = Literal["steps", "tokens", "time"]
 SMOOTHED_SHARE = 50
-"""Without --smooth, the rows of a run divided by this number make one point, their mean."""
+"""The number of points of a smoothed curve without --smooth: each is the mean of as many rows."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class View:
-    """How runs are to be shown.
+    """The way in which runs are shown.
 
     Attributes:
         across: the axis below.
@@ -138,7 +138,7 @@ def _tasks(runs: Iterable[RecordedRun]) -> list[Quantity]:
 
 
 def _across(runs: Sequence[RecordedRun], across: Across) -> tuple[Callable[[Moment], float], str, Show]:
-    """Where a place is on the axis below, what that axis is, and how its values are written."""
+    """(place on the axis below of a moment, the axis's name, what writes its values)."""
     if across == "steps":
         return (lambda place: place.step), "by step", short
     if across == "tokens":
@@ -192,7 +192,7 @@ def _window(rows: int, smooth: int | None) -> int:
 
 
 def smoothing_note(panels: Iterable[Panel]) -> str:
-    """How curves were smoothed; empty if none was."""
+    """The sentence on how curves were smoothed; empty if none was."""
     used = sorted({window for panel in panels for window in panel.windows if window > 1})
     if not used:
         return ""
