@@ -37,14 +37,14 @@ def shown_lines(text: str) -> Iterator[str]:
             yield line[2:]
 
 
-def commands_of(text: str) -> Iterator[str]:
-    """The commands that a page shows, in its order: lines that stand alone, and whole ones in cells of its tables."""
+def commands_of(text: str, *, in_tables: bool = False) -> Iterator[str]:
+    """The commands that a page shows, in its order: lines that stand alone, and where asked for cells of its tables."""
     whole = re.compile(r"`((?:\./uvw run|webtext|gpt2) [^`]* [^`]*)`")
-    in_tables = {line: whole.findall(line) for line in text.splitlines() if line.startswith("| ")}
-    marked = text.splitlines()
-    for at, line in enumerate(marked):
-        marked[at] = "\n".join(f"    {found}" for found in in_tables.get(line, [])) or line
-    for line in shown_lines("\n".join(marked)):
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        if in_tables and line.startswith("| "):
+            lines[at] = "\n".join(f"    {found}" for found in whole.findall(line))
+    for line in shown_lines("\n".join(lines)):
         command = re.sub(r" {2,}", " ", line.strip())
         if command.startswith(STARTS):
             yield command

@@ -35,6 +35,8 @@ ORDER = (
     "coming-from", "../README", "guide/takedown",
 )  # fmt: skip
 """Pages whose commands are run, from docs/."""
+TABLES = ("coming-from", "../README")
+"""Pages of these whose tables show whole commands."""
 ELSEWHERE = {
     "guide/install": "need an environment to install into",
     "guide/layouts": "need several GPUs",
@@ -75,7 +77,7 @@ def reason_not_to_run(command: str) -> str:
 def all_commands() -> Iterator[tuple[str, str]]:
     """Each page of `ORDER`, and each command of it that is run, in the order in which they are."""
     for name in ORDER:
-        for command in commands_of(page_text(name)):
+        for command in commands_of(page_text(name), in_tables=name in TABLES):
             if not reason_not_to_run(command):
                 yield name, command
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
-from tests.documented import ROOT, commands_of
+from tests.documented import ROOT, blocks, commands_of
 from tests.documented_runs import (
     ELSEWHERE,
     ORDER,
@@ -66,7 +67,7 @@ def shorter(words: list[str]) -> list[str]:
     if program == "pipelines/run.py":
         kept = [word for word in words if not word.startswith("train.steps=")]
         kept = [word for word, after in zip(kept, [*kept[1:], ""], strict=True) if (word, after[:2]) != ("--set", "--")]
-        return kept if "--check" in rest else [*kept, *sets(name), "--workers", "1"]
+        return [*kept, *sets(name), "--workers", "1"]
     if program == "gpt2" and name == "train":
         values = LENGTH if "--init-from" in rest else SHAPE | LENGTH
         return [program, name, *without(rest, values | OTHER_LENGTHS), *flags(values)]
@@ -76,7 +77,8 @@ def shorter(words: list[str]) -> list[str]:
         return [program, name, *without(rest, {"config"}), "--config", "pipelines/quickstart.toml", "--at-least", "12"]
     if program == "webtext" and name in find_stages():
         is_own_list = name == "download" and "MY_URLS.txt" in rest
-        rest = ["en" if word == "hq" else "0.3" if word.startswith("0.0") else word for word in rest]
+        rest = ["en" if word == "hq" else word for word in rest]
+        rest = ["0.3" if before == "--hold-out" else word for before, word in zip(["", *rest], rest, strict=False)]
         return [program, name, *rest, *(flags(LOOPBACK) if is_own_list else []), "--workers", "1"]
     return words
 
@@ -87,27 +89,30 @@ def run(words: Sequence[str]) -> Done:
     return done.returncode, done.stdout, done.stderr
 
 
+def prepare_quickstart(folder: Path, port: int) -> None:
+    """Run the quickstart on some ninety of its pages, with its site at `port`, in the current folder."""
+    quickstart = folder / "runs" / "quickstart"
+    quickstart.mkdir(parents=True)
+    (quickstart / "site.json").write_text(json.dumps({"port": port}))
+    names = [f"topic/{name}" for name in sorted(topics)]
+    names += [f"module/{name}" for name in [name for name in sources() if name.startswith(("numpy.", "sympy."))][::9]]
+    names += [f"{kind}/{name}" for name in copied()[:2] for kind in ("module", "mirror", "print")]
+    names += ["about/de", "gone/1"]
+    (folder / "few.txt").write_text("".join(f"http://127.0.0.1:{port}/{name}.html\n" for name in names))
+    words = [sys.executable, str(ROOT / "pipelines" / "run.py"), "quickstart", "--set", "blacklist.input=few.txt"]
+    code, _, said = run([*words, *sets("quickstart"), "--workers", "1"])
+    assert code == 0, said
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Where a quickstart of some ninety pages was, and its site is."""
+    """Where a quickstart of a few pages was, and its site is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    quickstart = tmp_path / "runs" / "quickstart"
-    quickstart.mkdir(parents=True)
-    (quickstart / "site.json").write_text(json.dumps({"port": port}))
-    names = [f"topic/{name}" for name in sorted(topics)]
-    names += [f"module/{name}" for name in [name for name in sources() if name.startswith(("numpy.", "sympy."))][::30]]
-    names += [f"{folder}/{name}" for name in copied()[:2] for folder in ("module", "mirror", "print")]
-    names += ["about/de", "gone/1"]
-    (tmp_path / "few.txt").write_text("".join(f"http://127.0.0.1:{port}/{name}.html\n" for name in names))
-    (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
-    words = [sys.executable, "pipelines/run.py", "quickstart", "--set", "blacklist.input=few.txt"]
-    code, _, said = run([*words, *sets("quickstart"), "--workers", "1"])
-    assert code == 0, said
-    (tmp_path / "pipelines").unlink()
+    prepare_quickstart(tmp_path, port)
     with site_at(port):
         found = Place(tmp_path, shorter, run)
         found.prepare()
@@ -123,7 +128,8 @@ def test_every_command_of_the_documentation_does_its_work(place: Place) -> None:
         code, _, said = place.run(command)
         if code:
             wrong.append(f"{page}: {command}\n{said[-1500:]}")
-    assert not wrong, "\n\n".join(wrong)
+    code, out, said = place.shell(f"python -c {shlex.quote(next(blocks(page_text('../README'), 'python')))}")
+    assert not wrong and not code and out, "\n\n".join([*wrong, said])
 
 
 def test_each_page_with_commands_is_run_or_says_what_it_needs() -> None:
