@@ -65,7 +65,7 @@ def replaced(text: str, found: re.Match[str], place: Place) -> str:
             print(command, flush=True)
             code, out, err = place.run(command)
             printed = "" if code else steady(out or err)
-    is_cut = re.search(r"^\.\.\.$", found[2], re.MULTILINE)
+    is_cut = re.search(r"^ *\.\.\.$", found[2], re.MULTILINE)
     if is_cut or not printed or not list(commands_of(found[1])) or reason_not_to_run(command):
         return found[0]
     return f"{found[1]}\n```text\n{printed.rstrip()}\n```"
