@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tests.documented import commands_of
 from tests.documented_runs import ORDER, Place, page_text, reason_not_to_run, site_at
 
-SHOWN = re.compile(r"((?:^    .*\n)+)\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"((?:^    [^\n]*\n)+)\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """Commands, and what the last of them prints."""
 LEFT_OUT = ("projects", "coming-from", "../README", "tutorial")
 """Pages that show no output, and the tutorial, which begins with nothing: --tutorial."""
