@@ -1,8 +1,8 @@
 # A worker of a cluster, for `webtext` with Ray and object storage: every node of one cluster runs this image, and its
 # head gives the commands. Versions are those that pyproject.toml pins, the same as everywhere.
 #
-#     docker build --tag webtext:0.1 .
-#     docker run --rm webtext:0.1 webtext --help
+#     docker build --tag webtext:0.2 .
+#     docker run --rm webtext:0.2 webtext --help
 #
 # Without torch, so it does not train: that needs an image with the CUDA of its machines.
 ARG PYTHON=python:3.12-slim
