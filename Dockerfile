@@ -11,7 +11,7 @@ FROM ${PYTHON} AS build
 RUN pip install --no-cache-dir --only-binary=:all: uv==0.13.9
 ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_NO_CACHE=1 UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=/opt/webtext
 WORKDIR /build
-COPY pyproject.toml ./
+COPY LICENSE pyproject.toml ./
 COPY packages packages
 RUN uv sync --no-dev --no-editable --package webtext-gpt2-prep --extra ray --extra s3
 
