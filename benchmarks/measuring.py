@@ -117,7 +117,7 @@ def run_command(arguments: Sequence[str | Path], **settings: Any) -> Usage:
 
     Orphans come back to this process, so that none is missed. Raises CalledProcessError if the command fails.
     """
-    _adopt_orphans()
+    adopt_orphans()
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     # Without its bytecode on disk, Python compiles numba again in each process: that is not what users have.
     settings.setdefault("env", {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON})
@@ -140,7 +140,8 @@ def webtext(*arguments: str | Path, **settings: Any) -> Usage:
     return run_command(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **settings)
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own one ends, so that what they took is counted, too."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
@@ -152,7 +153,7 @@ def _watched(session: int) -> Iterator[list[float]]:
 
     def watch() -> None:
         while not done.wait(0.1):
-            found.append(sum(_memory(process) for process in _session(session)))
+            found.append(sum(memory_of(process) for process in processes_of_session(session)))
             found[:] = [max(found)]
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -164,14 +165,16 @@ def _watched(session: int) -> Iterator[list[float]]:
         thread.join()
 
 
-def _session(session: int) -> Iterator[Path]:
+def processes_of_session(session: int) -> Iterator[Path]:
+    """The folder in /proc of each process of a session."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
                 yield process
 
 
-def _memory(process: Path) -> float:
+def memory_of(process: Path) -> float:
+    """The memory of a process in MB, its share of what it has in common with others."""
     with contextlib.suppress(OSError):
         for line in (process / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
