@@ -93,13 +93,13 @@ class Tool:
         name: as tables call it.
         steps: of its run, in order.
         written: the file that the user writes.
-        results: the folders whose files are the result of each step.
+        results: what the names of each step's files begin with, in the folder where it works.
     """
 
     name: str
     steps: tuple[str, ...]
     written: Path
-    results: Mapping[str, tuple[str, ...]]
+    results: Mapping[str, str]
 
     def is_done(self, folder: Path, step: str) -> bool:
         """Whether a step has ended."""
@@ -109,18 +109,20 @@ class Tool:
 
     def has_begun(self, folder: Path, step: str) -> bool:
         """Whether a step is at work: its first file is there."""
-        place = folder / "work" / ("logs/" + step if self is THEIRS else self.results[step][0])
-        return any(True for _ in place.rglob("*")) if place.exists() else False
+        work = folder / "work"
+        if self is THEIRS:
+            return (work / "logs" / step).exists()
+        return any(work.glob(f".{self.results[step]}*")) or (work / step).exists()
 
 
 THEIRS = Tool(
     "datatrove", ("process", "signatures", "buckets", "clusters", "unique", "tokens"), HERE / "datatrove_defaults.py",
-    {"process": ("pages",), "signatures": ("signatures",), "buckets": ("buckets",), "clusters": ("remove_ids",),
-     "unique": ("unique",), "tokens": ("tokens",)},
+    {"process": "pages/", "signatures": "signatures/", "buckets": "buckets/", "clusters": "remove_ids/",
+     "unique": "unique/", "tokens": "tokens/"},
 )  # fmt: skip
 OURS = Tool(
     "webtext", ("extract", "clean", "dedup", "tokenize"), HERE / "ours_defaults.toml",
-    {"extract": ("extract",), "clean": ("clean",), "dedup": ("dedup",), "tokenize": ("corpus",)},
+    {"extract": "extract/", "clean": "clean/", "dedup": "dedup/", "tokenize": "corpus"},
 )  # fmt: skip
 
 
@@ -218,7 +220,7 @@ def compare(kind: str, warcs: Path, pages: int, folder: Path) -> dict[str, Any]:
         place.clear()
         used = place.run()
         if used.status:
-            sys.exit(f"{place.tool.name} failed:\n{used.output}")
+            sys.exit(f"{place.tool.name} failed:\n{used.output[-4000:]}")
         figures = session.as_json(used) | {"left": left(place), "disk": _size(place.folder / "work")}
         figures["lines"] = lines_of(place)
         if place.tool is THEIRS:
@@ -341,7 +343,8 @@ def mistakes(warcs: Path, folder: Path) -> list[dict[str, Any]]:
             said = [line for line in used.output.splitlines() if line.strip()]
             row[tool.name] = {
                 "seconds": round(used.total.wall, 1), "cpu": round(used.total.cpu, 1), "exit_code": used.status,
-                "steps_before": list(used.steps), "lines": len(said), "said": said[-1][:300] if said else "",
+                "steps_before": list(used.steps), "lines": len(said),
+                "said": said[-1].replace(f"{place.folder}/", "")[:300] if said else "",
             }  # fmt: skip
             print(f"{what}: {tool.name} {row[tool.name]}", flush=True)
         rows.append(row)
@@ -358,11 +361,10 @@ def kills(warcs: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
         place = Place(tool, folder / "kills" / tool.name, python, {})
         place.prepare(warcs)
         place.clear()
-        times: dict[str, float] = {}
         whole = folder / "kills" / f"{tool.name}-whole"
         shutil.rmtree(whole, ignore_errors=True)
         used = place.run()
-        assert not used.status, used.output
+        assert not used.status, used.output[-4000:]
         times = {step: usage.wall for step, usage in used.steps.items()}
         shutil.move(place.folder / "work", whole)
         rows = [_kill(place, whole, step, times[step]) for step in tool.steps]
@@ -385,9 +387,9 @@ def _kill(place: Place, whole: Path, step: str, seconds: float) -> dict[str, Any
     tool, work = place.tool, place.folder / "work"
     place.clear()
     used = place.run(kill=(step, lambda: tool.has_begun(place.folder, step), 0.4 * seconds))
-    names = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
-    there = {name for result in tool.results[step] for name in _files(work / result, work)}
-    half = sorted(name for name in there & names if _is_damaged(work / name, whole / name))
+    names = set(_files(whole))
+    there = [name for name in _files(work) if name.startswith(tool.results[step])]
+    half = [name for name in there if name not in names or _is_damaged(work / name, whole / name)]
     again = place.run()
     return {
         "step": step,
@@ -395,21 +397,17 @@ def _kill(place: Place, whole: Path, step: str, seconds: float) -> dict[str, Any
         "was_done": step in used.steps,
         "half_written": half,
         "again": again.status,
-        "said": again.output.strip().splitlines()[-1][:200] if again.status and again.output.strip() else "",
-        "left_behind": sorted(
-            name
-            for name in _files(work, work)
-            if name not in names and not name.endswith(".log") and "/logs/" not in name
-        ),
+        "said": again.output.strip().splitlines()[-1].replace(f"{place.folder}/", "")[:200] if again.status else "",
+        "left_behind": [name for name in _files(work) if name not in names],
         "differs": differences(tool, whole, work),
     }
 
 
-def _files(folder: Path, base: Path) -> list[str]:
+def _files(folder: Path) -> list[str]:
+    """The files below a folder, but for what each tool keeps of its run: logs, marks, times."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return [
-        str(path.relative_to(base))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".state" not in path.parts
+        name for name in names if not name.startswith(("logs/", ".run/", "pipeline.json")) and ".state/" not in name
     ]
 
 
@@ -433,8 +431,12 @@ def differences(tool: Tool, whole: Path, found: Path) -> list[str]:
 
     Headers of gzip, which hold the time, do not count.
     """
-    names = {name for results in tool.results.values() for result in results for name in _files(whole / result, whole)}
-    return sorted(name for name in names if not (found / name).exists() or _is_damaged(found / name, whole / name))
+    return [
+        name
+        for name in _files(whole)
+        if name.startswith(tuple(tool.results.values()))
+        and (not (found / name).exists() or _is_damaged(found / name, whole / name))
+    ]
 
 
 # Results
@@ -504,10 +506,10 @@ def _left_table(found: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"Of {texts['both']:,} documents that both had before duplicates were dropped, {texts['same_words']:,} have the "
-        f"same words: {texts['characters_webtext']:,} characters from webtext, {texts['characters_datatrove']:,} from "
-        f"datatrove. In the end {unique['both']:,} are in both, {unique['webtext']:,} in webtext's alone, "
-        f"{unique['datatrove']:,} in datatrove's alone.",
+        f"Of {texts['both']:,} documents that both had before duplicates were dropped, {texts['same_words']:,} have "
+        f"the same words: {texts['characters_webtext']:,} characters from webtext, "
+        f"{texts['characters_datatrove']:,} from datatrove. In the end {unique['both']:,} are in both, "
+        f"{unique['webtext']:,} in webtext's alone, {unique['datatrove']:,} in datatrove's alone.",
     ]
 
 
@@ -531,7 +533,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A web archive to tokens, by webtext and by datatrove.")
     parser.add_argument("--pages", type=int, default=20_000, help="pages of the archives that are made")
     parser.add_argument("--warcs", type=Path, help="a folder of .warc.gz files to take instead")
-    parser.add_argument("--kill-pages", type=int, default=1_000, help="pages for the kills")
+    parser.add_argument("--kill-pages", type=int, default=500, help="pages for the kills")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, separated by commas: {', '.join(PARTS)}")
     parser.add_argument(
         "--folder", type=Path, help="where to work; kept. Without it a temporary one, removed at the end"

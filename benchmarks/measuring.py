@@ -227,13 +227,17 @@ def _docstrings(library: Path) -> Iterator[str]:
 
 
 def documents(count: int, size: int = 3000, *, seed: int = 1, duplicates: float = 0.1) -> list[dict[str, str]]:
+    """The documents of `each_document`, all of them."""
+    return list(each_document(count, size, seed=seed, duplicates=duplicates))
+
+
+def each_document(count: int, size: int = 3000, *, seed: int = 1, duplicates: float = 0.1) -> Iterator[dict[str, str]]:
     """Documents (url, text) of some `size` characters, a fourth of them with non-ASCII punctuation.
 
     A share `duplicates` of them repeats an earlier one with a sentence or two changed.
     """
     source, pool = random.Random(seed), sentences()
     made: list[list[str]] = []
-    found = []
     for number in range(count):
         if made and source.random() < duplicates:
             parts = list(source.choice(made))
@@ -248,8 +252,7 @@ def documents(count: int, size: int = 3000, *, seed: int = 1, duplicates: float 
         text = "\n".join(lines)
         if number % 4 == 0:
             text = text.replace(" - ", " \u2014 ").replace("'", "\u2019").replace("e ", "\u00e9 ", 3)
-        found.append({"url": f"https://site-{number % 997}.example/{seed}/{number}", "text": text})
-    return found
+        yield {"url": f"https://site-{number % 997}.example/{seed}/{number}", "text": text}
 
 
 def write_json_lines(path: Path, rows: Sequence[dict[str, str]]) -> Path:

@@ -28,7 +28,7 @@ class Session:
         total: what it took.
         steps: what each step took, by its name, as far as it came.
         status: its exit code, -9 where it was killed.
-        output: the last lines that it wrote.
+        output: what it wrote.
     """
 
     total: Usage
@@ -87,7 +87,7 @@ def run(
     found.total.cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found.total.wall = time.monotonic() - start
     _close(found, steps, is_done, found.total.cpu, found.total.wall)
-    found.output = log.read_text(encoding="utf-8", errors="replace")[-4000:]
+    found.output = log.read_text(encoding="utf-8", errors="replace")
     return found
 
 
