@@ -148,8 +148,8 @@ def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tupl
     if blocks is None or not blocks.texts:
         return "", "", 0.0
     features = features_of(blocks, page, url, title)
-    lower = page.lower()
-    has_dollars = "mathjax" in lower or "katex" in lower
+    lower = page.encode("utf-8", "replace").lower()
+    has_dollars = b"mathjax" in lower or b"katex" in lower
     kept = parameters().kept(features)
     text = written(blocks, kept, markup, has_dollars=has_dollars)
     lengths = np.array([len(block) for block in blocks.texts])
