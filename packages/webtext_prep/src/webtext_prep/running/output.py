@@ -235,7 +235,8 @@ class Output:
         if differing := changed(claim.get("libraries", {}), libraries):
             raise InputError(
                 f"{self.place} was made with {differing}, and another version may decide otherwise about a "
-                "document: install that version again, give another --output, or --restart to make it again from scratch."
+                "document: install that version again, give another --output, or --restart to make it again from "
+                "scratch."
             )
 
     def _version(self, claim: dict[str, Any]) -> int:
