@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference.generator import Encoder
 from gpt2_train.serving.completions import Answer, Limits, read_request
-from gpt2_train.serving.middleware import RECORD, ApiError, Guard, Log, Record, read_body
+from gpt2_train.serving.middleware import RECORD, ApiError, Guard, Log, RequestRecord, read_body
 from gpt2_train.serving.model_thread import Completions, ModelStoppedError, ModelThread, TooManyCompletionsError
 
 LONG_BODY = 1 << 14
@@ -84,7 +84,7 @@ class Service:
             ) from None
         except ModelStoppedError as error:
             raise stopped(error, self.thread) from None
-        record: Record = request.scope[RECORD]
+        record: RequestRecord = request.scope[RECORD]
         record.texts, record.read = len(wanted.requests), wanted.prompt_tokens
         return Writing(texts, Answer(wanted, self.name, self.encoder.tokenizer), self.thread, record)
 
@@ -123,7 +123,7 @@ class Service:
 class Writing(Response):
     """The answer to a request for completions while it is being written; a client that leaves ends it."""
 
-    def __init__(self, texts: Completions, answer: Answer, thread: ModelThread, record: Record) -> None:
+    def __init__(self, texts: Completions, answer: Answer, thread: ModelThread, record: RequestRecord) -> None:
         self.texts, self.answer, self.thread, self.record = texts, answer, thread, record
         self.is_done = False
 
