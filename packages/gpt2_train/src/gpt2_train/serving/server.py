@@ -69,7 +69,7 @@ class Server:
                 self._loop.call_soon_threadsafe(self._begin_to_stop)
 
     def _begin_to_stop(self) -> None:
-        """In the loop."""
+        """Begin to stop; called in the loop."""
         self._stopping.set()
         self.model_thread.refuse(STOPPING)
         assert self._loop is not None
@@ -111,7 +111,7 @@ class Server:
 
     @contextlib.contextmanager
     def _signals_end_here(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the server while the block runs."""
+        """Make SIGINT and SIGTERM end the server while the block runs."""
         if threading.current_thread() is not threading.main_thread():
             yield  # Signals go to the main thread alone.
             return
