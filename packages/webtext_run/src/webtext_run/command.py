@@ -62,12 +62,17 @@ LOCK = ".run"
 def documentation_site(folder: Path) -> Iterator[None]:
     """Serve the documentation while the block runs; its URL list is `urls.txt` in `folder`.
 
-    The port is kept from one run to the next: the addresses of pages that were fetched must stay the same.
+    The port is kept from one run to the next: the addresses of pages that were fetched must stay the same. The first
+    time it is the one that `documentation_site.py` takes alone, where that is free, so that these are the same on most
+    machines.
     """
     kept = folder / "site.json"
-    port = json.loads(kept.read_text())["port"] if kept.exists() else 0
+    port = json.loads(kept.read_text())["port"] if kept.exists() else None
     process = subprocess.Popen(
-        [sys.executable, "-m", "webtext_run.documentation_site", "--port", str(port), "--until-input-ends"],
+        [
+            *(sys.executable, "-m", "webtext_run.documentation_site", "--until-input-ends"),
+            *([] if port is None else ["--port", str(port)]),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
