@@ -30,7 +30,7 @@ from webtext_run.documentation_site import copied, sources
 
 SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "sequence-length": 32}
 LENGTH = {"steps": 4, "global-batch-size": 4, "threads": 1}
-COMPARED = SHAPE | {"steps": 4, "seeds": 2, "global-batch-size": 4, "held-out-tokens": 2000}
+COMPARED = SHAPE | {"steps": 4, "seeds": 2, "global-batch-size": 4, "held-out-tokens": 40_000}
 OTHER_LENGTHS = {"model": "", "epochs": "", "minutes": ""}
 LOOPBACK = {"allow-private-addresses": "loopback", "per-host": 8, "delay": 0}
 SETS = {
