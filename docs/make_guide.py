@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tests.documented import commands_of
 from tests.documented_runs import ORDER, Place, page_text, reason_not_to_run, site_at
 
-SHOWN = re.compile(r"((?:^    .*\n)+)\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"((?:^    [^\n]*\n)+)\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """Commands, and what the last of them prints."""
 LEFT_OUT = ("projects", "coming-from", "../README", "tutorial")
 """Pages that show no output, and the tutorial, which begins with nothing: --tutorial."""
@@ -65,7 +65,7 @@ def replaced(text: str, found: re.Match[str], place: Place) -> str:
             print(command, flush=True)
             code, out, err = place.run(command)
             printed = "" if code else steady(out or err)
-    is_cut = re.search(r"^\.\.\.$", found[2], re.MULTILINE)
+    is_cut = re.search(r"^ *\.\.\.$", found[2], re.MULTILINE)
     if is_cut or not printed or not list(commands_of(found[1])) or reason_not_to_run(command):
         return found[0]
     return f"{found[1]}\n```text\n{printed.rstrip()}\n```"

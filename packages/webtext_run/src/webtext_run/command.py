@@ -44,7 +44,7 @@ from webtext_run.steps import (
     RUN,
     WHOLE,
     Pipeline,
-    Step,
+    PipelineStep,
     change_settings,
     has_trainer,
     plan,
@@ -203,7 +203,7 @@ def play(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) -> list[str]:
+def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[PipelineStep]) -> list[str]:
     """The command that also trains, where --until stopped before that; empty where there is none."""
     is_left = "train" in read_pipeline(arguments.pipeline)[1] and not any(step.name == "train" for step in steps)
     if arguments.until is None or not is_left or not has_trainer():
@@ -218,7 +218,7 @@ def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) ->
     return [*PREFIX, RUN, *words]
 
 
-def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
+def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[PipelineStep], Arms | None]:
     """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate each arm's steps, too.
 
     Raises UsageError.
@@ -245,7 +245,7 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
 
     def planned(
         tables: Mapping[str, Any], folder: Path, given: Sequence[str], flags: Mapping[str, Sequence[str]]
-    ) -> list[Step]:
+    ) -> list[PipelineStep]:
         is_made = whole.site or given is not first
         return plan(path, tables, folder, given, flags, site=is_made, of_all_stages=of_all_stages)
 

@@ -323,7 +323,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Keep quiet."""
 
 
-class Server(http.server.ThreadingHTTPServer):
+class SiteServer(http.server.ThreadingHTTPServer):
     """A thread for each connection; a reader that went away is not an error."""
 
     daemon_threads = True
@@ -347,11 +347,11 @@ def main() -> None:
     sources()
     try:
         try:
-            server = Server((HOST, port), Handler)
+            server = SiteServer((HOST, port), Handler)
         except OSError:
             if arguments.port is not None or not arguments.until_input_ends:
                 raise
-            server = Server((HOST, 0), Handler)
+            server = SiteServer((HOST, 0), Handler)
     except (OSError, OverflowError) as error:
         sys.exit(f"documentation_site.py: error: can't serve on port {port} ({error}): give another --port.")
     print(f"http://{HOST}:{server.server_port}", flush=True)

@@ -122,11 +122,8 @@ class OpenSequence:
         self.is_new = False
 
 
-POSITIONS_AT_ONCE = 1 << 10
-"""Positions of prompts fed in one step: bounds the activations that a long prompt takes."""
-
-POSITIONS_BESIDE = 1 << 7
-"""Positions of prompts fed in a step in which others write, who wait for it."""
+POSITIONS_AT_ONCE, POSITIONS_BESIDE = 1 << 10, 1 << 7
+"""Positions of prompts fed in one step, which bound the activations that a long prompt takes; fewer beside others."""
 
 NOT_FINITE = "the model's output is not finite (its training diverged): give an earlier checkpoint."
 
@@ -138,12 +135,23 @@ class Engine:
         model: what predicts, and how many sequences are written at once.
         vocabulary_size: ids from here on are never chosen.
         end: the id at which a sequence ends; it is its last token.
+        at_once: positions of prompts fed in one step.
+        beside: the same in a step in which others write, who wait for it.
 
     No id in a prompt ends a sequence: only a token that was chosen ends a sequence.
     """
 
-    def __init__(self, model: CachedModel, *, vocabulary_size: int, end: int | None = None) -> None:
+    def __init__(
+        self,
+        model: CachedModel,
+        *,
+        vocabulary_size: int,
+        end: int | None = None,
+        at_once: int = POSITIONS_AT_ONCE,
+        beside: int = POSITIONS_BESIDE,
+    ) -> None:
         self.model, self.vocabulary_size, self.end = model, vocabulary_size, end
+        self.at_once, self.beside = at_once, beside
         self._numbers = itertools.count()
         self._waiting: collections.deque[OpenSequence] = collections.deque()
         self._sequences: dict[int, OpenSequence] = {}
@@ -229,7 +237,7 @@ class Engine:
         """Tokens of this step: the last token of each sequence that writes, and pieces of prompts to be read."""
         reading = [sequence for sequence in self._sequences.values() if sequence.twin is None]
         is_writing = any(len(sequence.unread) == 1 for sequence in reading)
-        left = POSITIONS_BESIDE if is_writing else POSITIONS_AT_ONCE
+        left = self.beside if is_writing else self.at_once
         pieces = []
         for sequence in reading:
             piece = sequence.unread

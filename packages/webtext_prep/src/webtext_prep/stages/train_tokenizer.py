@@ -39,7 +39,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
@@ -104,7 +104,7 @@ MEMORY_FACTOR = 4
 
 
 @dataclass(frozen=True)
-class Limits:
+class LargestKeys:
     """The largest key of a document in the sample, and of one to measure with; None for no document."""
 
     sample: int | None
@@ -183,18 +183,18 @@ class TrainTokenizer(Stage, Replays):
         held_out = is_held_out(entries[:, 0])
         return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], HELD_OUT_BYTES)
 
-    def _limits(self, files: Iterable[Location]) -> Limits:
+    def _limits(self, files: Iterable[Location]) -> LargestKeys:
         """Which documents of the whole corpus are in the sample. Memory: entries for twice a sample."""
         chosen = np.empty((0, 2), np.uint64)
         for path in files:
             chosen = np.vstack(self._candidates(np.vstack([chosen, load_array(path)])))
         last = [int(entries[-1, 0]) if len(entries) else None for entries in self._candidates(chosen)]
         # A corpus of one document has none to spare.
-        return Limits(*last) if last[0] is not None else Limits(last[1], None)
+        return LargestKeys(*last) if last[0] is not None else LargestKeys(last[1], None)
 
     def sample(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the documents of a shard that are in the sample, or to measure with, to a file each. Returns counts."""
-        limits, tally, size = Limits(*task.options["limits"]), Tally(), 0
+        limits, tally, size = LargestKeys(*task.options["limits"]), Tally(), 0
         with (
             write_documents(task.writes.sample, durable=False) as sample,
             write_documents(task.writes.held_out, durable=False) as held_out,
@@ -236,7 +236,7 @@ class TrainTokenizer(Stage, Replays):
         facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
         return {**facts, "checksums": checksums, **measured(tokenizer, task.reads["held_out"])}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
