@@ -138,7 +138,13 @@ class Place:
             "MY_LAMBADA.jsonl": [{"text": f"the {word} of the function is the {word}"} for word in ("name", "value")],
             "MY_HELLASWAG.jsonl": [
                 {"ctx_a": "This function", "ctx_b": "", "activity_label": "", "endings": endings, "label": 0}
-                for endings in (["returns a list.", "river", "tree", "sea"], ["is called.", "moon", "sun", "star"])
+                for endings in (
+                    [
+                        f"returns {what} of all the names that it was given before."
+                        for what in ("a list", "tree", "sea")
+                    ],
+                    [f"is called {when} the value of the argument is known." for when in ("after", "moon", "star")],
+                )
             ],
         }
         voted = [{"text": text, "score": 20 * (at % 2), "url": f"v:{name}"} for at, (name, text) in enumerate(texts)]
