@@ -95,7 +95,7 @@ SETTINGS = GenerateSettings
 
 
 Numbers = collections.defaultdict[str, Iterator[int]]
-"""By prompt, the numbers of its samples that are still to come."""
+"""The numbers of a prompt's samples that are still to come, by prompt."""
 
 
 def requests_for(

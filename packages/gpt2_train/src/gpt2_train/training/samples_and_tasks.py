@@ -180,7 +180,10 @@ class TrainingScorer(BatchScorer):
         self.share, self.batches_at_once, self.is_stopped = world.dp_rank, world.dp_size, is_stopped
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `BatchScorer.score`. Raises, on all processes, what any of them raises, or StoppedError for a signal."""
+        """The scores of at most `batches_at_once` batches, one by each data-parallel group.
+
+        Raises, on all processes, what any of them raises, or StoppedError for a signal.
+        """
         if self.is_stopped():
             raise StoppedError
 
