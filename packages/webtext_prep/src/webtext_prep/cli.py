@@ -72,10 +72,10 @@ def find_one(name: str) -> tuple[dict[str, type[Stage]], dict[str, type[Command]
 
     Nothing of the others is imported: that takes longer than many a command.
     """
-    stage = find_plugins(stages, Stage, group="webtext.stages", only=name)
-    command = find_plugins(commands, Command, group="webtext.commands", only=name) if not stage else []
-    if [one.name for one in (*stage, *command)] == [name]:
-        return {one.name: one for one in stage}, {one.name: one for one in command}
+    known = {one.name: one for one in find_plugins(stages, Stage, group="webtext.stages", only=name)}
+    others = {one.name: one for one in find_plugins(commands, Command, group="webtext.commands", only=name)}
+    if [*known, *others] == [name]:
+        return known, others
     return find_stages(), find_commands()
 
 
