@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from indexed_tokens import IndexedTokensError, Tokenizer
 from indexed_tokens import gigatoken_encoder as module
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
-from indexed_tokens.tokenizer import _byte_alphabet
+from indexed_tokens.tokenizer import byte_alphabet
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_any_text(encoder, text):
 @given(st.text(st.sampled_from("Doc the"), max_size=30))
 def test_tokenizers_with_ids_of_their_own(text):
     merges = [("D", "o"), ("Do", "c"), ("\u0120", "t")]
-    tokens = ["<|endoftext|>", *("".join(pair) for pair in merges), *_byte_alphabet()]
+    tokens = ["<|endoftext|>", *("".join(pair) for pair in merges), *byte_alphabet()]
     own = Tokenizer({token: number for number, token in enumerate(tokens)}, merges)
     GigatokenEncoder(own).check([text])
 

@@ -102,10 +102,10 @@ def test_a_folder_as_prefix_is_refused(source, tmp_path, capsys):
 @pytest.fixture
 def own_tokenizer(tmp_path) -> Path:
     """A folder with `vocab.json` and `merges.txt` of a tokenizer that knows few words and has ids of its own."""
-    from indexed_tokens.tokenizer import _byte_alphabet
+    from indexed_tokens.tokenizer import byte_alphabet
 
     merges = [("D", "o"), ("Do", "c"), ("Ġ", "t")]
-    tokens = ["<|endoftext|>", *("".join(pair) for pair in merges), *_byte_alphabet()]
+    tokens = ["<|endoftext|>", *("".join(pair) for pair in merges), *byte_alphabet()]
     own = Tokenizer({token: number for number, token in enumerate(tokens)}, merges)
     own.save(tmp_path / "own")
     own.save_json(tmp_path / "own.json")

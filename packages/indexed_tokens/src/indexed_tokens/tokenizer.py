@@ -47,7 +47,7 @@ _WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s
 _LONG_SPACE = re.compile("[\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{4000,}")
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """The printable stand-in of each byte in GPT-2's vocabulary files: character to byte."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
@@ -140,7 +140,7 @@ class Tokenizer:
     def __init__(self, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]], name: str = "vocabulary") -> None:
         self.name = name
         self._vocabulary, self._merges = vocabulary, merges
-        alphabet = _byte_alphabet()
+        alphabet = byte_alphabet()
         single_bytes = sorted(alphabet, key=lambda character: vocabulary.get(character, -1))
         by_rank = [*single_bytes, *("".join(pair) for pair in merges)]
         _check_tables(vocabulary, merges, by_rank, alphabet.keys(), name)
@@ -161,7 +161,7 @@ class Tokenizer:
     @functools.cached_property
     def _engine(self) -> tiktoken.Encoding:
         """Made when it is first asked for, which takes as long as to read the files."""
-        alphabet, singles = _byte_alphabet(), self._single_bytes
+        alphabet, singles = byte_alphabet(), self._single_bytes
         ranks = {
             bytes(map(alphabet.__getitem__, token)): len(singles) + rank if rank >= 0 else singles.index(token)
             for token, rank in _rank_of_tokens(self._merges, singles).items()
