@@ -1,6 +1,6 @@
 """Extractors next to each other on pages of which people have said what their main text is.
 
-    ./uvw run --group extraction benchmarks/extraction.py FOLDER ...
+    ./uvw run --group peers benchmarks/extraction.py FOLDER ...
 
 Folders are as `extraction_pages.py` says. `learned` is measured on pages of domains that it has not learned from, in
 five folds, and in a row of its own without the whole folder; it is timed with the parameters of the package. The first
@@ -155,7 +155,7 @@ def main() -> None:
     tables = [as_markdown(rows, ("folders", "languages"), with_parts=True)]
     if kinds:
         tables += [as_markdown(rows, ("kinds",), with_parts=False), kinds_as_markdown(kinds)]
-    write_tables("extraction.py", "\n\n".join(tables) + "\n")
+    write_tables("extraction.py", "\n\n".join(tables))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tests.gpt2_train.test_train import assert_same_bits
 from command_kit import settings_from
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.storage import TensorReader
+from gpt2_train.checkpoint.load import TensorReader
 from gpt2_train.cli import make_parser
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_layout, choose_data_parallel
@@ -292,7 +292,7 @@ def samples_by_step(runs: Path, name: str) -> dict[int, list[str]]:
     """What was read for each step of a run, by SHA-256: the rows of all data-parallel processes in their order."""
     found: dict[int, list[str]] = {}
     for part in seen(runs, name):
-        for step, *samples in part["samples"]:
+        for step, samples in enumerate(part["samples"], part["first_step"]):
             found.setdefault(step, []).extend(samples)
     return found
 

@@ -25,7 +25,7 @@ from warcio.statusandheaders import StatusAndHeaders
 from webtext_prep.crawl.archives import warc as archives_module
 from webtext_prep.crawl.archives.html_files import url_in_page
 from webtext_prep.crawl.archives.stored_bodies import decoded, without_chunks
-from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
+from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.stages.extract import Extract
@@ -54,12 +54,12 @@ def in_ranges(tmp_path, name, every):
 
 
 def outcomes_found(items):
-    return [item.outcome if isinstance(item, archives_module.Found) else item for item, _ in items]
+    return [item.outcome if isinstance(item, archives_module.FoundPage) else item for item, _ in items]
 
 
 def pages_and_losses(items):
     """The bodies of the pages that were found, by URL, and the pages that were lost."""
-    pages = {item.url: item.page.body for item, _ in items if isinstance(item, Found) and item.page is not None}
+    pages = {item.url: item.page.body for item, _ in items if isinstance(item, FoundPage) and item.page is not None}
     lost = [
         item.page if isinstance(item, Damage) else item for item, _ in items if getattr(item, "url", 0) not in pages
     ]
@@ -526,7 +526,7 @@ def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
     (folder / "deep" / "saved.html").write_text("<!-- saved from url=(0020)https://b.org/saved -->" + page())
     (folder / "notes.txt").write_text("no page")
     (folder / "other.json").write_text("{}")
-    summary = extract([path for path in sorted(folder.rglob("*")) if Extract.accepts(path)], tmp_path / "out")
+    summary = extract([path for path in sorted(folder.rglob("*")) if Extract.reads.accepts(path)], tmp_path / "out")
     found = {document.url: document for document in documents_of(tmp_path / "out")}
     assert list(found) == [
         "https://s.org/sidecar", "https://c.org/canonical?a=1&b=2", "file:deep/d.html", "https://b.org/saved",

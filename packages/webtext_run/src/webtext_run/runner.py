@@ -19,7 +19,7 @@ from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
 from command_kit.command import PARENT, WORDS, print_note
 from indexed_tokens import Tokenizer, corpus_tokenizer
-from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, Step, shown_command, words_of
+from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, PipelineStep, shown_command, words_of
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -28,12 +28,12 @@ else:
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
-"""Of each text, passages that stand in the corpus."""
+"""The most passages of a text that are shown of those that stand in the corpus."""
 COMPRESSED_TOKENS = 4_000_000
 """Tokens of the text that are compressed at most, some 15 MB: both take seconds for them, and more gains little."""
 
 
-def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = False) -> None:
+def run_steps(steps: Sequence[PipelineStep], path: Path, folder: Path, debug: bool = False) -> None:
     """Run them in order; an evaluation that has nothing to measure is left out, which is said before the training.
 
     With `debug` the steps show the tracebacks of errors.
@@ -49,7 +49,7 @@ def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = Fal
             run_step(step, path, folder, debug)
 
 
-def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
+def run_step(step: PipelineStep, path: Path, folder: Path, debug: bool = False) -> None:
     """Run one command; its JSON summary is kept in `step.summary`.
 
     Raises CommandError if it fails, KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
@@ -100,7 +100,7 @@ def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
 
 
-def discard_run(step: Step) -> None:
+def discard_run(step: PipelineStep) -> None:
     """Remove the run that a [train] made earlier. Raises UsageError where another is at work on it."""
     from gpt2_train.training import run_folder
 
@@ -134,7 +134,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
 
 
-def nothing_held_out(step: Step, train: Step | None) -> str:
+def nothing_held_out(step: PipelineStep, train: PipelineStep | None) -> str:
     """Why `[evaluate]` has nothing to measure in the token files that are there now, in a sentence; or nothing."""
     from gpt2_train.config.settings import parse_split
     from gpt2_train.data.corpus import Corpus
@@ -155,14 +155,14 @@ def nothing_held_out(step: Step, train: Step | None) -> str:
     )
 
 
-def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
+def funnel(steps: Sequence[PipelineStep], paint: Paint) -> list[str]:
     """A line a stage: what came in, what went out, and the share of it."""
     rows = []
     for step in steps:
         read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
         if "tokens" in step.summary:
             tokens = f"{step.summary['tokens']:,} tokens"
-        if step.stage is not None and step.stage.makes == "tokenizer":
+        if step.stage is not None and step.stage.writes.made == "tokenizer":
             tokens = f"a vocabulary of {step.summary.get('vocabulary_size', 0):,}"
         share = f"{kept / read:.1%}" if read else ""
         rows.append([paint(step.name, BOLD), f"{read:,}", "->", f"{kept:,}", paint(share, GREEN), tokens])
@@ -170,11 +170,18 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
 
 
 def closing(
-    steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = PLAIN, *, is_first_try: bool = False
+    steps: Sequence[PipelineStep],
+    folder: Path,
+    seconds: float,
+    paint: Paint = PLAIN,
+    *,
+    is_first_try: bool = False,
+    rest: Sequence[str] = (),
 ) -> str:
-    """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
+    """The end of a run's output: funnel, bits per byte, texts and what they echo, where everything is, what to do next.
 
-    `is_first_try`: the texts came from the site on this machine, and one's own are still to come.
+    `is_first_try`: the texts came from the site on this machine, and one's own are still to come. `rest` is the command
+    that goes on to the training, before which this run was to stop.
     """
     lines = ["", "=" * 72, paint(f"Done in {duration(seconds)}.", GREEN, BOLD), ""]
     lines += funnel([step for step in steps if step.stage is not None], paint)
@@ -193,13 +200,13 @@ def closing(
     report = next((step.output for step in steps if step.name == "report"), None)
     if report:
         lines += ["", paint("The report, with everything above, for a browser:", BOLD), f"  {report}"]
-    if following := next_commands(steps, folder, is_first_try=is_first_try):
+    if following := next_commands(steps, folder, is_first_try=is_first_try, rest=rest):
         lines += ["", paint("Next:", BOLD), *following]
     return "\n".join(lines)
 
 
 def echoes(trace: dict[str, Any] | None) -> list[str]:
-    """What of a text stands in the corpus: its longest passages, and a document that holds each."""
+    """The passages of a text that stand in the corpus: its longest passages, and a document that holds each."""
     if trace is None:
         return []
     lines = [
@@ -217,7 +224,7 @@ def echoes(trace: dict[str, Any] | None) -> list[str]:
     return lines
 
 
-def write_more(steps: Sequence[Step]) -> list[str]:
+def write_more(steps: Sequence[PipelineStep]) -> list[str]:
     """The command that lets the pipeline's model write: with the prompt of its own [generate], if it has one."""
     command = [*PREFIX, "gpt2", "generate", "--checkpoint"]
     command.append(next(step.output for step in steps if step.name == "train"))
@@ -225,12 +232,14 @@ def write_more(steps: Sequence[Step]) -> list[str]:
     return [*command, "--prompt", prompts[0]] if prompts else command
 
 
-def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool) -> list[str]:
+def next_commands(
+    steps: Sequence[PipelineStep], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()
+) -> list[str]:
     """Commands to go on with, each with what it is for.
 
     With a model: other texts, a page to try the model, one's own texts; without one: what the last stage made.
     """
-    commands = []
+    commands: list[tuple[Sequence[str], str]] = []
     if any(step.name == "train" for step in steps):
         more = write_more(steps)
         model = more[more.index("--checkpoint") + 1]
@@ -239,13 +248,14 @@ def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool) ->
             last = [*PREFIX, RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"
         commands = [(more, "more text"), ([*PREFIX, "gpt2", "serve", "--checkpoint", model], "a page to try it"), last]
     elif made := [
-        step.output for step in steps if step.stage is not None and step.stage.makes in ("documents", "tokens")
+        step.output for step in steps if step.stage is not None and step.stage.writes.made in ("documents", "tokens")
     ]:
         page = str(folder / "report.html")
         commands = [
             ([*PREFIX, "webtext", "report", made[-1], "--output", page], "what was kept and dropped, as a page")
         ]
         commands.append(([*PREFIX, "webtext", "inspect", made[-1]], "what it holds, with samples"))
+        commands += [(rest, "the rest: a model that learns from it")] if rest else []
     return [line for words, what in commands for line in (f"  {shlex.join(words)}", f"      {what}")]
 
 

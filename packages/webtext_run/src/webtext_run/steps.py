@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError, setting
+from command_kit.errors import meant
 from command_kit.settings import flag_name
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
 from webtext_prep.running.stage import Stage
+from webtext_prep.stages.download import Download
 from webtext_prep.storage import is_local, location
 
 if TYPE_CHECKING:
@@ -33,11 +35,11 @@ HERE = (Path(__file__).parent / "pipelines" / "quickstart.toml").resolve().paren
 """The pipelines that come with the project: of a checkout its own folder, to which the files of the package lead."""
 IN_CHECKOUT = (HERE.parent / "uvw").is_file()
 RUN = "pipelines/run.py" if IN_CHECKOUT else "webtext-run"
-"""What starts a pipeline here,"""
+"""The program that starts a pipeline here."""
 NAME = Path(RUN).name
-"""how messages call it,"""
+"""The name by which messages call it."""
 PREFIX = ("./uvw", "run") if IN_CHECKOUT else ()
-"""and the words before it, and before every other command."""
+"""The words before it, and before every other command."""
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
@@ -69,7 +71,9 @@ def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
         with contextlib.suppress(ValueError):
             path = path.relative_to(Path.cwd())  # shorter in the command lines that are shown
     if not path.is_file():
-        raise UsageError(f"no pipeline {name}: give the path of a TOML file, or one of {', '.join(shipped())}.")
+        known = shipped()
+        asked = meant(name.removesuffix(".toml"), known)
+        raise UsageError(f"no pipeline {name}: {asked}give the path of a TOML file, or one of {', '.join(known)}.")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -93,7 +97,8 @@ def change_settings(tables: dict[str, Any], changes: Iterable[str], path: Path) 
         if not (equals and dot and name and key):
             raise UsageError(f"--set {change} is not TABLE.SETTING=VALUE, such as train.steps=60.")
         if name not in tables:
-            raise UsageError(f"--set {change}: {path} has no table [{name}]; it has {', '.join(tables)}.")
+            asked = meant(name, tables)
+            raise UsageError(f"--set {change}: {path} has no table [{name}]; {asked}it has {', '.join(tables)}.")
         value = _value(text)
         table = tables[name]
         if name == "train" and has_trainer():
@@ -130,11 +135,11 @@ HELD_OUT_LOSS = "held-out-loss"
 REPORTS = {"report": "report.html"}
 """Commands that write a file, and its name in the pipeline's folder."""
 SAMPLES = "samples.json"
-"""What the pipeline's [generate] wrote, in its folder."""
+"""The file of what the pipeline's [generate] wrote, in its folder."""
 
 
 @dataclass
-class Step:
+class PipelineStep:
     """One command of the pipeline.
 
     Attributes:
@@ -175,7 +180,7 @@ class Step:
 
 @dataclass
 class _Wiring:
-    """What the steps so far have made.
+    """The outputs of the steps so far.
 
     Attributes:
         path: the pipeline's file.
@@ -194,11 +199,11 @@ class _Wiring:
     has_samples: bool = False
 
     def where(self, name: str) -> str:
-        """How messages call a table."""
+        """The name by which messages call a table."""
         return f"{self.path} [{name}]"
 
     def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Which of `paths` a step before makes."""
+        """Those of `paths` that a step before makes."""
         return tuple(path for path in paths if path in self.made)
 
 
@@ -211,7 +216,7 @@ def plan(
     *,
     site: bool = False,
     of_all_stages: Mapping[str, Any] | None = None,
-) -> list[Step]:
+) -> list[PipelineStep]:
     """The steps of a pipeline, each wired to the steps before it, with its settings checked one by one.
 
     Args:
@@ -230,7 +235,7 @@ def plan(
     stages, commands = find_stages(), find_commands()
     made = set(first_input[:1]) if site else set()
     so_far = _Wiring(path, folder, made, Chain(first_input, str(folder / "corpus")), str(folder / "model"))
-    steps: list[Step] = []
+    steps: list[PipelineStep] = []
     for name, table in tables.items():
         if name == WHOLE:
             continue
@@ -243,8 +248,8 @@ def plan(
         elif name in commands:
             step = _command_step(so_far, commands[name], table)
         else:
-            known = ", ".join([*stages, *MODEL_COMMANDS, *commands])
-            raise UsageError(f"{path}: no command [{name}]; known are {known}.")
+            known = [*stages, *MODEL_COMMANDS, *commands]
+            raise UsageError(f"{path}: no command [{name}]; {meant(name, known)}known are {', '.join(known)}.")
         by_place = ("--task=", f"--{step.task.source}=") if step.task is not None else ()
         step.arguments += [flag for flag in (flags or {}).get(name, ()) if not flag.startswith(by_place)]
         steps.append(step)
@@ -268,12 +273,14 @@ def has_trainer() -> bool:
     return importlib.util.find_spec("gpt2_train") is not None
 
 
-def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
+def _without_unused_tokenizers(steps: list[PipelineStep]) -> list[PipelineStep]:
     """The steps without the ones that make a tokenizer for a `[tokenize]` that has another one."""
     if not any(step.name == "tokenize" for step in steps):
         return steps
     used = {step.tokenizer for step in steps}
-    return [step for step in steps if step.output in used or step.stage is None or step.stage.makes != "tokenizer"]
+    return [
+        step for step in steps if step.output in used or step.stage is None or step.stage.writes.made != "tokenizer"
+    ]
 
 
 def _is_here(engine: str) -> bool:
@@ -281,9 +288,11 @@ def _is_here(engine: str) -> bool:
     return engine in find_engines() and find_engines()[engine].is_here
 
 
-def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
+def _stage_step(
+    so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]
+) -> PipelineStep:
     name, chain = kind.name, so_far.chain
-    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
+    if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
@@ -295,11 +304,11 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
         and not (key == "shared_scratch" and _is_here(engine))
     }
     stage, settings, chosen = read_table(kind, {**passed, **table}, so_far.where(name))
-    link = chain.add(stage, settings, chain.corpus if kind.makes == "tokens" else str(so_far.folder / name))
+    link = chain.add(stage, settings, chain.corpus if kind.writes.made == "tokens" else str(so_far.folder / name))
     inputs, output, state = link.run.input, link.run.output, settings.state
     if not (link.is_beside or state or is_local(location(output))):
         state = str(so_far.folder / f"{name}.state")
-    step = Step(name, "webtext_prep", table, dataclasses.replace(link.run, state=state))
+    step = PipelineStep(name, "webtext_prep", table, dataclasses.replace(link.run, state=state))
     step.arguments = ["--input", *inputs, *([] if link.is_beside else ["--output", output])]
     step.arguments += ["--state", state] if "state" not in table and state else []
     step.arguments += [flag for key, value in passed.items() for flag in as_flags(key, value, so_far.where(WHOLE))]
@@ -310,7 +319,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
     return step
 
 
-def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
+def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> PipelineStep:
     from gpt2_train.cli import settings_class
     from gpt2_train.evaluation.command import evaluation_of
 
@@ -327,7 +336,7 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     if name == "generate" and index in so_far.made:
         wanted["trace"] = so_far.chain.tokens
     paths = {key: value for key, value in wanted.items() if key not in table}
-    step = Step(name, "gpt2_train", table, None, output=so_far.model)
+    step = PipelineStep(name, "gpt2_train", table, None, output=so_far.model)
     if name == "evaluate":
         step.settings, step.task = evaluation_of({**table, **paths}, so_far.where(name), checked)
         file = getattr(step.task, step.task.source)
@@ -344,7 +353,7 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     return step
 
 
-def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> Step:
+def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> PipelineStep:
     """A command that looks at what there is: it gets the last folder, the place of its file, and the model."""
     last = so_far.chain.tokens if so_far.chain.has_tokens else (so_far.chain.documents or (str(so_far.folder),))[0]
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -362,29 +371,32 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
     if first and where is not None:
         values[where] = last  # a list of one, where it takes several
     settings = checked(kind, values, so_far.where(kind.name))
-    step = Step(kind.name, "webtext_prep", table, settings, output=values.get("output", ""))
+    step = PipelineStep(kind.name, "webtext_prep", table, settings, output=values.get("output", ""))
     step.arguments = [*first, *(part for key, value in paths.items() for part in (f"--{key}", value))]
     step.made = so_far.are_made([*first, *paths.values()])
     return step
 
 
-def restart(steps: Sequence[Step], first: str) -> None:
-    """Have the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
+def restart(steps: Sequence[PipelineStep], first: str) -> None:
+    """Make the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
-        raise UsageError(f"--restart {first} is not a step: choose one of {', '.join(names)}, or name none for all.")
+        raise UsageError(
+            f"--restart {first} is not a step: {meant(first, names)}choose one of {', '.join(names)}, or name none for "
+            "all."
+        )
     for step in steps[names.index(first) if first else 0 :]:
         step.restart = True
 
 
-def shown_command(step: Step, path: Path) -> list[str]:
+def shown_command(step: PipelineStep, path: Path) -> list[str]:
     """One step as it would be given by hand."""
     again = ["--restart"] if step.restart and step.stage is not None else []
     return [PROGRAMS[step.program], step.name, *step.arguments, *again, "--config", str(path)]
 
 
-def words_of(step: Step) -> dict[str, str]:
-    """What run.py's user types for each flag of a step: most are settings of its table."""
+def words_of(step: PipelineStep) -> dict[str, str]:
+    """The words that run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
     settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]
     words = {}

@@ -20,7 +20,7 @@ import msgspec
 
 from command_kit import setting
 from indexed_tokens import Tokenizer
-from webtext_audit.export.card import DOMAINS, README, UNKNOWN, Corpus, card, domain_list, header
+from webtext_audit.export.card import DOMAINS, README, UNKNOWN, ExportedCorpus, card, domain_list, header
 from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -32,8 +32,8 @@ from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.parquet import RowWriter
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
@@ -95,6 +95,12 @@ Piece = tuple[int, int, int, int]
 """Input (its number), its first document and the one after its last, and bytes of text."""
 
 
+def _files_of_dataset(output: Location) -> list[Location]:
+    """The files with the documents, the card, and the list."""
+    files = [path for path in storage.files_in(output / FOLDER) if is_file_name(path.name)]
+    return [*files, *(output / name for name in (README, DOMAINS) if storage.is_file(output / name))]
+
+
 @dataclass(frozen=True)
 class Export(Stage):
     """Write a finished corpus as a Hugging Face dataset: files with typed columns, a card, a list of domains.
@@ -107,8 +113,7 @@ class Export(Stage):
     order: ClassVar[int] = 95
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
-    default_format: ClassVar[str] = "parquet"
-    makes: ClassVar[Made] = "extras"
+    writes: ClassVar[Writes] = Writes("extras", "parquet", folders=(), others=_files_of_dataset)
     libraries = ("tiktoken", "tldextract")
 
     card: bool = setting(True, "describe the dataset in README.md, and list its largest domains; counts GPT-2 tokens")
@@ -122,11 +127,6 @@ class Export(Stage):
         TopDomains.parse(self.top_domains)
         if not self.license.strip():
             raise InputError(f"--license is empty: say which, or leave it out ({UNKNOWN}).")
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """The files with the documents, the card, and the list."""
-        files = [path for path in storage.files_in(output / FOLDER) if is_file_name(path.name)]
-        return [*files, *(output / name for name in (README, DOMAINS) if storage.is_file(output / name))]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """About as much output as input. Memory for row groups, the tokenizer, and a domain for every eighth page."""
@@ -172,7 +172,7 @@ class Export(Stage):
         columns = [Column(**column) for column in options["columns"]]
         about = {name: options[name] for name in ("path", "files", "size", "steps", "plain_files")}
         top = TopDomains.parse(self.top_domains)
-        corpus = Corpus(measures=measures, columns=columns, license=self.license, top=top, **about)
+        corpus = ExportedCorpus(measures=measures, columns=columns, license=self.license, top=top, **about)
         texts = [card(corpus), domain_list(corpus)] if self.card else [header(corpus)]
         # The card last: it is what makes the folder a dataset.
         for place, text in reversed(list(zip(task.writes.all(), texts, strict=True))):
@@ -183,7 +183,7 @@ class Export(Stage):
         found = {"bytes": size, "domains": len(measures.domains_by_size)}
         return {"documents": documents, **found, **({"tokens": tokens} if self.card else {})}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Measure, write, describe."""
         if job.format not in FORMATS:
             raise InputError(f"--format {job.format} is no format of datasets: choose one of {', '.join(FORMATS)}.")
@@ -222,7 +222,7 @@ class Export(Stage):
         return Outcome(tally, [*files, *about.all()], shards, {**facts, "files": len(files)})
 
     def _writing_tasks(
-        self, job: Run, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
+        self, job: StageRun, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
     ) -> list[Task]:
         groups = _grouped(_pieces(results), self.shard_bytes)
         tasks = []

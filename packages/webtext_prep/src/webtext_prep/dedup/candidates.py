@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, Blocks
+from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, DocumentBlocks
 from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.document import Document
 from webtext_prep.running.tasks import Files
@@ -191,7 +191,7 @@ class Fingerprints:
         lengths_of: the file of lengths of each shard.
     """
 
-    blocks: Blocks
+    blocks: DocumentBlocks
     bands: int
     keys_of: Mapping[int, Location] = field(default_factory=dict)
     lengths_of: Mapping[int, Location] = field(default_factory=dict)

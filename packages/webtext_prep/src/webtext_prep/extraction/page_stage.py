@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
-from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.stage import Stage
-from webtext_prep.storage.locations import Location
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Stage, Writes
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool
@@ -41,6 +40,8 @@ def parsers_of(slots: int) -> int:
 class PageStage(Stage):
     """A stage that turns pages into documents."""
 
+    writes: ClassVar[Writes] = Writes(folders=("", DROPPED, OUTCOMES))
+
     extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(
         "learned", "what extracts the text of a page: our own by kind of page, or a library"
     )
@@ -53,10 +54,6 @@ class PageStage(Stage):
         20.0, "seconds of processor time to extract one page", metavar="SECONDS", ge=0.1, le=3600
     )
     extract_memory: int = setting(1024, "MiB of memory to extract one page", metavar="MIB", ge=64)
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Shards of documents, of outcomes, and of what was dropped."""
-        return [*super().outputs_in(output), *shards_in(output / OUTCOMES)]
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -78,7 +75,9 @@ class PageStage(Stage):
     def pool(self, folder: Path, slots: int) -> ExtractorPool:
         """The extractors of a task, one of `slots` on its machine; `folder` takes what they put somewhere."""
         from webtext_prep.extraction.pool import ExtractorPool
-        from webtext_prep.extraction.workers import Limits
+        from webtext_prep.extraction.workers import PageLimits
 
-        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder), self.markup)
+        limits = PageLimits(
+            self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder), self.markup
+        )
         return ExtractorPool(limits, parsers_of(slots))

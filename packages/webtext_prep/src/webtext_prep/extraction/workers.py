@@ -39,7 +39,7 @@ EXTRACTOR = "WEBTEXT_EXTRACTOR"
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """What a worker may use.
 
     Attributes:
@@ -149,7 +149,7 @@ def extract_page(
     return Parsed(PageOutcome.OK, found.text, found.title, found.kind)
 
 
-def work(pages: Connection, results: Connection, limits: Limits) -> None:
+def work(pages: Connection, results: Connection, limits: PageLimits) -> None:
     """A worker's life: pages from one pipe, head and body, and results to another, in the same order.
 
     The first result is a sentence that says why it can't work, or empty. Each result is written before the next page

@@ -41,8 +41,8 @@ from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_d
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import Outcome, shards_outcome, write_shard
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import Outcome, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -77,8 +77,7 @@ class Dedup(NearDuplicates):
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
     libraries = ("datasketch", "tldextract")
-    side_files: ClassVar[tuple[str, ...]] = (DUPLICATES, SUPERSEDED)
-    grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
+    writes: ClassVar[Writes] = Writes(tables=(DUPLICATES, SUPERSEDED))
     preload: ClassVar[tuple[str, ...]] = ("webtext_prep.dedup.decisions",)
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
@@ -164,14 +163,14 @@ class Dedup(NearDuplicates):
 
     # Phases
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Find who may be alike, decide, drop."""
         parts = _once(job, "parts", lambda: self.components(job, self.prints(job)), "bands")
         found = _once(job, "candidates", lambda: self.candidates(job, parts), "fingerprints", "components")
         decided = _once(job, "decisions", lambda: self.decisions(job, found), "candidates", "decisions")
         return self.write(job, decided)
 
-    def write(self, job: Run, decided: dict[str, Any]) -> Outcome:
+    def write(self, job: StageRun, decided: dict[str, Any]) -> Outcome:
         """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
         receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
@@ -197,7 +196,7 @@ class Dedup(NearDuplicates):
         """Whether only to say what each similarity would drop."""
         return self.dry_run or self.sample > 0
 
-    def preview(self, job: Run) -> Findings:
+    def preview(self, job: StageRun) -> Findings:
         """Find who may be alike at the lowest similarity, and decide at each."""
         from webtext_prep.dedup.preview import THRESHOLDS, combine, render
 
@@ -209,7 +208,7 @@ class Dedup(NearDuplicates):
         values = {"documents": found["new"], "sampled": found["wanted"], "similarities": table}
         return Findings(render(table, found["new"], found["wanted"]), values)
 
-    def _losses(self, job: Run) -> list[Loss]:
+    def _losses(self, job: StageRun) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
         from webtext_prep.dedup.drop_rates import Loss
 
@@ -226,7 +225,7 @@ class Dedup(NearDuplicates):
         return [loss for loss in losses if loss.share > self.alarm_share]
 
 
-def _once(job: Run, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
+def _once(job: StageRun, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
     """What some phases find, once; then the folders between phases that nothing needs any more go."""
     found = job.once(name, job.scratch / BLOCKS, make)
     for folder in used:

@@ -27,13 +27,13 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
 from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
+    from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
 
 ARCHIVES = (".warc", ".wet")
 HTML = (".html", ".htm", ".xhtml")
@@ -58,6 +58,24 @@ def _is_html(path: Location) -> bool:
     return bare_name(path).lower().endswith(HTML)
 
 
+def _is_read(path: Location) -> bool:
+    """Whether it is an archive, a file of HTML, or one that may lie next to them."""
+    return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
+
+
+def _saved_pages(given: str) -> list[str]:
+    """The output of a download stands for the pages that it saved. Raises InputError where there are none."""
+    place = storage.location(given)
+    if not storage.is_file(place / RECORD):
+        return [given]
+    if not storage.is_folder(place / PAGES):
+        raise InputError(
+            f"{given} holds documents and no saved pages: give archives or HTML files, or make it again by "
+            "`webtext download --save-pages --restart`."
+        )
+    return [str(place / PAGES)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
     """A page on its way, and where it was found.
@@ -69,7 +87,7 @@ class _Item:
         damage: why an archive can't be read there.
     """
 
-    found: Found | None
+    found: FoundPage | None
     file: int
     done: int
     damage: Damage | None = None
@@ -97,33 +115,18 @@ class Extract(PageStage):
     order: ClassVar[int] = 35
     version: ClassVar[int] = 6
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
-    unit: ClassVar[str] = "pages"
-    input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"
+    reads = Reads(
+        "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)",
+        _is_read,
+        "pages",
+        is_one_document=_is_html,
+        named=_saved_pages,
+    )
 
     pages_per_range: ClassVar[int] = 5_000
     """Pages in a range in which a large archive is read: a minute of one core with the slowest extractor."""
 
     truncated: bool = setting(False, "also take pages that the crawler cut off (WARC-Truncated)")
-
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """Archives, files of HTML, and files that may lie next to them."""
-        return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
-
-    is_one_document = staticmethod(_is_html)
-
-    @staticmethod
-    def files_named(given: str) -> list[str]:
-        """The output of a download stands for the pages that it saved. Raises InputError where there are none."""
-        place = storage.location(given)
-        if not storage.is_file(place / RECORD):
-            return [given]
-        if not storage.is_folder(place / PAGES):
-            raise InputError(
-                f"{given} holds documents and no saved pages: give archives or HTML files, or make it again by "
-                "`webtext download --save-pages --restart`."
-            )
-        return [str(place / PAGES)]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Documents, and outcomes; pages in memory, and extractors."""
@@ -134,7 +137,7 @@ class Extract(PageStage):
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
         return Needs(output, 0, memory, pages)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Each range of pages of an archive, and each group of HTML files, by itself."""
         files = [path for path in job.inputs if path.suffix.lower() != ".json"]
         sidecars = sidecars_of(files, is_one_text=_is_html)
@@ -169,7 +172,7 @@ class Extract(PageStage):
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         return outcome
 
-    def _ranges(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
+    def _ranges(self, job: StageRun, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
         """Large archives, each with its ranges of pages: the place after which one begins, and that of its last page.
 
         None stands for the beginning and for the end.
@@ -245,14 +248,16 @@ class Extract(PageStage):
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""
         from webtext_prep.crawl.archives.html_files import read_html_file
-        from webtext_prep.crawl.archives.warc import Damage, Place
+        from webtext_prep.crawl.archives.warc import Damage, PagePlace
         from webtext_prep.documents.records.base import SourceFile
 
         sidecars, before = iter(task.reads["sidecars"]), 0
         named = zip(task.reads["pages"], task.options["files"], strict=True)
         for number, (path, (name, has_sidecar)) in enumerate(named):
             if _is_archive(path):
-                behind, until = (Place(*at) if (at := task.options.get(end)) else None for end in ("behind", "until"))
+                behind, until = (
+                    PagePlace(*at) if (at := task.options.get(end)) else None for end in ("behind", "until")
+                )
                 begin = behind.offset if behind is not None else 0
                 for entry, place in self._reader(path, name).pages(behind, until):
                     found, damage = (entry.page, entry) if isinstance(entry, Damage) else (entry, None)

@@ -33,11 +33,19 @@ from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_S
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
+from webtext_prep.tokens.token_stage import (
+    PAIRS,
+    Checksums,
+    TokenFileStage,
+    open_draft,
+    pair_named,
+    publish,
+    token_files,
+)
 from webtext_prep.urls.held_out import HELD_OUT
 
 Shape = tuple[str, int, int, int]
@@ -47,13 +55,37 @@ COPY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class PairSource:
     """One of the pairs, and what lies before it in the output: `sequences`, `documents` and bytes (`offset`)."""
 
     prefix: Path
     sequences: int
     documents: int
     offset: int
+
+
+def _is_of_pair(path: Location) -> bool:
+    return path.name.endswith(TOKEN_SUFFIXES)
+
+
+def files_of_pair(given: str) -> list[str]:
+    """The three files of the pair whose prefix, or one of whose files, is given; a folder stands for itself."""
+    prefix = pair_named(given)
+    if prefix is None:
+        return [given]
+    sidecar = tokenizer_path(prefix)
+    return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
+
+
+class _Pairs(Reads):
+    def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
+        """See `Reads.find`. Raises InputError where `output` names a pair that is read."""
+        files, notes = super().find(given, output)
+        own = [] if output is None else [output, output.with_name(f"{output.name}{TOKENS_SUFFIX}")]
+        for pair in _prefixes(files):
+            if storage.identity(pair) in map(storage.identity, own):
+                raise InputError(f"--output {output} names {pair}, which is read: give another prefix.")
+        return files, notes
 
 
 @dataclass(frozen=True)
@@ -68,35 +100,12 @@ class MergeTokens(TokenFileStage):
     order: ClassVar[int] = 85
     summary: ClassVar[str] = "several pairs of token files -> one"
     version: ClassVar[int] = 2
-    input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
+    reads = _Pairs(PAIRS, _is_of_pair, named=files_of_pair)
 
     part_bytes: ClassVar[int] = 256 << 20
     """Bytes of tokens that one task copies,"""
     part_entries: ClassVar[int] = 4 << 20
     """or entries of the index."""
-
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """The three files of a pair."""
-        return path.name.endswith(TOKEN_SUFFIXES)
-
-    @staticmethod
-    def files_named(given: str) -> list[str]:
-        """The files of the pair whose prefix, or one of whose files, is given; a folder stands for itself."""
-        prefix = pair_named(given)
-        if prefix is None:
-            return [given]
-        sidecar = tokenizer_path(prefix)
-        return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
-
-    def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
-        """See `Reads.find`. Raises InputError where `output` names a pair that is read."""
-        files, notes = super().find(given, output)
-        own = [] if output is None else [output, output.with_name(f"{output.name}{TOKENS_SUFFIX}")]
-        for pair in _prefixes(files):
-            if storage.identity(pair) in map(storage.identity, own):
-                raise InputError(f"--output {output} names {pair}, which is read: give another prefix.")
-        return files, notes
 
     def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
         """The pairs that were held out of some of these, joined."""
@@ -111,7 +120,7 @@ class MergeTokens(TokenFileStage):
     def copy(self, task: Task, context: Context) -> Written:
         """Task: a range of the tokens, the sequences or the documents of one pair to its place; its checksums."""
         draft = _draft_in(storage.local_path(task.writes.binary), task.hints["draft"])
-        source = Source(prefix_of(storage.local_path(task.reads.bin)), *task.hints["source"])
+        source = PairSource(prefix_of(storage.local_path(task.reads.bin)), *task.hints["source"])
         written = _copy(draft, source, task.options["kind"], *task.options["range"])
         context.report(_bytes_of(written))
         return written
@@ -139,7 +148,7 @@ class MergeTokens(TokenFileStage):
         draft.index.unlink(missing_ok=True)
         return draft.checksums(itertools.chain.from_iterable(written))
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Check that all pairs are what was written and belong together, copy them, publish."""
         pairs = [IndexedTokens(prefix) for prefix in _prefixes(job.inputs)]
         for pair in pairs:
@@ -165,7 +174,7 @@ class MergeTokens(TokenFileStage):
         return Outcome(tally, list(outputs), facts=facts)
 
     def _copy_together(
-        self, job: Run, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
+        self, job: StageRun, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
     ) -> Checksums:
         """Tasks on this machine, each of which copies a range to its place in one draft. Returns both checksums."""
         made_of = digest([self.version, *storage.stamps(job.inputs)])
@@ -207,10 +216,10 @@ def _prefixes(files: Sequence[Location]) -> list[Path]:
     return list(dict.fromkeys(map(prefix_of, pairs)))
 
 
-def _sources(pairs: Sequence[IndexedTokens]) -> Iterator[Source]:
+def _sources(pairs: Sequence[IndexedTokens]) -> Iterator[PairSource]:
     sequences = documents = size = 0
     for pair in pairs:
-        yield Source(pair.prefix, sequences, documents, size)
+        yield PairSource(pair.prefix, sequences, documents, size)
         sequences, documents = sequences + len(pair), documents + pair.documents
         size += bin_path(pair.prefix).stat().st_size
 
@@ -219,7 +228,7 @@ def _draft_in(binary: Path, shape: Sequence[Any]) -> PairDraft:
     return PairDraft(binary, binary.with_suffix(".idx"), *shape)
 
 
-def _copy(draft: PairDraft, source: Source, kind: str, begin: int, end: int) -> Written:
+def _copy(draft: PairDraft, source: PairSource, kind: str, begin: int, end: int) -> Written:
     """Copy a range of one pair to its place in the draft; returns its checksums."""
     if kind == "tokens":
         parts = []

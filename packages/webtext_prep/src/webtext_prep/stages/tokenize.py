@@ -39,14 +39,15 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Verdict
+from webtext_prep.running.replays import Verdict
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
     EncodedShard,
-    Plan,
     RunWriter,
+    ShufflePlan,
     encoding_refused,
     parts_by_key,
     parts_in_order,
@@ -125,10 +126,6 @@ class Tokenize(HoldsOut, TokenFileStage):
         """See `Replays.judge_again`."""
         reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
         return Verdict(with_reason(document, reason) if reason else None)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All reasons."""
-        return True
 
     def open_tokenizer(self) -> Tokenizer:
         """GPT-2's tokenizer, or the one that the settings name. Raises IndexedTokensError."""
@@ -241,7 +238,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         plan.draft.index.unlink(missing_ok=True)
         return plan.draft.checksums(written)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Encode, then write in shuffled order."""
         self._check_tokenizer()
         self._check_engine(job.inputs)
@@ -256,7 +253,10 @@ class Tokenize(HoldsOut, TokenFileStage):
         results = job.map("encode", self.encode_shard, tasks, total=job.expected_documents())
         tally = Tally.total(results)
         if not tally.kept:
-            return Outcome(tally, [])
+            outcome = Outcome(tally, [])
+            if self.only_held_out:
+                outcome.advice = None  # a small share of few pages may be none
+            return outcome
         tokenizer = self.open_tokenizer()
         outputs, runs = token_files(job.output), [result["runs"] for result in results]
         if job.is_here:
@@ -281,7 +281,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         return Outcome(tally, list(outputs), facts=facts)
 
     def _write_together(
-        self, job: Run, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
+        self, job: StageRun, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
     ) -> Checksums:
         """Tasks on this machine, each of which writes its part of one draft. Returns the checksums of the files."""
         plan = self._plan(storage.local_path(job.scratch), shards)
@@ -297,7 +297,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         job.map("publish", self.publish, [Task("all", both, Files(final=outputs), unkeyed=Files(plan=place))])
         return draft.checksums(written)
 
-    def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> Plan:
+    def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> ShufflePlan:
         dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
         in_shuffle = parts_by_key(shards, dtype.itemsize, self.part_bytes)
         parts = list(in_shuffle if self.shuffle else parts_in_order(shards))
@@ -305,4 +305,4 @@ class Tokenize(HoldsOut, TokenFileStage):
         size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
         stamps = [(storage.stamp(shard.tokens), storage.stamp(shard.table), shard.runs) for shard in shards]
         made_of = digest([self.version, stamps, list(map(astuple, parts))])
-        return Plan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))
+        return ShufflePlan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))

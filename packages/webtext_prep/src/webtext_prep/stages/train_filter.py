@@ -16,6 +16,7 @@ A kill costs the shards at work, and in the last phase all that it has done.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -36,18 +37,18 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
+from webtext_prep.running.replays import Replays, Verdict
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import DOCUMENT_SHARDS, PROCESS_BYTES, Outcome, Reads, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import classifiers
+from webtext_prep.text import classifiers, machine_code
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
     FEWEST_BITS,
     FILE,
     MOST_BITS,
     MOST_ORDERS,
-    PLAIN_CHARACTERS,
     LinearModel,
     Speakers,
     auc,
@@ -76,7 +77,7 @@ def is_held_out(key: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainFilter(Stage):
+class TrainFilter(Stage, Replays):
     """Learn what good documents are like: a linear classifier on hashed n-grams of words, in DIR/model.filter.
 
     Good documents are in --good, or satisfy --good-when, or both where both are given; it learns to tell them from the
@@ -88,8 +89,7 @@ class TrainFilter(Stage):
     order: ClassVar[int] = 54
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
-    makes: ClassVar[Made] = "filter"
-    side_files: ClassVar[tuple[str, ...]] = (FILE,)
+    writes: ClassVar[Writes] = Writes("filter", tables=(FILE,))
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
 
     good: tuple[str, ...] = setting((), "good documents", metavar="DIR", identity=False)
@@ -116,9 +116,10 @@ class TrainFilter(Stage):
     def _condition(self) -> Condition | None:
         return Condition.parse(self.good_when, "--good-when") if self.good_when else None
 
-    def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
+    @property
+    def reads(self) -> Reads:
         """The good documents before --input, the others after it."""
-        return self.good, self.against
+        return dataclasses.replace(DOCUMENT_SHARDS, before=self.good, after=self.against)
 
     def identity(self) -> dict[str, Any]:
         """How many of the files hold good documents."""
@@ -126,7 +127,7 @@ class TrainFilter(Stage):
 
     @functools.cached_property
     def _good_files(self) -> list[Location]:
-        return self.find(self.good)[0] if self.good else []
+        return self.reads.find(self.good)[0] if self.good else []
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """The weights, the sample once more, and four bytes for each of its n-grams."""
@@ -241,7 +242,7 @@ class TrainFilter(Stage):
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
@@ -256,7 +257,7 @@ class TrainFilter(Stage):
             for name, path, kind in zip(names, job.inputs, kinds, strict=True)
         ]
         self._check_key(job.map("choose", self.choose, choosing, total=total))
-        limits = Limits.of(self.sample_bytes, [task.writes.all() for task in choosing])
+        limits = Sampled.of(self.sample_bytes, [task.writes.all() for task in choosing])
         good = job.scratch / "good.npy"
         save_array(good, limits.good)
         options = {"last": limits.last, "hold_out": limits.hold_out}
@@ -269,7 +270,7 @@ class TrainFilter(Stage):
         if not tally.kept:
             return Outcome(tally, [])
         samples = Files(**{side: [path for task in sampling for path in task.writes[side]] for side in SIDES})
-        hints = {"compiled": limits.size > PLAIN_CHARACTERS}
+        hints = {"compiled": machine_code.pays(limits.size)}
         learning = Task("all", samples, Files(filter=job.output / FILE), {"hold_out": limits.hold_out}, hints)
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:
@@ -284,7 +285,7 @@ class TrainFilter(Stage):
         good = {str(path) for path in self._good_files}
         if not good and self._condition is None:
             raise InputError("webtext train-filter needs --good DIR or --good-when CONDITION: say which are good.")
-        twice = good & {str(path) for path in (self.find(self.against)[0] if self.against else [])}
+        twice = good & {str(path) for path in (self.reads.find(self.against)[0] if self.against else [])}
         if twice:
             raise InputError(f"{min(twice)} is both in --good and in --against: give other folders.")
         others = [str(path) not in good for path in files]
@@ -306,7 +307,7 @@ def _functions(compiled: bool) -> Any:
     return classifier_kernels
 
 
-class Limits(NamedTuple):
+class Sampled(NamedTuple):
     """Which texts are learned from.
 
     Attributes:
@@ -322,7 +323,7 @@ class Limits(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Limits:
+    def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Sampled:
         """Limits of samples of `size` bytes each, from what `choose` wrote. Memory: entries of two samples, and the
         keys of all good texts.
 

@@ -35,8 +35,9 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
+from webtext_prep.running.replays import Replays, Verdict
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import Entries, document_key, first_by_key, shuffle_key
@@ -108,7 +109,7 @@ MEMORY_FACTOR = 4
 
 
 @dataclass(frozen=True)
-class Limits:
+class LargestKeys:
     """The largest key of a document in the sample, and of one to measure with; None for no document."""
 
     sample: int | None
@@ -136,7 +137,7 @@ def is_held_out(key: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainTokenizer(Stage):
+class TrainTokenizer(Stage, Replays):
     """Learn a byte-level BPE from documents: vocab.json, merges.txt and tokenizer.json in the folder DIR.
 
     Reads document shards. Text is split into words as GPT-2 splits it, and <|endoftext|> is the last token.
@@ -147,10 +148,8 @@ class TrainTokenizer(Stage):
     order: ClassVar[int] = 75
     version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
-    makes: ClassVar[Made] = "tokenizer"
-    side_files: ClassVar[tuple[str, ...]] = FILES
+    writes: ClassVar[Writes] = Writes("tokenizer", tables=FILES)
     libraries = ("tiktoken", "gigatoken")
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.pair_merging",)
 
     vocabulary_size: int = setting(
         50257, "tokens, the 256 bytes and <|endoftext|> included; a small model does well with 2,000 to 10,000", ge=257
@@ -189,19 +188,19 @@ class TrainTokenizer(Stage):
         held_out = is_held_out(entries[:, 0])
         return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], HELD_OUT_BYTES)
 
-    def _limits(self, files: Iterable[Location]) -> Limits:
+    def _limits(self, files: Iterable[Location]) -> LargestKeys:
         """Which documents of the whole corpus are in the sample. Memory: entries for twice a sample."""
         chosen = np.empty((0, 2), np.uint64)
         for path in files:
             chosen = np.vstack(self._candidates(np.vstack([chosen, load_array(path)])))
         last = [int(entries[-1, 0]) if len(entries) else None for entries in self._candidates(chosen)]
         # A corpus of one document has none to spare.
-        return Limits(*last) if last[0] is not None else Limits(last[1], None)
+        return LargestKeys(*last) if last[0] is not None else LargestKeys(last[1], None)
 
     def count(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the words of the documents of a shard that are in the sample, and the documents to measure with, to
         files. Returns counts."""
-        limits, tally, size = Limits(*task.options["limits"]), Tally(), 0
+        limits, tally, size = LargestKeys(*task.options["limits"]), Tally(), 0
 
         def texts(held_out: DocumentWriter) -> Iterator[str]:
             nonlocal size
@@ -249,7 +248,7 @@ class TrainTokenizer(Stage):
         facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
         return {**facts, "checksums": checksums, **measured(tokenizer, task.reads["held_out"])}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]

@@ -29,8 +29,8 @@ from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.lines import has_ranges
 from webtext_prep.errors import InputError
 from webtext_prep.reddit.pages import (
-    Link,
-    Page,
+    LinkedPage,
+    Submitted,
     best_of,
     decode_links,
     document_of,
@@ -42,8 +42,9 @@ from webtext_prep.reddit.rows import KINDS, Submission, is_dump, read_blocks, re
 from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, subreddit_names, time_of
 from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Verdict, shard_writer, shards_outcome
+from webtext_prep.running.replays import Replays, Verdict
+from webtext_prep.running.run import StageRun
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import shards_for
@@ -66,7 +67,7 @@ PAGES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
-class Urls(Stage):
+class Urls(Stage, Replays):
     """Choose submissions from Reddit dumps, and list each page that they link to once, with score, subreddits, title.
 
     Reads Pushshift's dumps of submissions, old (2005-2017) and v2, and Arctic Shift's: RS_2015-01.zst, .xz, .bz2, .gz
@@ -80,11 +81,8 @@ class Urls(Stage):
     order: ClassVar[int] = 10
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "Reddit submission dumps -> URLs with score, subreddits and title"
-    unit: ClassVar[str] = "submissions"
-    input_kinds: ClassVar[str] = KINDS
-    reads_standard_input: ClassVar[bool] = True
+    reads = Reads(KINDS, is_dump, "submissions", has_standard_input=True)
     libraries = ("tldextract",)
-    grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate_url",)
 
     min_score: int = setting(3, "drop submissions with a lower score")
     sum_scores: bool = setting(
@@ -106,8 +104,6 @@ class Urls(Stage):
     def __post_init__(self) -> None:
         if self.rules.after is not None and self.rules.before is not None and self.rules.after >= self.rules.before:
             raise InputError(f"--after {self.after} is not before --before {self.before}: nothing lies between them.")
-
-    accepts = staticmethod(is_dump)
 
     @functools.cached_property
     def rules(self) -> Rules:
@@ -137,10 +133,6 @@ class Urls(Stage):
         bucket = size // ROW_BYTES // buckets * LINK_BYTES
         memory = PROCESS_BYTES + max(window + 2 * RUN_BYTES, bucket)
         return Needs(size, size, workers * memory, sample.documents)
-
-    def advice(self, tally: Tally) -> str:
-        """See `Stage`."""
-        return "check that these are dumps of submissions, and the settings that drop most"
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """See `Replays.judge_again`: the score of a submission that was dropped for it, or which one stands for the
@@ -199,7 +191,7 @@ class Urls(Stage):
         tally = Tally()
         with shard_writer(task, tally) as writer:
             for bucket in range(*task.options["buckets"]):
-                pages: list[Page] = []
+                pages: list[LinkedPage] = []
                 for links in _grouped(read_partitions(task.reads["pieces"], bucket)):
                     page = self._page(links, tally)
                     if page is not None:
@@ -212,7 +204,7 @@ class Urls(Stage):
         context.report(tally.read)
         return tally.as_dict()
 
-    def _page(self, links: Sequence[Link], tally: Tally) -> Page | None:
+    def _page(self, links: Sequence[Submitted], tally: Tally) -> LinkedPage | None:
         """The row of a page that was submitted so, or None; what does not stand for it is dropped."""
         tally.read += len(links)
         best = links[0]
@@ -230,7 +222,7 @@ class Urls(Stage):
             _drop([link for link in links if link is not best], tally, "duplicate_url", duplicate_of=best.url)
         return page_of(best, links)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
         sizes = storage.sizes(job.inputs)
         shards, buckets = self._layout(sum(sizes))
@@ -246,7 +238,10 @@ class Urls(Stage):
             Task(f"part-{shard:05}", pieces, job.shard_files(shard), {"buckets": [shard, buckets, shards]})
             for shard in range(shards)
         ]
-        outcome = shards_outcome(joining, job.map("shards", self.join, joining, unit=self.unit, total=chosen.kept))
+        outcome = shards_outcome(
+            joining, job.map("shards", self.join, joining, unit=self.reads.unit, total=chosen.kept)
+        )
+        outcome.advice = "check that these are dumps of submissions, and the settings that drop most"
         outcome.add_reading(chosen)
         outcome.outputs += [path for task in tasks for path in task.writes.get("dropped", ())]
         return outcome
@@ -256,7 +251,7 @@ class Urls(Stage):
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
         return shards, shards * math.ceil(shards_for(size, BYTES_PER_BUCKET) / shards)
 
-    def _reading_tasks(self, job: Run, sizes: Sequence[int], buckets: int, *, first_dropped: int) -> list[Task]:
+    def _reading_tasks(self, job: StageRun, sizes: Sequence[int], buckets: int, *, first_dropped: int) -> list[Task]:
         """A task for each dump, or for each range of a large one that is not compressed."""
         tasks: list[Task] = []
         for path, size in zip(job.inputs, sizes, strict=True):
@@ -272,10 +267,10 @@ class Urls(Stage):
         return tasks
 
 
-def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:
+def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Submitted]]:
     """The submissions in a bucket, grouped by page, pages in the order in which they first come."""
-    first: dict[str, Link] = {}
-    others: dict[str, list[Link]] = {}
+    first: dict[str, Submitted] = {}
+    others: dict[str, list[Submitted]] = {}
     for block in blocks:
         for link in decode_links(block):
             known = first.setdefault(link.key, link)
@@ -285,7 +280,7 @@ def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:
         yield others.get(key, (link,))
 
 
-def _drop(links: Sequence[Link], tally: Tally, reason: str, **details: Any) -> None:
+def _drop(links: Sequence[Submitted], tally: Tally, reason: str, **details: Any) -> None:
     if tally.dropped_writer is None:
         tally.dropped[reason] += len(links)
         return

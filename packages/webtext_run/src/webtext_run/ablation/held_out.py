@@ -1,4 +1,4 @@
-"""What models are measured on: documents that no arm learned from, in sets with a name.
+"""The documents that models are measured on: that no arm learned from, in sets with a name.
 
 A filter wins on text of its own kind: what it keeps is easier to predict after it. So there are several sets, and the
 one that the user wants decides. A document that stands in an arm's file is left out of every set, also if only most of
@@ -21,6 +21,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.order import sequence_hash
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer, idx_path, prefix_of
 from webtext_prep.documents.batches import in_batches
+from webtext_prep.text import machine_code
 from webtext_prep.text.fingerprints import Shingling, shingle_sets
 from webtext_run.ablation.arms import Arm
 
@@ -29,13 +30,11 @@ FEWEST = 10
 LONGEST = 2048
 """Tokens of a document that are scored: a long one must not be most of a set."""
 PASSAGE = Shingling("word", 13)
-"""As long as those that `webtext decontaminate` cuts out by itself; a shorter text counts whole."""
+"""Words of a passage: as long as those that `webtext decontaminate` cuts out; a shorter text counts whole."""
 BATCH = 1 << 22
 """Characters of the arms that are looked through at a time."""
 KNOWN = 0.5
 """Share of a document's passages that an arm may have: a page's header is in many, a piece of a document altogether."""
-PLAIN_TOKENS = 3_000_000
-"""Arms of as many tokens in all are read through before machine code would be loaded."""
 POOL, KEPT = "the pool", "what every arm keeps"
 
 Tokens = npt.NDArray[np.int64]
@@ -58,7 +57,7 @@ class HeldOut:
     left_out: int
 
     def digest(self) -> str:
-        """Of all tokens: another set has another."""
+        """A digest of all tokens: another set has another."""
         found = hashlib.sha256()
         for tokens in self.documents:
             found.update(len(tokens).to_bytes(8, "little") + tokens.astype("<u4").tobytes())
@@ -114,7 +113,7 @@ def known_to(arms: Sequence[Arm], tokenizer: Tokenizer, documents: Mapping[int, 
 
     Raises Gpt2UsageError for tokens that the tokenizer does not have.
     """
-    compiled = sum(arm.tokens for arm in arms) > PLAIN_TOKENS
+    compiled = machine_code.pays(machine_code.TOKEN_CHARACTERS * sum(arm.tokens for arm in arms))
     texts = [_text(tokens[:LONGEST], tokenizer) for tokens in documents.values()]
     passages, ends = shingle_sets(texts, PASSAGE, compiled=compiled)
     different = np.unique(passages)
@@ -203,7 +202,7 @@ def _of_tokens(prefix: str | Path, tokenizer: Tokenizer) -> Iterator[Tokens]:
 
 
 def _chosen(name: str, documents: Mapping[int, Tokens], known: set[int], tokenizer: Tokenizer, most: int) -> HeldOut:
-    """As many documents as make `most` tokens, in the order of their hashes, which is a sample by chance."""
+    """The documents that make `most` tokens, in the order of their hashes, which is a sample by chance."""
     new = [key for key in sorted(documents) if key not in known]
     taken: list[Tokens] = []
     total = 0
