@@ -123,20 +123,26 @@ def row_of(name: str, pages: list[ReviewedPage], texts: dict[str, str], seconds:
     return row
 
 
-def as_markdown(rows: list[dict[str, Any]], titles: tuple[str, ...], *, with_parts: bool) -> str:
-    """A table with F1 of each of these groups; with precision and recall of the first ones, if asked for."""
-    names = [(title, name) for title in titles for name in rows[0][title]]
-    heads = [name + (" (precision, recall)" if with_parts and title == titles[0] else "") for title, name in names]
-    lines = [f"| | {' | '.join(heads)} | pages a second |", "|---" * (len(heads) + 2) + "|"]
+def as_markdown(rows: list[dict[str, Any]], title: str, *, with_parts: bool = False) -> str:
+    """A table with F1 of each of these groups; of sets of pages also with precision, recall and speed, if asked for."""
+    names = list(rows[0][title])
+    heads = [name + (" (precision, recall)" if with_parts else "") for name in names]
+    heads += ["pages a second"] if with_parts else []
+    lines = [f"| | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for row in rows:
         cells = []
-        for title, name in names:
+        for name in names:
             found = row[title][name]
-            parts = f" ({found['precision']:.3f}, {found['recall']:.3f})" if with_parts and title == titles[0] else ""
-            cells.append(f"{found['f1']:.3f}{parts}")
-        rate = f"{row['pages a second']:,.0f}" if "pages a second" in row else ""
-        lines.append(f"| {row['extractor']} | {' | '.join(cells)} | {rate} |")
+            parts = f" ({_share(found['precision'])}, {_share(found['recall'])})" if with_parts else ""
+            cells.append(f"{_share(found['f1'])}{parts}")
+        if with_parts:
+            cells.append(f"{row['pages a second']:,.0f}" if "pages a second" in row else "")
+        lines.append(f"| {row['extractor']} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _share(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
 
 
 def kinds_of(pages: list[ReviewedPage], found: dict[str, str]) -> dict[str, dict[str, int]]:
@@ -177,9 +183,10 @@ def main() -> None:
         print(f"{name}: {rows[-1]['pages a second']:.0f} pages a second", flush=True)
     kinds = kinds_of([page for page in pages if page.kind], {key: kind for key, (_, kind) in by_folds.items()})
     save("extraction", {"machine": describe(*PACKAGES), "pages": len(pages), "rows": rows, "kinds": kinds})
-    tables = [as_markdown(rows, ("folders", "languages"), with_parts=True)]
+    tables = [as_markdown(rows, "folders", with_parts=True)]
+    tables += [as_markdown(rows, title) for title in ("languages", "kinds") if rows[0][title]]
     if kinds:
-        tables += [as_markdown(rows, ("kinds",), with_parts=False), kinds_as_markdown(kinds)]
+        tables.append(kinds_as_markdown(kinds))
     write_tables("extraction.py", "\n\n".join(tables))
 
 

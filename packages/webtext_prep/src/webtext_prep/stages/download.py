@@ -153,8 +153,8 @@ class Download(FetchSettings):
         tried_again = self.retry_passes > 0 and facts.retryable_below(self.passes) > 0
         return tried_again or facts.unasked(self.archive) > 0
 
-    def settled(self) -> Download:
-        """See `Continues.settled`."""
+    def without_retries(self) -> Download:
+        """See `Continues.without_retries`."""
         return dataclasses.replace(self, retry_passes=0, archive=())
 
     # Its tasks
