@@ -258,7 +258,6 @@ def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, cont
         patched.setattr(decisions, "MOST_PAIRS", 0)
         assert outputs("crowded") == plain
     monkeypatch.setattr(machine_code, "PLAIN_CHARACTERS", -1)
-    monkeypatch.setattr(candidates, "PLAIN_DOCUMENTS", 0)
     assert outputs("compiled") == plain
 
 

@@ -1,8 +1,8 @@
 """Runs a whole pipeline, from URLs, dumps, web archives or texts to a model that writes, as one TOML file describes it.
 
     webtext-run quickstart
-    webtext-run own_text --input my_texts
-    webtext-run openwebtext --urls my_urls.txt --check
+    webtext-run own_text --input MY_TEXTS
+    webtext-run openwebtext --urls MY_URLS.txt --check
     webtext-run my_pipeline.toml --set train.steps=60
 
 In a checkout `./uvw run pipelines/run.py` is the same command.

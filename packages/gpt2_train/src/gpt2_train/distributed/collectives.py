@@ -203,7 +203,7 @@ class TimeoutReporter:
         return self.store.get(key).decode() if self.store.check([key]) else "an unknown machine"
 
     def watch(self, groups: Iterable[dist.ProcessGroup], end: Callable[[BaseException], object]) -> None:
-        """From now on, call `end` with the error if NCCL gives up in one of `groups`; in a thread."""
+        """Call `end`, in a thread and from now on, with the error if NCCL gives up in one of `groups`."""
         backends = [torch_private.backend_on_gpus(group) for group in groups]
 
         def ask() -> None:

@@ -31,7 +31,7 @@ BODY_SECONDS = 20
 """Seconds that a client may take to send a body."""
 RETRY_SECONDS = 2
 PLACE_SECONDS = 1.0
-"""Between two looks at the place of a request that waits."""
+"""Seconds between two looks at the place of a request that waits."""
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),

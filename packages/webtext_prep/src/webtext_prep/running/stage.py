@@ -236,7 +236,7 @@ class Continues(Protocol):
         """Whether a finished output should be worked on once more."""
         ...
 
-    def settled(self) -> Stage:
+    def without_retries(self) -> Stage:
         """The same stage, but one that never works on a finished output once more."""
         ...
 

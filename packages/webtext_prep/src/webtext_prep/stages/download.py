@@ -82,7 +82,7 @@ class Download(FetchSettings):
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     oldest: ClassVar[int] = 3
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
@@ -153,8 +153,8 @@ class Download(FetchSettings):
         tried_again = self.retry_passes > 0 and facts.retryable_below(self.passes) > 0
         return tried_again or facts.unasked(self.archive) > 0
 
-    def settled(self) -> Download:
-        """See `Continues.settled`."""
+    def without_retries(self) -> Download:
+        """See `Continues.without_retries`."""
         return dataclasses.replace(self, retry_passes=0, archive=())
 
     # Its tasks

@@ -307,8 +307,8 @@ class ScoreFilter(Filter):
         job.map("scores", self.score_shard, scoring, total=job.expected_documents())
         return [task.writes for task in scoring]
 
-    def recalling(self, facts: dict[str, Any]) -> ScoreFilter:
-        """See `Recalls.recalling`: the cut of `--keep-share`."""
+    def with_facts(self, facts: dict[str, Any]) -> ScoreFilter:
+        """See `Recalls.with_facts`: the cut of `--keep-share`."""
         return dataclasses.replace(self, cut=tuple(facts["cut"])) if "cut" in facts else self
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:

@@ -1,4 +1,4 @@
-"""From the losses of all runs to intervals and verdicts: what `ablation.json` holds.
+"""Intervals and verdicts from the losses of all runs: what `ablation.json` holds.
 
 Only the ends of runs are compared, each of a schedule that ended: curves that cross on the way say nothing. An arm is
 "better" or "worse" than the baseline on a set of documents if the interval over seeds and documents excludes 0, at 95%

@@ -145,7 +145,7 @@ class SlurmRun:
                 yield from self._take_results()
                 if self._left and self._jobs and time.monotonic() >= self._ask_due:
                     self._ask_slurm()
-                    yield from self._bury()
+                    yield from self._try_dead_again()
                 if self._left:
                     time.sleep(_pause(self._news, LOOK_SECONDS))
         finally:
@@ -297,7 +297,7 @@ class SlurmRun:
 
     # What has died
 
-    def _bury(self) -> Iterator[tuple[int, Any]]:
+    def _try_dead_again(self) -> Iterator[tuple[int, Any]]:
         """Have the tasks tried again whose jobs have ended without their results."""
         limit = time.monotonic() - LATE_SECONDS
         if any(job.ended is not None and job.ended <= limit for job in self._jobs.values()):
