@@ -231,9 +231,9 @@ def _short(value: float) -> str:
 
 
 MEASURED = """\
-Documents of 3 kB, of which a tenth are near-duplicates and a hundredth hold a passage of an evaluation text, through one
-stage after another with all cores (`benchmarks/scale_run.py`). In brackets is what `webtext plan` had said before, from a sample of 1%
-or 1,000 documents: its memory is what is certain to be enough, and a sample shows few of the near-duplicates.
+Documents of 3 kB, of which a tenth are near-duplicates and a hundredth hold a passage of an evaluation text, through
+one stage after another with all cores (`benchmarks/scale_run.py`). In brackets is what `webtext plan` had said before,
+from a sample: its memory is what is certain to be enough, and a sample shows few of the near-duplicates.
 """
 
 TEXT = """\
