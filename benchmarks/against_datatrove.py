@@ -42,7 +42,6 @@ from warc_to_tokens.archive import write_archives
 from webtext_prep.documents.folders.shards import read_documents
 
 HERE = Path(__file__).resolve().parent / "warc_to_tokens"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "against-datatrove.md"
 NAME = "against_datatrove"
 WORKERS = 2
 PARTS = ("defaults", "same", "mistakes", "kills")
@@ -554,7 +553,7 @@ def main() -> None:
                 write_json(folder / f"{part}.json", results[part])
             else:
                 save(NAME, {"machine": describe("trafilatura", "tiktoken", "numba"), "results": results})
-                write_tables(f"{NAME}.py", as_markdown(results), PAGE)
+                write_tables(f"{NAME}.py", as_markdown(results))
         print(as_markdown({part: results[part] for part in chosen}))
 
 

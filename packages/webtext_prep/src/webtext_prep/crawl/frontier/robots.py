@@ -49,7 +49,7 @@ _SITE_WIDE = re.compile(r"(?:site-?maps?|host)\s*[:\s]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RobotsRules:
     """What an origin allows our agent.
 
     Attributes:
@@ -116,32 +116,32 @@ def rules_for(text: str, agent: str) -> list[str]:
     return [rule for rule, count in zip(rules, wildcards, strict=True) if count <= MAX_WILDCARDS]
 
 
-def parse_rules(body: bytes, agent: str) -> Rules:
+def parse_rules(body: bytes, agent: str) -> RobotsRules:
     """The rules of a robots.txt for `agent`. What cannot be parsed allows all, as a file without valid lines does."""
     text = body[:MAX_BYTES].decode("utf-8-sig", "replace").replace("\0", "")
     rules = rules_for(text, agent)
     try:
         parsed = Protego.parse("\n".join(["User-agent: *", *rules])) if rules else None
     except Exception:  # whatever the parser stumbles over is not a rule
-        return Rules()
-    return Rules(parsed, count=len(rules))
+        return RobotsRules()
+    return RobotsRules(parsed, count=len(rules))
 
 
 class Robots:
     """The rules of the origins met last. `Crawler` asks for the files, each in its turn at the host that has it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Rules] = OrderedDict()
+        self._known: OrderedDict[str, RobotsRules] = OrderedDict()
         self._rules = 0
 
-    def get(self, origin: str) -> Rules | None:
+    def get(self, origin: str) -> RobotsRules | None:
         """The rules of an origin, or None where they are not known, or forgotten."""
         found = self._known.get(origin)
         if found is not None:
             self._known.move_to_end(origin)
         return found
 
-    def learn(self, origin: str, rules: Rules) -> None:
+    def learn(self, origin: str, rules: RobotsRules) -> None:
         """Remember the rules of an origin, and forget others where they have become too many."""
         earlier = self._known.pop(origin, None)
         self._known[origin] = rules
@@ -150,7 +150,7 @@ class Robots:
             self._rules -= self._known.popitem(last=False)[1].count
 
 
-async def rules_of(reply: Reply, user_agent: str) -> Rules:
+async def rules_of(reply: Reply, user_agent: str) -> RobotsRules:
     """What the last reply to a robots.txt, redirects followed, says to who introduces itself as `user_agent`."""
     if reply.outcome == PageOutcome.OK:
         agent = user_agent.split("/")[0].split(" ")[0] or "*"
@@ -159,7 +159,7 @@ async def rules_of(reply: Reply, user_agent: str) -> Rules:
         return await asyncio.to_thread(parse_rules, reply.body, agent)
     status = reply.status or 0
     if reply.outcome.startswith("http_"):
-        return Rules(failure=PageOutcome.ROBOTS_UNREACHABLE) if status >= 500 or status == 429 else Rules()
+        return RobotsRules(failure=PageOutcome.ROBOTS_UNREACHABLE) if status >= 500 or status == 429 else RobotsRules()
     if reply.outcome in _NO_FILE:
-        return Rules()
-    return Rules(failure=reply.outcome)
+        return RobotsRules()
+    return RobotsRules(failure=reply.outcome)
