@@ -220,8 +220,8 @@ def table(corpus: Corpus, tables: dict[str, Any], sizes: dict[str, Any]) -> list
             else f"{rate / 1e6:,.1f} MB/s"
         )
         times = " | ".join(_short(hours(corpus, work, rate, cores)) for cores in CORES)
-        sizes = " | ".join(readable(size) for size in (found.memory, found.output, found.scratch))
-        lines.append(f"| {work.label} | {rated} | {times} | {sizes} | {work.grows} |")
+        figures = " | ".join(readable(size) for size in (found.memory, found.output, found.scratch))
+        lines.append(f"| {work.label} | {rated} | {times} | {figures} | {work.grows} |")
     return lines
 
 
