@@ -168,7 +168,7 @@ class _Pool:
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
         of_stores = {name for task in tasks for name in storage.modules_of((*task.reads.all(), *task.writes.all()))}
         stage = stage_of(call)
-        self._preload = [*getattr(stage, "preload", ()), *sorted(of_stores)]
+        self._preload = [type(stage).__module__, *getattr(stage, "preload", ()), *sorted(of_stores)]
         if any(task.hints.get("compiled") for task in tasks):
             self._preload += getattr(stage, "compiled", ())
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
