@@ -33,6 +33,7 @@ STAGES = (
     ("`dedup-passages`", "dedup_passages", "ours: the whole stage", "plain Python", "a set of windows"),
     ("`decontaminate`", "decontaminate", "ours: the whole stage", "plain Python", "a loop, no cutting"),
     ("`tokenize`", "tokenize", "ours: the whole stage", "tiktoken alone", "tiktoken alone"),
+    ("`tokenize`, again", "tokenize", "ours: the whole stage", "gigatoken alone", "gigatoken alone"),
 )
 """Headlines of `data.json`: name, table, how our row begins, how the peer's begins, what the peer is called."""
 
