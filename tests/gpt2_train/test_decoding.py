@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.gpt2_train.small_models import BYTES, END, in_memory, random_model, save
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.engine import Engine, NewToken, Sampling, TokenRequest, WritingOptions
+from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
 from gpt2_train.inference.generator import (
     GenerationRequest,
     StopStrings,
@@ -27,6 +27,7 @@ from gpt2_train.inference.generator import (
 )
 from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
 from gpt2_train.inference.model import for_writing, open_model
+from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.gpt2 import GPT2
 
 GREEDY = Sampling(temperature=0)

@@ -102,8 +102,8 @@ def requests_for(
     settings: GenerateSettings, prompts: Iterable[str], numbers: Numbers | None = None
 ) -> list[GenerationRequest]:
     """The texts to write for `prompts`, in order; a prompt that comes again gets further samples, not the same."""
-    from gpt2_train.inference.engine import Sampling
     from gpt2_train.inference.generator import GenerationRequest
+    from gpt2_train.inference.sampling import Sampling
 
     numbers = collections.defaultdict(itertools.count) if numbers is None else numbers
     return [
