@@ -14,11 +14,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 from tests.documented import ROOT, blocks, commands_of, example
 from tests.webtext_prep.support.archives import Archive
@@ -55,6 +57,7 @@ NOT_HERE = {
     r"--archive|--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
         "needs the internet, or a package more",
     r"--ablate ": "takes 20 minutes; tests/end_to_end/test_own_text.py makes a short one",
+    r"plan --input MY_DUMPS": "takes as long as that of guide/plan, and is the same",
     r"--apply": "comes after an edit of the lists; tests/webtext_prep/test_takedown.py",
 }  # fmt: skip
 PROGRAMS = {"webtext": "webtext_prep", "gpt2": "gpt2_train"}
@@ -88,6 +91,11 @@ def plain_run(words: Sequence[str]) -> Done:
     return done.returncode, done.stdout, done.stderr
 
 
+def plain_begin(words: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a program of this environment whose standard error is read."""
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 class Place:
     """The folder in which commands are run; the current one is changed to it.
 
@@ -95,6 +103,7 @@ class Place:
         folder: where; with `runs/quickstart` in it.
         change: gives the words of a command that is run instead of one.
         start: runs a Python program to its end.
+        begin: starts one that stays up.
     """
 
     def __init__(
@@ -102,10 +111,11 @@ class Place:
         folder: Path,
         change: Callable[[list[str]], list[str]] = lambda words: words,
         start: Callable[[Sequence[str]], Done] = plain_run,
+        begin: Callable[[Sequence[str]], Any] = plain_begin,
     ) -> None:
-        self.folder, self._change, self._start = folder, change, start
+        self.folder, self._change, self._start, self._begin = folder, change, start, begin
         self.site = json.loads((folder / "runs/quickstart/site.json").read_text())["port"]
-        self._server: subprocess.Popen[str] | None = None
+        self._server: Any = None
         self._port = 0
 
     def prepare(self) -> None:
@@ -200,20 +210,19 @@ class Place:
     def _serve(self, words: Sequence[str]) -> Done:
         """Start a server, and wait until it says where it is; the one before it ends."""
         self.close()
-        self._server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-        assert self._server.stderr is not None
+        self._server = self._begin(words)
         said = ""
         for line in self._server.stderr:
             said += line
             if found := SERVED.search(line):
                 self._port = int(found[1])
                 return 0, "", said
-        return self._server.wait(), "", said
+        return 1, "", said
 
     def close(self) -> None:
         """End the server."""
         if self._server is not None:
-            self._server.terminate()
+            self._server.send_signal(signal.SIGTERM)
             self._server.communicate()
             self._server = None
 

@@ -114,7 +114,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         port = free.getsockname()[1]
     prepare_quickstart(tmp_path, port)
     with site_at(port):
-        found = Place(tmp_path, shorter, run)
+        found = Place(tmp_path, shorter, run, forks.Started)
         found.prepare()
         yield found
         found.close()
