@@ -41,11 +41,6 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
         yield row
 
 
-def url_lines(location: Location, chunks: Iterable[bytes]) -> Iterator[Document]:
-    """The rows in the text in `chunks`, a list of lines or a part of one, as `read_urls` does for a whole one."""
-    return filter(None, (read_url(line) for _, line in numbered_lines(location, chunks)))
-
-
 def read_url(line: bytes) -> Document | None:
     """The row in one line of a list of lines, as `read_urls` gives it."""
     row = decode_url_row(line)
