@@ -132,7 +132,7 @@ def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
     extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor=extractor)
     (document,) = documents_of(tmp_path / "out")
     assert TEXT in document.text
-    kind = {"kind": "article"} if extractor == "learned" else {}
+    kind = {"kind": "article", "text_share": 1.0} if extractor == "learned" else {}
     assert document.metadata == {"title": "A page", "domain": "a.org", **kind}
 
 

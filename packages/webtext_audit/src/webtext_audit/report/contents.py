@@ -16,6 +16,7 @@ from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, share, short, size
 from webtext_audit.report.collect import Examples, ReportedCorpus
 from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
+from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 
 MOST_ROWS = 15
@@ -121,12 +122,31 @@ def languages(corpus: ReportedCorpus) -> Markup | None:
 
 
 def kinds(corpus: ReportedCorpus) -> Markup | None:
-    """Documents and bytes of each kind of page, as the extractor tells them."""
+    """Documents and bytes of each kind of page, as the extractor tells them, and where it may have failed."""
     found = corpus.figures.kinds
     rows = [(name, [value * corpus.scale for value in values]) for name, values in found.top(MOST_ROWS)]
     if not rows:
         return None
-    return _bars("kind of page", (DOCUMENTS, TEXT), rows, [value * corpus.scale for value in found.totals()])
+    table = _bars("kind of page", (DOCUMENTS, TEXT), rows, [value * corpus.scale for value in found.totals()])
+    return join([table, _odd_texts(corpus)])
+
+
+def _odd_texts(corpus: ReportedCorpus) -> Markup:
+    """The shares of pages, by language and kind, of which suspiciously little or much is text."""
+    found = corpus.figures.odd
+    rows = [*found.top(MOST_ROWS), ("all", found.totals())]
+    scale = corpus.scale
+    cells = [
+        [
+            name,
+            count(of * scale),
+            cell(count(little * scale), share(little, of), little, of, "dropped"),
+            cell(count(much * scale), share(much, known), much, known, "dropped") if known else "",
+        ]
+        for name, (of, little, known, much) in rows
+    ]
+    heads = ["pages", "documents", f"under {SHORT_TEXT} characters", f"over {share(WHOLE_PAGE, 1)} of the page"]
+    return bars(heads, cells)
 
 
 NAMES = {

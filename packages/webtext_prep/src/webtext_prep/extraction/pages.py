@@ -13,7 +13,7 @@ from webtext_prep.urls.urls import domain_of
 
 CAPTURE = ("archive", "captured_at")
 """The metadata of a page that a web archive had: which one, and the time of the capture."""
-PAGE_METADATA = ("title", "kind", "domain", "final_url", *CAPTURE)
+PAGE_METADATA = ("title", "kind", "text_share", "domain", "final_url", *CAPTURE)
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -57,5 +57,11 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     if outcome != PageOutcome.OK:
         return row, None
     # A file has no domain.
-    said = {"title": parsed.title, "kind": parsed.kind, "domain": domain_of(address), "final_url": page.final_url}
+    said = {
+        "title": parsed.title,
+        "kind": parsed.kind,
+        "text_share": parsed.text_share,
+        "domain": domain_of(address),
+        "final_url": page.final_url,
+    }
     return row, Document(page.url, parsed.text, {name: value for name, value in said.items() if value})

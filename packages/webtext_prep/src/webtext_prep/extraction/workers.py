@@ -76,6 +76,7 @@ class Parsed(msgspec.Struct, array_like=True, frozen=True):
     title: str = ""
     kind: str = ""
     detail: str = ""
+    text_share: float | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -146,7 +147,7 @@ def extract_page(
         return Parsed(PageOutcome.EXTRACT_ERROR, detail="more text than the page holds")
     if kinds and found.kind not in kinds:
         return Parsed(PageOutcome.OTHER_KIND, found.text, found.title, found.kind)
-    return Parsed(PageOutcome.OK, found.text, found.title, found.kind)
+    return Parsed(PageOutcome.OK, found.text, found.title, found.kind, text_share=found.text_share)
 
 
 def work(pages: Connection, results: Connection, limits: PageLimits) -> None:
