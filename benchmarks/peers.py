@@ -12,7 +12,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,16 @@ def run_in(python: Path, script: Path, given: Any) -> Any:
         [python, script], input=json.dumps(given).encode(), stdout=subprocess.PIPE, check=True, env=environment
     )
     return json.loads(answer.stdout.splitlines()[-1])
+
+
+def datatrove_seconds(texts: Sequence[str], parts: Mapping[str, int]) -> tuple[str, dict[str, float]]:
+    """The version of datatrove, and the CPU seconds that parts of it take for so many of the texts each.
+
+    The parts are those of `environments/datatrove_rates.py`.
+    """
+    python = python_of("datatrove")
+    given = {"texts": list(texts[: max(parts.values())]), "parts": dict(parts)}
+    return versions_in(python, "datatrove")["datatrove"], run_in(python, ENVIRONMENTS / "datatrove_rates.py", given)
 
 
 def versions_in(python: Path, *packages: str) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """How long, how much memory and how much disk each stage takes for a large corpus, from the rates that were measured.
 
-    ./uvw run benchmarks/scale.py        reads results/data.json, writes docs/scale.md
+    ./uvw run benchmarks/scale.py        reads results/data.json and results/scale.json, writes docs/scale.md
 
-Hours are units over the measured rate per second of CPU time and core; disk and memory are the stages' own estimates
-(`Stage.needs`), which a run states before it starts.
+Hours are units over the measured rate per second of CPU time and core: for the stages of `scale_run.py` that of the
+documents by which its larger size exceeds its smaller one, for the others that of `data.py`. Disk and memory are the
+stages' own estimates (`Stage.needs`), which a run states before it starts.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ PAGE_BYTES = 110_000
 """Of a page with its headers,"""
 SAVED_BYTES = 28_000
 """and of its record in a web archive, compressed."""
+PLAIN = ("merge", "clean, langdetect", "dedup, word:5", "dedup-passages", "decontaminate", "tokenize")
+"""Rows of the plan that are what `scale_run.py` runs."""
 RATIO = 2.73
 """Bytes of text for each byte of a zstandard shard."""
 
@@ -115,8 +118,13 @@ class Corpus:
 CORPORA = tuple(Corpus(int(text / DOCUMENT_BYTES / FOUND), text) for text in (40 * 10**9, 10**12))
 
 
-def rate_of(tables: dict[str, Any], work: Work) -> float | None:
+def rate_of(tables: dict[str, Any], work: Work, sizes: dict[str, Any]) -> float | None:
     """Bytes of text (or URLs, or pages) per second of CPU time, as measured."""
+    if len(sizes) > 1 and work.stage in next(iter(sizes.values()))["stages"] and work.label in PLAIN:
+        small, large = (sizes[number] for number in sorted(sizes, key=int)[:: len(sizes) - 1])
+        if work.stage in large["stages"]:
+            seconds = large["stages"][work.stage]["cpu"] - small["stages"][work.stage]["cpu"]
+            return float(large["bytes"] - small["bytes"]) / seconds
     for row in tables.get(work.table, {}).get("rows", ()):
         if row["what"].startswith(work.row):
             found = row.get("megabytes", 0) * 1e6 if work.counts == "documents" else row.get("rate")
@@ -162,7 +170,39 @@ def _sample(corpus: Corpus, stage: str) -> Sample:
     )  # fmt: skip
 
 
-def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
+def measured(sizes: dict[str, Any]) -> list[str]:
+    """The lines of the table of `scale_run.py`: what each size took, what `plan` had said, and how it grows."""
+    numbers = sorted(sizes, key=int)
+    titles = ["stage", *(f"{int(n):,}: {what}" for n in numbers for what in ("CPU", "memory", "disk", "by the clock"))]
+    if len(numbers) > 1:
+        titles.append("CPU grows as n to the")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for stage in sizes[numbers[0]]["stages"] if numbers else ():
+        cells = [stage]
+        for number in numbers:
+            took = sizes[number]["stages"].get(stage, {})
+            said = sizes[number]["plan"]["stages"].get(stage, {})
+            if took:
+                cells += [
+                    f"{took['cpu']:,.1f} s", _beside(took["memory"], said.get("memory"), "MB"),
+                    _beside(took["disk"], said.get("disk"), "MB"), _beside(took["wall"], said.get("wall"), "s"),
+                ]  # fmt: skip
+            else:
+                cells += [""] * 4
+        if len(numbers) > 1 and took:
+            first = sizes[numbers[0]]["stages"][stage]["cpu"]
+            grown = math.log(took["cpu"] / first) / math.log(int(numbers[-1]) / int(numbers[0]))
+            cells.append(f"{grown:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _beside(took: float, said: float | None, unit: str) -> str:
+    """What it took, with what `plan` had said in brackets."""
+    return f"{took:,.0f} {unit}" + (f" ({said:,.0f})" if said is not None else "")
+
+
+def table(corpus: Corpus, tables: dict[str, Any], sizes: dict[str, Any]) -> list[str]:
     """The lines of one corpus' table."""
     lines = [
         f"| stage | rate per core | {' | '.join(f'{cores} cores' for cores in CORES)} | memory, 16 workers | "
@@ -170,7 +210,7 @@ def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
         "|---" * (len(CORES) + 6) + "|",
     ]
     for work in PLAN:
-        rate = rate_of(tables, work)
+        rate = rate_of(tables, work, sizes)
         if rate is None:
             continue
         found = needs(corpus, work, 16)
@@ -180,8 +220,8 @@ def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
             else f"{rate / 1e6:,.1f} MB/s"
         )
         times = " | ".join(_short(hours(corpus, work, rate, cores)) for cores in CORES)
-        sizes = " | ".join(readable(size) for size in (found.memory, found.output, found.scratch))
-        lines.append(f"| {work.label} | {rated} | {times} | {sizes} | {work.grows} |")
+        figures = " | ".join(readable(size) for size in (found.memory, found.output, found.scratch))
+        lines.append(f"| {work.label} | {rated} | {times} | {figures} | {work.grows} |")
     return lines
 
 
@@ -189,6 +229,12 @@ def _short(value: float) -> str:
     minutes = math.ceil(60 * value)
     return f"{value:,.0f} h" if value >= 10 else f"{value:.1f} h" if minutes > 90 else f"{minutes} min"
 
+
+MEASURED = """\
+Documents of 3 kB, of which a tenth are near-duplicates and a hundredth hold a passage of an evaluation text, through
+one stage after another with all cores (`benchmarks/scale_run.py`). In brackets is what `webtext plan` had said before,
+from a sample: its memory is what is certain to be enough, and a sample shows few of the near-duplicates.
+"""
 
 TEXT = """\
 # Scale
@@ -221,9 +267,11 @@ def main() -> None:
     argparse.ArgumentParser(description="Write docs/scale.md from results/data.json.").parse_args()
     content = json.loads((RESULTS / "data.json").read_bytes())
     tables, machine = content["tables"], content["machine"]
-    parts = []
+    place = RESULTS / "scale.json"
+    sizes = json.loads(place.read_bytes())["sizes"] if place.exists() else {}
+    parts = ["## Two sizes through every stage", "", MEASURED, *measured(sizes), ""] if sizes else []
     for corpus in CORPORA:
-        parts += [f"## {corpus.title()}", "", *table(corpus, tables), ""]
+        parts += [f"## {corpus.title()}", "", *table(corpus, tables, sizes), ""]
     page = TEXT.format(
         processor=f"{machine['cores']} cores of an {machine['processor']}", python=f"Python {machine['python']}",
         document=DOCUMENT_BYTES, submissions=SUBMISSIONS, saved=SAVED_BYTES, url=URL_BYTES,

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rensa import RMinHash
 
+import peers
 from measuring import Row, documents, rate_of, webtext, write_json_lines
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.text import fingerprints
 from webtext_prep.text.fingerprints import PERMUTATIONS, Shingling
 
 TITLE = "dedup: documents of 3 kB, a tenth of them near-duplicates of another; 128 permutations, similarity 0.8"
-PEERS = ("datasketch", "xxhash", "numba", "rensa", "datatrove")
+PEERS = ("datasketch", "xxhash", "numba", "rensa")
 GOALS = {"word:5": 8000, "char:5": 5000}
 
 
@@ -64,7 +66,7 @@ def _fingerprints(texts: list[str], shingle: str) -> Iterator[Row]:
     yield measured(f"datasketch: update_batch, {shingle}", batch, 20, _unequal(texts[::20], shingling))
     yield _rensa(measured, shingling)
     if shingling.kind == "word":
-        yield _datatrove(measured, shingling)
+        yield _datatrove(texts[::100])
 
 
 def _unequal(texts: list[str], shingling: Shingling) -> str:
@@ -77,10 +79,6 @@ def _unequal(texts: list[str], shingling: Shingling) -> str:
 
 def _rensa(measured: Callable[..., Row], shingling: Shingling) -> Row:
     what = f"rensa: RMinHash, {shingling.kind}:{shingling.size}"
-    try:
-        from rensa import RMinHash
-    except ImportError:
-        return Row(what, note="not installed")
 
     def cut(text: str) -> list[str]:
         folded = text.casefold()
@@ -94,16 +92,13 @@ def _rensa(measured: Callable[..., Row], shingling: Shingling) -> Row:
     return measured(what, work, 10, "other permutations: not datasketch's signatures")
 
 
-def _datatrove(measured: Callable[..., Row], shingling: Shingling) -> Row:
-    what = f"datatrove: MinhashDedupSignature, word:{shingling.size}"
-    try:
-        from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
-
-        step = MinhashDedupSignature(".", MinhashConfig(n_grams=shingling.size, num_buckets=16, hashes_per_bucket=8))
-        step.get_signature(step.get_shingles("one two three four five six"))
-    except ImportError as error:
-        return Row(what, note=f"not installed ({str(error).splitlines()[0][:60]})")
-    return measured(what, lambda some: [step.get_signature(step.get_shingles(text)) for text in some], 100)
+def _datatrove(texts: list[str]) -> Row:
+    version, seconds = peers.datatrove_seconds(texts, {"signatures": len(texts)})
+    rate = len(texts) / seconds["signatures"]
+    size = sum(map(len, texts)) / seconds["signatures"] / 1e6
+    return Row(
+        "datatrove: MinhashDedupSignature, word:5", rate, megabytes=size, note=f"datatrove {version}, words by spaCy"
+    )
 
 
 def _end_to_end(found: list[dict[str, str]], shingle: str, goal: float, folder: Path) -> Row:
