@@ -78,7 +78,7 @@ def shorter(words: list[str]) -> list[str]:
     if program == "webtext" and name in find_stages():
         is_own_list = name == "download" and "MY_URLS.txt" in rest
         rest = ["en" if word == "hq" else word for word in rest]
-        rest = ["0.3" if before == "--hold-out" else word for before, word in zip(["", *rest], rest, strict=False)]
+        rest = ["0.5" if before == "--hold-out" else word for before, word in zip(["", *rest], rest, strict=False)]
         return [program, name, *rest, *(flags(LOOPBACK) if is_own_list else []), "--workers", "1"]
     return words
 
@@ -95,7 +95,7 @@ def prepare_quickstart(folder: Path, port: int) -> None:
     quickstart.mkdir(parents=True)
     (quickstart / "site.json").write_text(json.dumps({"port": port}))
     names = [f"topic/{name}" for name in sorted(topics)]
-    names += [f"module/{name}" for name in [name for name in sources() if name.startswith(("numpy.", "sympy."))][::9]]
+    names += [f"module/{name}" for name in [name for name in sources() if name.startswith(("numpy.", "sympy."))][::6]]
     names += [f"{kind}/{name}" for name in copied()[:2] for kind in ("module", "mirror", "print")]
     names += ["about/de", "gone/1"]
     (folder / "few.txt").write_text("".join(f"http://127.0.0.1:{port}/{name}.html\n" for name in names))
