@@ -179,14 +179,16 @@ def serving_table() -> str:
 
 
 def structure_table() -> str:
-    """How much of code, tables and formulas is kept."""
-    lines = ["| | of | right |", "|---|---:|---:|"]
+    """How much of code, tables and formulas is exact in all blocks of a page, and in those that are its main text."""
     counts = _result("structure").get("counts", {})
+    lines = ["| | of | exact, in all blocks | exact, and taken for main text |", "|---|---:|---:|---:|"]
     for name, count in counts.items():
         kind, _, unit = name.partition(": ")
-        if unit != "right" and count:
-            right = counts.get(f"{kind}: right", 0)
-            lines.append(f"| {kind} | {count:,} {unit if unit != 'all' else ''} | {right / count:.1%} |")
+        if "right" not in unit and count:
+            kept = counts.get(f"{kind}: kept and right")
+            of_all = "" if kept is None else f"{kept / count:.1%}"
+            of = f"{count:,} {'' if unit == 'all' else unit}".strip()
+            lines.append(f"| {kind} | {of} | {counts.get(f'{kind}: right', 0) / count:.1%} | {of_all} |")
     return "\n".join(lines)
 
 
