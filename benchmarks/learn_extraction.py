@@ -35,7 +35,7 @@ PARAMETERS = Path(extraction.__file__).with_name("learned.json")
 SAME_BYTES = {"seed": 1, "deterministic": True, "verbose": -1}
 TREES = 165
 """Of each of the two forests."""
-SHARE_OF_ALL = 0.5
+SHARE_OF_ALL = 0.58
 """What the forest that learns from all pages says of the logarithm of the odds; the rest is said by one that learns
 from pages of known kinds alone, among which are the lists whose links are their text."""
 SETTINGS = {

@@ -7,8 +7,7 @@ three forms of Pygments (plain, line numbers in a column, and in each line); tho
 docutils; prose with formulas in every way that formulas are shown; and pages of folders (as `extraction_pages.py` says)
 with formulas in MathML, whose LaTeX must be in a block of text. All but the last lie between a menu and a footer. What
 is in the pages is read by the standard library's parser. A line of code, or a row of a table, counts if it is a line of
-the text of all blocks; "kept and right", of those that are taken for main text. A formula counts if it stands in its
-sentence.
+the text of all blocks (which are kept is measured by `extraction.py`); a formula, if it stands in its sentence.
 """
 
 from __future__ import annotations
@@ -129,10 +128,6 @@ def count_structure(counts: Counter[str], name: str, truth: Truth, body: str) ->
     assert blocks is not None  # it has a menu
     text = written(blocks, np.ones(len(blocks.texts), bool))
     found = Counter(line.rstrip() for line in text.split("\n"))
-    in_kept = Counter(
-        line.rstrip() for line in EXTRACTORS["learned"](page, "http://example.com/", None).text.split("\n")
-    )
-    counts[f"code, {name}: kept and right"] += (Counter(truth.code) & in_kept).total()
     counts[f"code, {name}: lines"] += len(truth.code)
     counts[f"code, {name}: right"] += (Counter(truth.code) & found).total()
     rows = [[cell for cell in row if cell] for row in truth.rows]

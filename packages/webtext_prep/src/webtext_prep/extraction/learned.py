@@ -10,6 +10,7 @@ with human-reviewed text.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -26,6 +27,8 @@ from webtext_prep.text.compiled import compiled
 
 CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
+READS_FORMULAS = re.compile("mathjax|katex", re.IGNORECASE)
+"""A program in a page that shows what stands in `\\(...\\)` as a formula."""
 LEAST = 0.2
 """No block that is less likely is kept, unless nothing else is."""
 
@@ -148,8 +151,8 @@ def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tupl
     if blocks is None or not blocks.texts:
         return "", "", 0.0
     features = features_of(blocks, page, url, title)
-    lower = page.encode("utf-8", "replace").lower()
-    has_dollars = b"mathjax" in lower or b"katex" in lower
+    may_have_formulas = any("\\(" in block or "\\[" in block for block in blocks.texts)
+    has_dollars = may_have_formulas and READS_FORMULAS.search(page) is not None
     kept = parameters().kept(features)
     text = written(blocks, kept, markup, has_dollars=has_dollars)
     lengths = np.array([len(block) for block in blocks.texts])
