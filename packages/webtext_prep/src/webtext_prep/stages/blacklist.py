@@ -283,10 +283,9 @@ class Blacklist(Stage, Replays):
                     return "blocked_extension"
             if not path:
                 key = url_key(url)
-            if key in seen:
-                return "duplicate"
-            seen.add(key)
-            return None
+            before = len(seen)
+            seen.add(key)  # looked for once: of a million keys that waits for memory
+            return "duplicate" if len(seen) == before else None
 
         return judged
 
@@ -357,16 +356,11 @@ def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
     chunks = read_range(path, *options["range"]) if "range" in options else read_utf8(path)
     for block in line_blocks(path, chunks, BLOCK_BYTES):
         lines = hosts_of_lines(block.replace(b"\r\n", b"\n"))
-        if not all(host for _, host in lines):
-            lines = [pair for pair in map(_read, lines) if pair is not None]
+        unusual = [number for number, (_, host) in enumerate(lines) if not host]
+        for number in reversed(unusual):
+            row = read_url(lines[number][0])
+            lines[number : number + 1] = [] if row is None else [_line_of(row)]
         yield lines
-
-
-def _read(pair: tuple[bytes, bytes]) -> tuple[bytes, bytes] | None:
-    if pair[1]:
-        return pair
-    row = read_url(pair[0])
-    return None if row is None else _line_of(row)
 
 
 def _line_of(row: Document) -> tuple[bytes, bytes]:
