@@ -179,16 +179,14 @@ def serving_table() -> str:
 
 
 def structure_table() -> str:
-    """How much of code, tables and formulas is exact in all blocks of a page, and in those that are its main text."""
+    """How much of code, tables and formulas is exact."""
     counts = _result("structure").get("counts", {})
-    lines = ["| | of | exact, in all blocks | exact, and taken for main text |", "|---|---:|---:|---:|"]
+    lines = ["| | of | exact |", "|---|---:|---:|"]
     for name, count in counts.items():
         kind, _, unit = name.partition(": ")
         if "right" not in unit and count:
-            kept = counts.get(f"{kind}: kept and right")
-            of_all = "" if kept is None else f"{kept / count:.1%}"
             of = f"{count:,} {'' if unit == 'all' else unit}".strip()
-            lines.append(f"| {kind} | {of} | {counts.get(f'{kind}: right', 0) / count:.1%} | {of_all} |")
+            lines.append(f"| {kind} | {of} | {counts.get(f'{kind}: right', 0) / count:.1%} |")
     return "\n".join(lines)
 
 
