@@ -30,6 +30,7 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
 from webtext_prep.extraction.pages import Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.running.processes import run_until_done
 
 GONE_AHEAD = 100
@@ -122,9 +123,10 @@ class Crawl:
         """What became of a URL, without what its visit has cost."""
         final_url = reply.url if visit.redirects else None
         if reply.outcome != PageOutcome.OK:
-            return outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url), None
+            row = outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url)
+            return row | reply.decision.row, None
         page = Page(visit.asked, reply.body, reply.charset, reply.is_html, final_url, reply.status)
-        return await make_row(page, pool)
+        return await make_row(page, pool, reply.decision)
 
     def _answer(self, reply: Reply, url: str) -> Reply | None:
         """A page as it is to be saved under a URL, if it is one and is to be saved."""
@@ -195,7 +197,7 @@ class Crawl:
         async def accept(capture: Capture) -> str:
             nonlocal row, document
             visit = Visit(gone.asked.url, capture.reply.url)
-            row, document = await self._row(visit, capture.reply, pool)
+            row, document = await self._row(visit, self._settings.judged(capture.reply, HostWishes()), pool)
             return str(row["outcome"])
 
         date = self._settings.date_for(gone.asked.metadata)
