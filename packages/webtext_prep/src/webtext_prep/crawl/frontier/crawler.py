@@ -305,6 +305,7 @@ class Crawler:
             files = [visit.robots_of + path for path in HOST_FILES]
             for file in files[files.index(visit.asked) + 1 :]:
                 if rules.refusal(file) is None:
+                    self._follow_rules(self._queues.host(file), rules)
                     self._queues.add(Visit(file, file, robots_of=visit.robots_of, rules=rules))
                     self._wake.set()
                     return
