@@ -9,6 +9,7 @@ another file of its host refuses it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ HOST_FILES = (ROBOTS_TXT, tdm_reservation.PATH, ai_txt.PATH)
 AGENT = "webtext"
 """The name of our crawler, unless a user gives it another."""
 _HEADERS = (content_usage.HEADER, robots_tag.HEADER, tdm_reservation.NAME, tdm_reservation.POLICY)
+_IN_BYTES = frozenset(name.encode() for name in _HEADERS)
 SIGNAL, WORDS, SOURCE, UNREADABLE = "opt_out", "opt_out_words", "opt_out_source", "opt_outs_unreadable"
 KEYS = (SIGNAL, WORDS, SOURCE)
 """Under them a row of the outcomes, and the metadata of a page that is kept all the same, say which wish refuses it."""
@@ -65,6 +67,19 @@ class Decision(NamedTuple):
 
 
 NOTHING = Decision()
+
+
+def telling(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers in which signals stand."""
+    return [(name, value) for name, value in headers if name.lower() in _IN_BYTES]
+
+
+def count(row: Mapping[str, Any], notes: Counter[str]) -> None:
+    """Count what the owner of a page says, as a row of the outcomes has it."""
+    if SIGNAL in row:
+        notes[f"{SIGNAL}_{row[SIGNAL]}"] += 1
+    if UNREADABLE in row:
+        notes[UNREADABLE] += 1
 
 
 def read_host_file(path: str, body: bytes, agent: str, source: str) -> HostWishes:
@@ -109,9 +124,8 @@ def decide(
     """
     wishes, unreadable = host.for_page(url), list(host.unreadable)
     said: dict[str, list[str]] = {}
-    for name, value in headers:
-        if (lower := name.lower().decode("latin-1")) in _HEADERS:
-            said.setdefault(lower, []).append(value.decode("latin-1"))
+    for name, value in telling(headers):
+        said.setdefault(name.lower().decode(), []).append(value.decode("latin-1"))
     tags = meta_tags.meta_tags(page)
     if said or tags:
         wishes += _of_page(url, said, tags, agent, unreadable)

@@ -36,6 +36,7 @@ from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, m
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
+from webtext_prep.opt_outs.decisions import HOST_FILES, telling
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
@@ -80,6 +81,7 @@ class Found:
         fetched_at: when it was fetched, if that is known.
         metadata: what a list or a sidecar says of it.
         problem: for people: what is wrong with the file.
+        host_file: the contents, if it is a file of a host in which an owner's wishes may stand.
     """
 
     url: str
@@ -90,6 +92,7 @@ class Found:
     fetched_at: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
+    host_file: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,19 @@ class ArchiveReader:
         name: what it is called in the URL of a page that has none.
         max_bytes: most bytes of a page, decompressed.
         keep_truncated: take pages, too, that the crawler cut off.
+        only_host_files: read none but the files of hosts in which owners' wishes may stand, and no pages.
     """
 
-    def __init__(self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool) -> None:
+    def __init__(
+        self,
+        location: Location,
+        name: str,
+        *,
+        max_bytes: int,
+        keep_truncated: bool,
+        only_host_files: bool = False,
+    ) -> None:
+        self._only_host_files = only_host_files
         self._location, self._file = location, SourceFile(location, name)
         self._limit, self._keep_truncated = max_bytes, keep_truncated
         self._begun = NONE  # the record that was read last
@@ -260,7 +273,7 @@ class ArchiveReader:
 
     def _found(self, record: WarcRecord, about: Found) -> Found:
         """What a record holds. Raises OSError where it can't be read."""
-        if about.outcome != PageOutcome.OK:
+        if about.outcome != PageOutcome.OK or (self._only_host_files and not _is_host_file(about.url)):
             return about
         if record.record_type == WarcRecordType.revisit:
             return replace(about, outcome=PageOutcome.REVISIT)
@@ -275,6 +288,10 @@ class ArchiveReader:
         if status is not None and status not in (200, 203):
             return replace(about, outcome=http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
+        if self._only_host_files:
+            with contextlib.suppress(BodyError):
+                return replace(about, host_file=self._body(record, is_cut=True))
+            return about
         if not may_be_page(kind) or urlsplit(about.url).path == "/robots.txt":
             return replace(about, outcome=PageOutcome.NOT_HTML)
         if is_cut and not self._keep_truncated:
@@ -286,7 +303,8 @@ class ArchiveReader:
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)
-        return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status))
+        headers = tuple(telling(record.http_headers.items_bytes())) if record.is_http_parsed else ()
+        return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status, headers))
 
     def _is_as_written(self, record: WarcRecord) -> bool:
         """False if a record that is to be read has a digest, and not that of its block."""
@@ -329,6 +347,10 @@ def _is_blank(stream: ArchiveStream, offset: int) -> bool:
     """Whether nothing follows but line ends, or zeros to fill a block."""
     stream.seek(offset)
     return not stream.read(1 << 10).strip(b"\0 \t\r\n")
+
+
+def _is_host_file(url: str) -> bool:
+    return url.endswith(HOST_FILES) and urlsplit(url).path in HOST_FILES
 
 
 def is_address(url: str) -> bool:
