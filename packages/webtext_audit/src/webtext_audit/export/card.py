@@ -11,6 +11,7 @@ import csv
 import io
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 
 from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, TopDomains, by_size, features
+from webtext_prep.opt_outs.decisions import SIGNAL
 
 README, DOMAINS = "README.md", "top_domains.csv"
 UNKNOWN = "unknown"
@@ -88,6 +90,7 @@ def card(corpus: Corpus) -> str:
         f"{_counted(domains, 'domain')}, in {_counted(corpus.files, 'file')}. Made and written by `webtext`.",
         *_sources(corpus),
         *_licences(corpus),
+        *_opt_outs(corpus),
         *_making(corpus),
         *_classification(corpus),
         *_deduplication(corpus),
@@ -196,6 +199,22 @@ def _personal_data(corpus: Corpus) -> Iterable[str]:
         )
     else:
         yield "No stage of `webtext` has looked for personal data; what is in the documents is in the dataset."
+
+
+def _opt_outs(corpus: Corpus) -> Iterable[str]:
+    """What owners say of training, as the steps that fetched the pages have counted it."""
+    asked = {step["settings"]["opt_outs"] for step in corpus.steps if "opt_outs" in step.get("settings", {})}
+    counts = Counter[str]()
+    for step in corpus.steps:
+        counts.update({key: n for key, n in step.get("notes", {}).items() if key.startswith(f"{SIGNAL}_")})
+    if asked:
+        yield "## Opt-outs"
+        told = ", ".join(f"{plain(key.removeprefix(f'{SIGNAL}_'))} {count:,}" for key, count in counts.most_common())
+        did = {"obey": "left out", "record": "kept and marked (`opt_out`)", "ignore": "not looked for"}
+        yield (
+            f"Pages whose owners refuse training by machine-readable means are "
+            f"{' or '.join(did[how] for how in did if how in asked)}. By signal: {told or 'none was found'}."
+        )
 
 
 def _making(corpus: Corpus) -> Iterable[str]:

@@ -14,7 +14,7 @@ from command_kit.charts import bars, cell
 from command_kit.charts.drawing import Show
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, share, short, size
-from webtext_audit.report.collect import Corpus, Examples
+from webtext_audit.report.collect import Corpus, Examples, Gathered
 from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 
@@ -133,7 +133,7 @@ NAMES = {
     "archived": "page with text of a web archive",
     "client": "HTTP 3xx, 4xx",
     "server": "HTTP 5xx",
-    "robots": "robots.txt",
+    "robots": "robots.txt, opt-outs",
     "network": "network",
     "content": "no usable text",
 }
@@ -193,6 +193,24 @@ def _hosts(found: OutcomeFigures, taken: float) -> Markup:
         )
         rows.append([name, join([words, charts.stacked(parts, most)])])
     return bars(["host", "URLs"], rows)
+
+
+def wishes(found: Gathered) -> Markup | None:
+    """Pages whose owners refuse training, by the signal that says so; they have tokens where they were kept."""
+    hosts, pages, tokens = Counter[str](), Counter[str](), Counter[str]()
+    for _, of, taken in found.outcomes:
+        for name, (urls,) in of.refusals.names.items():
+            signal = name.partition("\t")[0]
+            hosts[signal] += 1
+            pages[signal] += round(urls / taken)
+    for corpus in found.corpora:
+        for signal, (_, bytes_, *counted) in corpus.figures.refusals.names.items():
+            tokens[signal] += round(corpus.figures.tokens_in(bytes_, *counted) * corpus.scale)
+    rows = [
+        (signal, count(hosts[signal]), count(pages[signal]), short(tokens[signal]) if tokens[signal] else "none")
+        for signal, _ in (pages | tokens).most_common()
+    ]
+    return charts.table(("signal", "hosts", "pages refused", "tokens in the corpus"), rows) if rows else None
 
 
 def scores(step: Step) -> Markup | None:

@@ -216,7 +216,7 @@ def group_of(outcome: str) -> str:
         return outcome
     if outcome.startswith("http_"):
         return "server" if outcome.startswith("http_5") else "client"
-    if outcome.startswith("robots"):
+    if outcome.startswith("robots") or outcome == PageOutcome.OPTED_OUT:
         return "robots"
     return "network" if outcome in _NETWORK else "content"
 
@@ -233,6 +233,7 @@ class DocumentFigures(Figures):
         domains: documents, bytes, and of the counted texts bytes and tokens.
         languages: documents.
         kinds: of pages: documents and bytes.
+        refusals: of documents whose owners refuse training, by signal: as of `domains`.
         examples: a few documents, as JSON-like values.
     """
 
@@ -243,6 +244,7 @@ class DocumentFigures(Figures):
     domains: TopCounter = field(default_factory=lambda: TopCounter(4))
     languages: TopCounter = field(default_factory=TopCounter)
     kinds: TopCounter = field(default_factory=lambda: TopCounter(2))
+    refusals: TopCounter = field(default_factory=lambda: TopCounter(4))
     examples: Lowest = field(default_factory=lambda: Lowest(KEPT_EXAMPLES))
 
     def tokens_in(self, bytes_: float, counted_bytes: float = 0.0, counted_tokens: float = 0.0) -> float:
@@ -259,11 +261,13 @@ class OutcomeFigures(Figures):
     Attributes:
         outcomes: URLs by outcome.
         hosts: URLs of a host: all, and of each of `GROUPS`.
+        refusals: URLs that owners refuse, by signal and host, with a tab between.
         examples: outcome to a few URLs.
     """
 
     outcomes: TopCounter = field(default_factory=TopCounter)
     hosts: TopCounter = field(default_factory=lambda: TopCounter(1 + len(GROUPS)))
+    refusals: TopCounter = field(default_factory=TopCounter)
     examples: dict[str, Lowest] = field(default_factory=dict)
 
 

@@ -104,7 +104,7 @@ class Crawl:
         return known.retry_pass < self._pass and self._settings.is_tried_again(known.row)
 
     async def _fetch(self, visits: Iterator[Visit], folder: Path) -> None:
-        async with self._client() as client, self._pool(folder) as pool, self._writer() as writer:
+        async with client_of(self._settings) as client, self._pool(folder) as pool, self._writer() as writer:
 
             async def finish(visit: Visit, reply: Reply) -> None:
                 row, document = await self._row(visit, reply, pool)
@@ -178,7 +178,11 @@ class Crawl:
         async def finish(visit: Visit, reply: Reply) -> None:
             raise AssertionError(f"{visit.asked} is no request to an archive")
 
-        async with self._client() as client, self._pool(folder) as pool, self._writer(lambda number: None) as writer:
+        async with (
+            client_of(self._settings) as client,
+            self._pool(folder) as pool,
+            self._writer(lambda number: None) as writer,
+        ):
             crawler = self._crawler(client, finish)
             await crawler.run(iter(()), [hand_out(), *map(ask_one, waiting)])
 
@@ -218,16 +222,6 @@ class Crawl:
 
     # What both need
 
-    def _client(self) -> Client:
-        settings = self._settings
-        return Client(
-            connections=settings.concurrency,
-            timeout=settings.timeout,
-            max_bytes=settings.max_bytes,
-            user_agent=settings.user_agent,
-            private=settings.private_addresses,
-        )
-
     def _crawler(self, client: Client, finish: Finish) -> Crawler:
         return Crawler(self._settings, client, finish, self._settings.archive_hosts, self._page_bytes)
 
@@ -236,6 +230,17 @@ class Crawl:
 
     def _writer(self, written: Callable[[int], None] | None = None) -> DatabaseWriter:
         return DatabaseWriter(self._database, written or self._count)
+
+
+def client_of(settings: FetchSettings) -> Client:
+    """What makes the requests."""
+    return Client(
+        connections=settings.concurrency,
+        timeout=settings.timeout,
+        max_bytes=settings.max_bytes,
+        user_agent=settings.user_agent,
+        private=settings.private_addresses,
+    )
 
 
 def _now() -> str:
