@@ -51,7 +51,7 @@ class Owners(Site):
     def __init__(self):
         super().__init__((OPEN, *REFUSING))
         self.files = dict(FILES)
-        self.routes = {path: self.host_file for path in HOST_FILES}
+        self.routes = dict.fromkeys(HOST_FILES, self.host_file)
 
     def host_file(self, request):
         text = self.files.get(request.headers["Host"].split(":")[0], {}).get(request.path)
@@ -320,7 +320,7 @@ def test_a_file_that_holds_no_hosts_is_named(site, tmp_path, capsys):
 
 def test_killed_while_it_asks_it_goes_on_with_the_hosts_that_are_left(site, tmp_path):
     source = write_list(tmp_path / "urls.jsonl.zst", [site.url("/1", host) for host in (OPEN, *REFUSING)])
-    process = kill_after(site, ["opt-outs", source, "--output", tmp_path / "hosts.jsonl", "--concurrency", 1], 18)
+    process = kill_after(site, ["opt-outs", source, "--output", tmp_path / "hosts.jsonl"], 18)
     part, deadline = tmp_path / "hosts.jsonl.part", time.monotonic() + PATIENCE
     while not part.exists() or not part.read_bytes():
         assert time.monotonic() < deadline

@@ -53,7 +53,6 @@ class OptOuts(Command):
     allow_private_addresses: Literal["none", "loopback", "all"] = setting(
         "none", "also connect to addresses outside the public internet: this machine's (loopback), or all"
     )
-    concurrency: int = setting(Download.concurrency, "requests at once", ge=1, le=10_000)
     delay: float = setting(Download.delay, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
 
     def find(self) -> Findings:
@@ -90,12 +89,8 @@ class OptOuts(Command):
         from webtext_prep.crawl.frontier.queues import Visit
         from webtext_prep.crawl.http.client import Reply
 
-        settings = Download(
-            user_agent=self.user_agent,
-            allow_private_addresses=self.allow_private_addresses,
-            concurrency=self.concurrency,
-            delay=self.delay,
-        )
+        allowed = self.allow_private_addresses
+        settings = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
 
         async def finish(visit: Visit, reply: Reply) -> None:
             wishes = visit.rules.wishes if visit.rules is not None else HostWishes()
@@ -137,8 +132,10 @@ def _asked_already(part: Path) -> list[Host]:
 
 
 def _shown(found: dict[str, Any]) -> str:
-    lines = [f"{found['hosts']:,} hosts, {found['asked_in_vain']:,} of them asked in vain"]
-    lines.append(f"{found['refused']:,} of {found['pages']:,} pages are refused")
+    lines = [
+        f"{found['hosts']:,} hosts, {found['asked_in_vain']:,} of them asked in vain",
+        f"{found['refused']:,} of {found['pages']:,} pages are refused",
+    ]
     lines += [f"  {signal}: {count:,}" for signal, count in found["by_signal"].items()]
     for key in ("refuse_now", "refuse_no_more"):
         hosts = found[key]

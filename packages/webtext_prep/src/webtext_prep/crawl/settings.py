@@ -170,11 +170,11 @@ class FetchSettings(ArchiveSettings, PageStage):
 
     def judged(self, reply: Reply, host: HostWishes) -> Reply:
         """A reply with what the owner of its page says; where that is obeyed and refuses the page, without the page."""
-        if not self.reads_opt_outs or reply.outcome != PageOutcome.OK:
+        if self.opt_outs == "ignore" or reply.outcome != PageOutcome.OK:
             return reply
         page = reply.body if reply.is_html else b""
         decision = decide(reply.url, host, reply.headers, page, agent_of(self.user_agent))
-        if decision.refusal is not None and self.obeys_opt_outs:
+        if decision.refusal is not None and self.opt_outs == "obey":
             return replace(reply, outcome=PageOutcome.OPTED_OUT, body=b"", headers=(), decision=decision)
         return reply if decision is NOTHING else replace(reply, decision=decision)
 

@@ -58,16 +58,6 @@ class PageStage(Stage):
         "obey", "pages whose owner refuses training: leave them out, or keep and mark them, or don't look"
     )
 
-    @property
-    def reads_opt_outs(self) -> bool:
-        """Whether it looks at what owners say of training."""
-        return self.opt_outs != "ignore"
-
-    @property
-    def obeys_opt_outs(self) -> bool:
-        """Whether it leaves out pages whose owners refuse."""
-        return self.opt_outs == "obey"
-
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped."""
         return [*super().outputs_in(output), *shards_in(output / OUTCOMES)]

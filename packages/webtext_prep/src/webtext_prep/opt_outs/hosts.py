@@ -1,11 +1,13 @@
 """What hosts say, as a file: a JSON object a line, of one host or of one of its files; `webtext opt-outs` makes it.
 
-Lines of one host add up. They are kept packed, and decoded when a page of the host comes: a file may have millions.
+Lines about other files of a host add up; of lines about one file the newest holds. They are kept packed, and decoded
+when a page of the host comes: there may be millions.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 
 import msgspec
@@ -35,11 +37,6 @@ class Host(msgspec.Struct, omit_defaults=True):
     asked_at: str = ""
     rules: list[Rules] = []
     unreadable: list[str] = []
-
-    @property
-    def wishes(self) -> HostWishes:
-        """What it wishes."""
-        return HostWishes(self.rules, self.unreadable)
 
 
 encode_host = msgspec.json.Encoder().encode
@@ -71,11 +68,9 @@ class Hosts:
     """Finds what the host of a page says. Raises InputError as `read_hosts` does."""
 
     def __init__(self, places: Iterable[Location]) -> None:
-        self._lines: dict[str, list[bytes]] = {}
-        for place in places:
-            for host in read_hosts(place):
-                if host.rules or host.unreadable:
-                    self._lines.setdefault(host.host, []).append(encode_host(host))
+        self._lines: dict[str, dict[str, bytes]] = {}
+        for host in sorted(itertools.chain.from_iterable(map(read_hosts, places)), key=lambda host: host.asked_at):
+            self._lines.setdefault(host.host, {})[host.file] = encode_host(host)
         self._of = functools.lru_cache(maxsize=1024)(self._decoded)
 
     def of(self, url: str) -> HostWishes:
@@ -83,4 +78,5 @@ class Hosts:
         return self._of(origin_of(url)) if self._lines else HostWishes()
 
     def _decoded(self, origin: str) -> HostWishes:
-        return sum((_decode(line).wishes for line in self._lines.get(origin, ())), HostWishes())
+        hosts = map(_decode, self._lines.get(origin, {}).values())
+        return sum((HostWishes(host.rules, host.unreadable) for host in hosts), HostWishes())

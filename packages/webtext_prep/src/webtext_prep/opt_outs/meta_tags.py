@@ -10,11 +10,11 @@ import html
 import re
 from collections.abc import Iterator
 
-HEAD_BYTES = 1 << 18
+HEAD_BYTES = 1 << 17
 """How far into a page its tags are looked for."""
 MAX_TAG = 4096
 """Characters; a longer tag is passed over."""
-_WORDS = re.compile(rb"noai|tdm-reservation", re.IGNORECASE)
+_WORDS = (b"noai", b"tdm-reservation")
 _BOMS = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _BEGIN = re.compile(r"<(?:!--|(meta|script|style|title|textarea|template|xmp|iframe)(?=[\s/>]))", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"([^\s\"'>/=]++)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s\"'>]++)))?+")
@@ -31,9 +31,8 @@ def meta_tags(body: bytes) -> list[tuple[str, str]]:
     encoding = next((name for mark, name in _BOMS if head.startswith(mark)), None)
     if encoding is not None:
         head = head.decode(encoding, "replace").encode("utf-8", "replace")
-    if not _WORDS.search(head):
-        return []
-    return list(_tags(head.decode("latin-1")))
+    lower = head.lower()
+    return list(_tags(head.decode("latin-1"))) if any(word in lower for word in _WORDS) else []
 
 
 def _tags(text: str) -> Iterator[tuple[str, str]]:
@@ -41,7 +40,8 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
     while (found := _BEGIN.search(text, at)) is not None:
         name = (found[1] or "").lower()
         if name == "meta":
-            end = _end_of_tag(text, found.end())
+            inside = _INSIDE.match(text, found.end(), found.end() + 2 * MAX_TAG)
+            end = found.end() if inside is None else inside.end()
             if end - found.end() <= MAX_TAG:
                 values = {key.lower(): a or b or c for key, a, b, c in _ATTRIBUTE.findall(text, found.end(), end)}
                 if values.get("name"):
@@ -52,10 +52,3 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
                 return
             end = closing.end()
         at = end
-
-
-def _end_of_tag(text: str, at: int) -> int:
-    """Where a tag ends whose attributes begin at a place: at the first `>` that is in no quotes."""
-    inside = _INSIDE.match(text, at, at + 2 * MAX_TAG)
-    assert inside is not None
-    return inside.end()

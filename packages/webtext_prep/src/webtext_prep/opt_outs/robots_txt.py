@@ -24,10 +24,6 @@ class Group(NamedTuple):
     agents: list[str]
     lines: list[str]
 
-    def settings(self) -> Iterator[tuple[str, str]]:
-        """The lines of the form `key: value`, the key in lower case."""
-        return settings_in(self.lines)
-
 
 def agent_of(user_agent: str) -> str:
     """The name by which files of a host know a crawler that introduces itself so."""

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import resources
 
-from webtext_prep.opt_outs.robots_txt import Group
+from webtext_prep.opt_outs.robots_txt import Group, settings_in
 from webtext_prep.opt_outs.wishes import AI_TXT, TRAINING_CRAWLERS, Rule, Rules, limited, pattern_of, shortened
 
 
@@ -46,7 +46,7 @@ def rules_for(groups: Sequence[Group], names: Collection[str], signal: str, sour
 
 def _rules(groups: Iterable[Group], *, is_file_type: bool = False) -> Iterator[Rule]:
     for group in groups:
-        for key, value in group.settings():
+        for key, value in settings_in(group.lines):
             if key in ("allow", "disallow") and (value or key == "disallow"):
                 # An empty Disallow forbids nothing.
                 is_allowed, pattern = key == "allow" or not value, pattern_of(value, is_file_type=is_file_type)

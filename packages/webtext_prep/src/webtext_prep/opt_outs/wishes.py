@@ -9,9 +9,10 @@ import itertools
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
+
+from webtext_prep.urls.urls import url_key
 
 TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE = "robots.txt", "content-signal", "content-usage"
 AI_TXT, TDM_RESERVATION, NO_AI = "ai.txt", "tdm-reservation", "noai"
@@ -140,12 +141,8 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def path_of(url: str) -> str:
-    """The path and query of a URL, as patterns are matched with it; of no URL `/`."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "/"
-    return normal(f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}")
+    """The path and query of a URL, as patterns are matched with it."""
+    return normal("/" + "".join(url_key(url).split("/", 3)[3:]))
 
 
 def pattern_of(text: str, *, is_file_type: bool = False) -> str:

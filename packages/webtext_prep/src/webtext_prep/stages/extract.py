@@ -28,7 +28,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, read_host_file
-from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of, read_hosts
+from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
@@ -195,7 +195,7 @@ class Extract(PageStage):
 
     def _hosts(self, job: Run, sizes: dict[Location, int]) -> list[Location]:
         """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
-        if not self.reads_opt_outs:
+        if self.opt_outs == "ignore":
             return []
         given = [storage.location(self.opt_outs_from)] if self.opt_outs_from else []
         pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
@@ -204,31 +204,20 @@ class Extract(PageStage):
             for number, path in enumerate(pages)
         ]
         counts = job.map("hosts", self.find_hosts, tasks, unit="bytes", total=sum(sizes[path] for path in pages))
-        found = [task.writes.hosts for task, count in zip(tasks, counts, strict=True) if count]
-        if not found:
-            return given
-        merging = Task("all", Files(hosts=found), Files(merged=job.scratch / "hosts.jsonl"))
-        job.map("hosts of all archives", merge_hosts, [merging], unit="files", total=len(found))
-        return [*given, merging.writes.merged]
+        return [*given, *(task.writes.hosts for task, count in zip(tasks, counts, strict=True) if count)]
 
     def find_hosts(self, task: Task, context: Context) -> int:
-        """Task: the files in an archive in which hosts say what they wish, the newest of each; how many they are."""
-        from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
-
-        newest: dict[tuple[str, str], Host] = {}
-        reader = ArchiveReader(
-            task.reads.archive, "", max_bytes=HOST_FILE_BYTES, keep_truncated=True, only_host_files=True
-        )
-        for entry, place in reader.pages():
-            if not isinstance(entry, Damage) and entry.host_file is not None:
-                path = urlsplit(entry.url).path
-                wishes = read_host_file(path, entry.host_file, AGENT, entry.url)
-                host = Host(origin_of(entry.url), path, "ok", entry.fetched_at or "", wishes.rules, wishes.unreadable)
-                _keep_newest(newest, host)
-            if place.number % 1024 == 0:
+        """Task: the files in an archive in which hosts say what they wish; how many they are."""
+        count, reader = 0, replace(self, max_bytes=HOST_FILE_BYTES, truncated=True)._reader(task.reads.archive)
+        with storage.create(task.writes.hosts) as file:
+            for found, place in reader.host_files():
+                path, body = urlsplit(found.url).path, found.host_file or b""
+                wishes, date = read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
+                host = Host(origin_of(found.url), path, "ok", date, wishes.rules, wishes.unreadable)
+                file.write(encode_host(host) + b"\n")
+                count += 1
                 context.report(place.offset)
-        _write_hosts(newest, task.writes.hosts)
-        return len(newest)
+        return count
 
     def find_ranges(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the places in an archive after which a range of its pages begins."""
@@ -258,7 +247,7 @@ class Extract(PageStage):
                     return {}, None
                 if found.page is not None:
                     decision = self._decided(found, hosts)
-                    if decision.refusal is None or not self.obeys_opt_outs:
+                    if decision.refusal is None or self.opt_outs != "obey":
                         return await make_row(found.page, pool, decision)
                     found = replace(found, outcome=PageOutcome.OPTED_OUT)
                     row = outcome_row(found.url, found.outcome, status=found.status, final_url=found.final_url)
@@ -302,7 +291,7 @@ class Extract(PageStage):
     def _decided(self, found: Found, hosts: Hosts) -> Decision:
         """What the owner of a page says of it."""
         page = found.page
-        if page is None or not self.reads_opt_outs:
+        if page is None or self.opt_outs == "ignore":
             return NOTHING
         url = found.final_url or found.url
         return decide(url, hosts.of(url), page.headers, page.body if page.is_html else b"", known=found.metadata)
@@ -331,29 +320,6 @@ class Extract(PageStage):
         from webtext_prep.crawl.archives.warc import ArchiveReader
 
         return ArchiveReader(place, name, max_bytes=self.max_bytes, keep_truncated=self.truncated)
-
-
-def merge_hosts(task: Task, context: Context) -> int:
-    """Task: what all archives hold of files of hosts, the newest of each."""
-    newest: dict[tuple[str, str], Host] = {}
-    for number, file in enumerate(task.reads["hosts"]):
-        for host in read_hosts(file):
-            _keep_newest(newest, host)
-        context.report(number + 1)
-    _write_hosts(newest, task.writes.merged)
-    return len(newest)
-
-
-def _keep_newest(newest: dict[tuple[str, str], Host], host: Host) -> None:
-    before = newest.get((host.host, host.file))
-    if before is None or before.asked_at <= host.asked_at:
-        newest[host.host, host.file] = host
-
-
-def _write_hosts(newest: dict[tuple[str, str], Host], place: Location) -> None:
-    with storage.create(place) as file:
-        for _, host in sorted(newest.items()):
-            file.write(encode_host(host) + b"\n")
 
 
 def _is_archive(path: Location) -> bool:

@@ -36,7 +36,7 @@ from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, m
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
-from webtext_prep.opt_outs.decisions import HOST_FILES, telling
+from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT, telling
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
@@ -128,23 +128,14 @@ class ArchiveReader:
         name: what it is called in the URL of a page that has none.
         max_bytes: most bytes of a page, decompressed.
         keep_truncated: take pages, too, that the crawler cut off.
-        only_host_files: read none but the files of hosts in which owners' wishes may stand, and no pages.
     """
 
-    def __init__(
-        self,
-        location: Location,
-        name: str,
-        *,
-        max_bytes: int,
-        keep_truncated: bool,
-        only_host_files: bool = False,
-    ) -> None:
-        self._only_host_files = only_host_files
+    def __init__(self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool) -> None:
         self._location, self._file = location, SourceFile(location, name)
         self._limit, self._keep_truncated = max_bytes, keep_truncated
         self._begun = NONE  # the record that was read last
         self._number = 0  # of pages and damaged places so far
+        self._reads_pages = True
 
     def _opened(self) -> BinaryIO:
         return storage.open_for_reading(self._location)
@@ -189,6 +180,12 @@ class ArchiveReader:
                     raise
             if stream.error is not None:
                 raise stream.error
+
+    def host_files(self) -> Iterator[tuple[Found, Place]]:
+        """The files of hosts in which owners' wishes may stand, and nothing of the pages; reads as `pages` does."""
+        self._reads_pages = False
+        found = ((entry.page if isinstance(entry, Damage) else entry, place) for entry, place in self.pages())
+        return ((entry, place) for entry, place in found if entry is not None and entry.host_file is not None)
 
     def _entries(self, stream: ArchiveStream, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
         """One stretch of readable records after another, each with the damage after it."""
@@ -273,7 +270,7 @@ class ArchiveReader:
 
     def _found(self, record: WarcRecord, about: Found) -> Found:
         """What a record holds. Raises OSError where it can't be read."""
-        if about.outcome != PageOutcome.OK or (self._only_host_files and not _is_host_file(about.url)):
+        if about.outcome != PageOutcome.OK or not (self._reads_pages or urlsplit(about.url).path in HOST_FILES):
             return about
         if record.record_type == WarcRecordType.revisit:
             return replace(about, outcome=PageOutcome.REVISIT)
@@ -288,11 +285,7 @@ class ArchiveReader:
         if status is not None and status not in (200, 203):
             return replace(about, outcome=http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
-        if self._only_host_files:
-            with contextlib.suppress(BodyError):
-                return replace(about, host_file=self._body(record, is_cut=True))
-            return about
-        if not may_be_page(kind) or urlsplit(about.url).path == "/robots.txt":
+        if self._reads_pages and (not may_be_page(kind) or urlsplit(about.url).path == ROBOTS_TXT):
             return replace(about, outcome=PageOutcome.NOT_HTML)
         if is_cut and not self._keep_truncated:
             return replace(about, outcome=PageOutcome.TRUNCATED)
@@ -300,6 +293,8 @@ class ArchiveReader:
             body = self._body(record, is_cut=is_cut)
         except BodyError as error:
             return replace(about, outcome=error.outcome)
+        if not self._reads_pages:
+            return replace(about, host_file=body)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)
@@ -347,10 +342,6 @@ def _is_blank(stream: ArchiveStream, offset: int) -> bool:
     """Whether nothing follows but line ends, or zeros to fill a block."""
     stream.seek(offset)
     return not stream.read(1 << 10).strip(b"\0 \t\r\n")
-
-
-def _is_host_file(url: str) -> bool:
-    return url.endswith(HOST_FILES) and urlsplit(url).path in HOST_FILES
 
 
 def is_address(url: str) -> bool:

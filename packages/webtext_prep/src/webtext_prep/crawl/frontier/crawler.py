@@ -20,14 +20,7 @@ from typing import Any
 
 from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
-from webtext_prep.crawl.frontier.robots import (
-    ATTEMPTS,
-    MAX_ROBOTS_REDIRECTS,
-    Robots,
-    Rules,
-    rules_of,
-    wishes_of,
-)
+from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_ROBOTS_REDIRECTS, Robots, Rules, rules_of, wishes_of
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
@@ -238,7 +231,7 @@ class Crawler:
             return Reply(rules.failure or PageOutcome.OK, visit.url)
         if refusal is not None:
             return Reply(refusal, visit.url)
-        wish = decide_by_host(visit.url, rules.wishes) if self._settings.obeys_opt_outs else None
+        wish = decide_by_host(visit.url, rules.wishes) if self._settings.opt_outs == "obey" else None
         if wish is not None and visit.request is None:
             return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(wish))
         if self._robots is not None:
@@ -296,7 +289,7 @@ class Crawler:
 
     def _reads_wishes(self, visit: Visit) -> bool:
         """Whether files are read for what owners say of training; the pages of an archive are not its own."""
-        return self._settings.reads_opt_outs and not self._queues.host(visit.asked).archive
+        return self._settings.opt_outs != "ignore" and not self._queues.host(visit.asked).archive
 
     def _learn(self, visit: Visit, rules: Rules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
