@@ -20,6 +20,7 @@ import msgspec
 
 from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, TopDomains, by_size, features
 from webtext_prep.opt_outs.decisions import SIGNAL
+from webtext_prep.opt_outs.wishes import SIGNALS
 
 README, DOMAINS = "README.md", "top_domains.csv"
 UNKNOWN = "unknown"
@@ -203,18 +204,16 @@ def _personal_data(corpus: Corpus) -> Iterable[str]:
 
 def _opt_outs(corpus: Corpus) -> Iterable[str]:
     """What owners say of training, as the steps that fetched the pages have counted it."""
-    asked = {step["settings"]["opt_outs"] for step in corpus.steps if "opt_outs" in step.get("settings", {})}
-    counts = Counter[str]()
+    did = {"obey": "left out", "record": "kept and marked (`opt_out`)", "ignore": "not looked for"}
+    asked = {did[step["settings"]["opt_outs"]] for step in corpus.steps if "opt_outs" in step.get("settings", {})}
+    notes = Counter[str]()
     for step in corpus.steps:
-        counts.update({key: n for key, n in step.get("notes", {}).items() if key.startswith(f"{SIGNAL}_")})
+        notes.update(step.get("notes", {}))
+    told = [f"{plain(signal)} {notes[key]:,}" for signal in SIGNALS if notes[key := f"{SIGNAL}_{signal}"]]
     if asked:
         yield "## Opt-outs"
-        told = ", ".join(f"{plain(key.removeprefix(f'{SIGNAL}_'))} {count:,}" for key, count in counts.most_common())
-        did = {"obey": "left out", "record": "kept and marked (`opt_out`)", "ignore": "not looked for"}
-        yield (
-            f"Pages whose owners refuse training by machine-readable means are "
-            f"{' or '.join(did[how] for how in did if how in asked)}. By signal: {told or 'none was found'}."
-        )
+        how, counts = " or ".join(sorted(asked)), ", ".join(told) or "none was found"
+        yield f"Pages whose owners refuse training by machine-readable means are {how}. By signal: {counts}."
 
 
 def _making(corpus: Corpus) -> Iterable[str]:

@@ -197,20 +197,18 @@ def _hosts(found: OutcomeFigures, taken: float) -> Markup:
 
 def wishes(found: Gathered) -> Markup | None:
     """Pages whose owners refuse training, by the signal that says so; they have tokens where they were kept."""
-    hosts, pages, tokens = Counter[str](), Counter[str](), Counter[str]()
+    figures: dict[str, list[float]] = {}  # hosts, pages, tokens
     for _, of, taken in found.outcomes:
         for name, (urls,) in of.refusals.names.items():
-            signal = name.partition("\t")[0]
-            hosts[signal] += 1
-            pages[signal] += round(urls / taken)
+            row = figures.setdefault(name.partition("\t")[0], [0.0, 0.0, 0.0])
+            row[:2] = row[0] + 1, row[1] + urls / taken
     for corpus in found.corpora:
         for signal, (_, bytes_, *counted) in corpus.figures.refusals.names.items():
-            tokens[signal] += round(corpus.figures.tokens_in(bytes_, *counted) * corpus.scale)
-    rows = [
-        (signal, count(hosts[signal]), count(pages[signal]), short(tokens[signal]) if tokens[signal] else "none")
-        for signal, _ in (pages | tokens).most_common()
-    ]
-    return charts.table(("signal", "hosts", "pages refused", "tokens in the corpus"), rows) if rows else None
+            tokens = corpus.figures.tokens_in(bytes_, *counted) * corpus.scale
+            figures.setdefault(signal, [0.0, 0.0, 0.0])[2] += tokens
+    rows = sorted(figures.items(), key=lambda item: (-item[1][1], item[0]))
+    whole = [sum(column) for column in zip(*figures.values(), strict=True)]
+    return _bars("signal", (("hosts", count), ("pages refused", count), TOKENS), rows, whole) if rows else None
 
 
 def scores(step: Step) -> Markup | None:

@@ -46,9 +46,7 @@ class OptOuts(Command):
 
     urls: tuple[str, ...] = setting((), "lists of URLs, or outputs of stages", metavar="URLS", positional=True)
     output: str = setting("", "the file to write, a line for each host", metavar="HOSTS.jsonl")
-    takedown: str = setting(
-        "", "also write the URLs that their hosts refuse, for `webtext takedown --urls`", metavar="FILE"
-    )
+    takedown: str = setting("", "also write the refused URLs, for `webtext takedown --urls`", metavar="FILE")
     user_agent: str = setting(Download.user_agent, "User-Agent header; the part before / is matched against robots.txt")
     allow_private_addresses: Literal["none", "loopback", "all"] = setting(
         "none", "also connect to addresses outside the public internet: this machine's (loopback), or all"

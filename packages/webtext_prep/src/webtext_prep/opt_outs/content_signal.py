@@ -8,29 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from webtext_prep.opt_outs.robots_txt import settings_in
-from webtext_prep.opt_outs.wishes import CONTENT_SIGNAL, Rule, Rules, limited, pattern_of, shortened
+from webtext_prep.opt_outs.usage_lines import read_usage
+from webtext_prep.opt_outs.wishes import CONTENT_SIGNAL, HostWishes
 
 _SAYS = {"yes": True, "no": False}
 
 
-def read(lines: Iterable[str], source: str) -> list[Rules]:
+def says(value: str) -> bool | None:
+    """Whether a value allows training; None where it says nothing of it.
+
+    >>> says("search=yes, ai-train=no"), says("search=yes")
+    (False, None)
+    """
+    signals = (signal.partition("=") for signal in value.lower().split(","))
+    found = [_SAYS.get(value.strip()) for name, _, value in signals if name.strip() == "ai-train"]
+    return min((one for one in found if one is not None), default=None)
+
+
+def read(lines: Iterable[str], source: str) -> HostWishes:
     """The rules in the lines of a robots.txt that hold for our crawler."""
-    found = []
-    for key, value in settings_in(lines):
-        if key not in ("content-signal", "content-signals"):
-            continue
-        path, signals = path_and_value(value)
-        for signal in signals.split(","):
-            name, _, says = signal.partition("=")
-            if name.strip().lower() == "ai-train" and (is_allowed := _SAYS.get(says.strip().lower())) is not None:
-                found.append(Rule(pattern_of(path), is_allowed, shortened(f"Content-Signal: {value}")))
-    return [Rules(CONTENT_SIGNAL, source, rules)] if (rules := limited(found)) else []
-
-
-def path_and_value(value: str) -> tuple[str, str]:
-    """The path in front of a value, or nothing, and the value (draft-ietf-aipref-attach-05, section 3.2)."""
-    if not value.startswith("/"):
-        return "", value
-    path, *rest = value.split(maxsplit=1)
-    return path, rest[0] if rest else ""
+    return read_usage(lines, "Content-Signal", says, CONTENT_SIGNAL, source)

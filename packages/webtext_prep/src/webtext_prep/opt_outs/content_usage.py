@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from webtext_prep.opt_outs.content_signal import path_and_value
-from webtext_prep.opt_outs.robots_txt import settings_in
-from webtext_prep.opt_outs.wishes import CONTENT_USAGE, HostWishes, Rule, Rules, Wish, limited, pattern_of, shortened
+from webtext_prep.opt_outs.usage_lines import read_usage
+from webtext_prep.opt_outs.wishes import CONTENT_USAGE, HostWishes, Wish, shortened
 
 KEY = "train-ai"
 HEADER = "content-usage"
@@ -58,19 +57,7 @@ def says(value: str) -> bool | None:
 
 def read(lines: Iterable[str], source: str) -> HostWishes:
     """The rules in the lines of a robots.txt that hold for our crawler."""
-    found, unreadable = [], []
-    for key, value in settings_in(lines):
-        if key == HEADER:
-            path, usage = path_and_value(value)
-            try:
-                is_allowed = says(usage)
-            except ValueError:
-                unreadable = [CONTENT_USAGE]
-                continue
-            if is_allowed is not None:
-                found.append(Rule(pattern_of(path), is_allowed, shortened(f"Content-Usage: {value}")))
-    rules = limited(found)
-    return HostWishes([Rules(CONTENT_USAGE, source, rules)] if rules else [], unreadable)
+    return read_usage(lines, "Content-Usage", says, CONTENT_USAGE, source)
 
 
 def read_header(values: Iterable[str], url: str) -> Wish | None:

@@ -94,9 +94,8 @@ def read_host_file(path: str, body: bytes, agent: str, source: str) -> HostWishe
 def read_robots_txt(groups: list[Group], agent: str, source: str) -> HostWishes:
     """What a robots.txt says to `agent`, which is told by its groups."""
     ours = [*(line for group in groups if not group.agents for line in group.lines), *lines_for(groups, agent)]
-    of_crawlers = training_crawlers.read(groups, source)
-    found = HostWishes([*of_crawlers, *content_signal.read(ours, source)])
-    return found + content_usage.read(ours, source)
+    of_crawlers = HostWishes(training_crawlers.read(groups, source))
+    return of_crawlers + content_signal.read(ours, source) + content_usage.read(ours, source)
 
 
 def decide_by_host(url: str, host: HostWishes) -> Wish | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from command_kit import parse_json
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
-from webtext_prep.opt_outs.wishes import TDM_RESERVATION, HostWishes, Rule, Rules, Wish, limited, pattern_of, shortened
+from webtext_prep.opt_outs.wishes import TDM_RESERVATION, HostWishes, Rule, Wish, pattern_of, shortened
 
 PATH = "/.well-known/tdmrep.json"
 NAME, POLICY = "tdm-reservation", "tdm-policy"
@@ -32,8 +32,7 @@ def read(body: bytes, source: str) -> HostWishes:
             raise ValueError("no list")
     except (ValueError, RecursionError):
         return HostWishes(unreadable=[TDM_RESERVATION])
-    rules = limited(filter(None, map(_rule, entries)))
-    return HostWishes([Rules(TDM_RESERVATION, source, rules)] if rules else [])
+    return HostWishes.of(TDM_RESERVATION, source, filter(None, map(_rule, entries)))
 
 
 def _rule(entry: Any) -> Rule | None:

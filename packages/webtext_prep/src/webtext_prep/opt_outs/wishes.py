@@ -97,6 +97,12 @@ class HostWishes(msgspec.Struct, omit_defaults=True):
     rules: list[Rules] = []
     unreadable: list[str] = []
 
+    @classmethod
+    def of(cls, signal: str, source: str, rules: Iterable[Rule], unreadable: Iterable[str] = ()) -> HostWishes:
+        """The wishes in one file by one signal."""
+        found = limited(rules)
+        return cls([Rules(signal, source, found)] if found else [], [*unreadable])
+
     def __add__(self, other: HostWishes) -> HostWishes:
         return HostWishes([*self.rules, *other.rules], sorted({*self.unreadable, *other.unreadable}))
 

@@ -109,9 +109,7 @@ class Extract(PageStage):
     """Pages in a range in which a large archive is read: a minute of one core with the slowest extractor."""
 
     truncated: bool = setting(False, "also take pages that the crawler cut off (WARC-Truncated)")
-    opt_outs_from: str = setting(
-        "", "what hosts say of training, as `webtext opt-outs` has found it", metavar="HOSTS.jsonl"
-    )
+    opt_outs_from: str = setting("", "what hosts say, as `webtext opt-outs` found it", metavar="HOSTS.jsonl")
 
     @staticmethod
     def accepts(path: Location) -> bool:
@@ -210,13 +208,12 @@ class Extract(PageStage):
         """Task: the files in an archive in which hosts say what they wish; how many they are."""
         count, reader = 0, replace(self, max_bytes=HOST_FILE_BYTES, truncated=True)._reader(task.reads.archive)
         with storage.create(task.writes.hosts) as file:
-            for found, place in reader.host_files():
+            for found in reader.host_files(context.report):
                 path, body = urlsplit(found.url).path, found.host_file or b""
                 wishes, date = read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
                 host = Host(origin_of(found.url), path, "ok", date, wishes.rules, wishes.unreadable)
                 file.write(encode_host(host) + b"\n")
                 count += 1
-                context.report(place.offset)
         return count
 
     def find_ranges(self, task: Task, context: Context) -> list[list[Any]]:

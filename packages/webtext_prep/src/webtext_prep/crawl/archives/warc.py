@@ -181,11 +181,14 @@ class ArchiveReader:
             if stream.error is not None:
                 raise stream.error
 
-    def host_files(self) -> Iterator[tuple[Found, Place]]:
-        """The files of hosts in which owners' wishes may stand, and nothing of the pages; reads as `pages` does."""
+    def host_files(self, report: Callable[[int], None]) -> Iterator[Found]:
+        """The files of hosts in which owners' wishes may stand; pages are passed over. `report` gets the bytes read."""
         self._reads_pages = False
-        found = ((entry.page if isinstance(entry, Damage) else entry, place) for entry, place in self.pages())
-        return ((entry, place) for entry, place in found if entry is not None and entry.host_file is not None)
+        for entry, place in self.pages():
+            if place.number % 1024 == 0:
+                report(place.offset)
+            if isinstance(entry, Found) and entry.host_file is not None:
+                yield entry
 
     def _entries(self, stream: ArchiveStream, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
         """One stretch of readable records after another, each with the damage after it."""
