@@ -33,7 +33,6 @@ from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.running.markers import digest
 from webtext_prep.running.output import locked
 from webtext_prep.running.preflight import USUAL_SHARD
@@ -249,9 +248,9 @@ def _notes(link: Link, did: Mapping[str, Any], one: Expected, scale: float) -> l
             f"{spoken_duration(did['seconds'] * scale)} if the network gives no more pages a second than it gave the "
             "sample; pauses that servers ask for, and archives, come on top"
         )
-    if refused := did.get("dropped", {}).get(PageOutcome.OPTED_OUT, 0):
+    if refused := did.get("dropped", {}).get("opted_out", 0):
         notes.append(
-            f"{one.stage}: the owners of {refused / did['in']:.1%} of the pages refuse training; these are left out"
+            f"{one.stage}: {refused / did['in']:.1%} of the pages are left out, as their owners refuse training"
         )
     if link.stage.grows_with_corpus and scale > 1:
         repeated = sum(did.get("dropped", {}).get(reason, 0) for reason in link.stage.grows_with_corpus)

@@ -29,7 +29,7 @@ from webtext_prep.stages.download import Download
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import host_of
 
-SHOWN = 10
+SHOWN = 10  # hosts that have changed their mind; `--json` prints all
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,7 @@ class OptOuts(Command):
     output: str = setting("", "the file to write, a line for each host", metavar="HOSTS.jsonl")
     takedown: str = setting("", "also write the refused URLs, for `webtext takedown --urls`", metavar="FILE")
     user_agent: str = setting(Download.user_agent, "User-Agent header; the part before / is matched against robots.txt")
-    allow_private_addresses: Literal["none", "loopback", "all"] = setting(
-        "none", "also connect to addresses outside the public internet: this machine's (loopback), or all"
-    )
+    allow_private_addresses: Literal["none", "loopback", "all"] = setting("none", "also connect to private addresses")
     delay: float = setting(Download.delay, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
 
     def find(self) -> Findings:
@@ -59,6 +57,7 @@ class OptOuts(Command):
             raise InputError("webtext opt-outs needs URLS and --output HOSTS.jsonl: say what to read, where to write.")
         files = find_inputs(self.urls, accepts=is_url_list, kinds="URL lists, or outputs of stages").files
         output, part = Path(self.output), Path(f"{self.output}.part")
+        output.parent.mkdir(parents=True, exist_ok=True)
         earlier = Hosts([output] if output.is_file() else [])
         origins = dict.fromkeys(origin_of(url) for url in _pages(files))
         known = {host.host: host for host in _asked_already(part) if host.host in origins}
@@ -75,9 +74,9 @@ class OptOuts(Command):
                 run_until_done(self._ask(left, note))
         with atomic_file(output) as finished:
             finished.writelines(encode_host(known[origin]) + b"\n" for origin in sorted(known))
-        found = self._refused(files, Hosts([output]), earlier)
+        found = {"hosts": len(known), "asked_in_vain": sum(host.outcome != "ok" for host in known.values())}
+        found |= self._refused(files, Hosts([output]), earlier)
         part.unlink()
-        found |= {"hosts": len(known), "asked_in_vain": sum(host.outcome != "ok" for host in known.values())}
         return Findings(_shown(found), found | {"output": self.output})
 
     async def _ask(self, origins: list[str], note: Callable[[Host], None]) -> None:
@@ -113,7 +112,7 @@ class OptOuts(Command):
                 if (refusal is None) != (was is None):
                     (refuses if was is None else allows)[origin_of(url)] = None
         refused = {"pages": pages, "refused": signals.total(), "by_signal": dict(signals.most_common())}
-        return refused | {"refuse_now": list(refuses), "refuse_no_more": list(allows)}
+        return {**refused, "refuse_now": list(refuses), "refuse_no_more": list(allows)}
 
 
 def _pages(files: Iterable[Location]) -> Iterator[str]:
@@ -123,22 +122,13 @@ def _pages(files: Iterable[Location]) -> Iterator[str]:
 
 def _asked_already(part: Path) -> list[Host]:
     """The hosts that a run which was killed has asked. The line that it was writing is taken out of the file."""
-    if part.is_file():
-        content = part.read_bytes()
-        os.truncate(part, content.rfind(b"\n") + 1)
-    return list(read_hosts(part)) if part.is_file() else []
+    if not part.is_file():
+        return []
+    os.truncate(part, part.read_bytes().rfind(b"\n") + 1)
+    return list(read_hosts(part))
 
 
 def _shown(found: dict[str, Any]) -> str:
-    lines = [
-        f"{found['hosts']:,} hosts, {found['asked_in_vain']:,} of them asked in vain",
-        f"{found['refused']:,} of {found['pages']:,} pages are refused",
-    ]
-    lines += [f"  {signal}: {count:,}" for signal, count in found["by_signal"].items()]
-    for key in ("refuse_now", "refuse_no_more"):
-        hosts = found[key]
-        more = ", ..." if len(hosts) > SHOWN else ""
-        lines.append(
-            f"{key.replace('_', ' ')}: {len(hosts):,} hosts{': ' * bool(hosts)}{', '.join(hosts[:SHOWN])}{more}"
-        )
-    return "\n".join(lines)
+    shown = found | {key: ", ".join(found[key][:SHOWN]) or "none" for key in ("refuse_now", "refuse_no_more")}
+    shown["by_signal"] = ", ".join(f"{signal} {count:,}" for signal, count in found["by_signal"].items()) or "none"
+    return "\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in shown.items())

@@ -27,7 +27,7 @@ _ITEM = (
 _PARAMETERS = rf"(?:;\x20*+{_KEY}(?:={_ITEM})?+)*+"
 _LIST = rf"\(\x20*+(?:{_ITEM}{_PARAMETERS}(?:\x20++|(?=\))))*+\)"
 _MEMBER = re.compile(rf"({_KEY})(?:=({_ITEM}|{_LIST}))?+{_PARAMETERS}")
-_COMMA = re.compile(r"[ \t]*+,[ \t]*+")
+_DICTIONARY = re.compile(rf"(?:{_MEMBER.pattern}(?:[ \t]*+,[ \t]*+{_MEMBER.pattern})*+)?+")
 
 
 def says(value: str) -> bool | None:
@@ -38,21 +38,10 @@ def says(value: str) -> bool | None:
     >>> says("search=y, train-ai=n;reason=tdm"), says("train-ai"), says("train-ai=n, train-ai=y")
     (False, None, True)
     """
-    value, at, found = value.strip(" "), 0, None
-    while value:
-        member = _MEMBER.match(value, at)
-        if member is None:
-            raise ValueError("no dictionary")
-        if member[1] == KEY:
-            found = _SAYS.get(member[2] or "")
-        at = member.end()
-        if at == len(value):
-            break
-        comma = _COMMA.match(value, at)
-        if comma is None or comma.end() == len(value):
-            raise ValueError("no dictionary")
-        at = comma.end()
-    return found
+    if _DICTIONARY.fullmatch(value.strip(" ")) is None:
+        raise ValueError("no dictionary")
+    said = [_SAYS.get(member[2] or "") for member in _MEMBER.finditer(value) if member[1] == KEY]
+    return said[-1] if said else None
 
 
 def read(lines: Iterable[str], source: str) -> HostWishes:

@@ -14,23 +14,15 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from webtext_prep.opt_outs import (
-    ai_txt,
-    content_signal,
-    content_usage,
-    meta_tags,
-    robots_tag,
-    tdm_reservation,
-    training_crawlers,
-)
+from webtext_prep.opt_outs import ai_txt, content_signal, content_usage, meta_tags, robots_tag, tdm_reservation
 from webtext_prep.opt_outs.robots_txt import Group, groups_in, lines_for, text_of
-from webtext_prep.opt_outs.wishes import CONTENT_USAGE, SIGNALS, TDM_RESERVATION, HostWishes, Wish
+from webtext_prep.opt_outs.training_crawlers import crawlers, rules_for
+from webtext_prep.opt_outs.wishes import CONTENT_USAGE, SIGNALS, TDM_RESERVATION, TRAINING_CRAWLERS, HostWishes, Wish
 
 ROBOTS_TXT = "/robots.txt"
 HOST_FILES = (ROBOTS_TXT, tdm_reservation.PATH, ai_txt.PATH)
 """The files of a host in which signals stand, in the order in which they are asked for."""
-AGENT = "webtext"
-"""The name of our crawler, unless a user gives it another."""
+AGENT = "webtext"  # the name of our crawler, unless a user gives it another
 _HEADERS = (content_usage.HEADER, robots_tag.HEADER, tdm_reservation.NAME, tdm_reservation.POLICY)
 _IN_BYTES = frozenset(name.encode() for name in _HEADERS)
 SIGNAL, WORDS, SOURCE, UNREADABLE = "opt_out", "opt_out_words", "opt_out_source", "opt_outs_unreadable"
@@ -66,12 +58,10 @@ class Decision(NamedTuple):
         return self.metadata | ({UNREADABLE: list(self.unreadable)} if self.unreadable else {})
 
 
+Headers = Iterable[tuple[bytes, bytes]]
+Metadata = Mapping[str, Any]
+NO_METADATA: Metadata = MappingProxyType({})
 NOTHING = Decision()
-
-
-def telling(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers in which signals stand."""
-    return [(name, value) for name, value in headers if name.lower() in _IN_BYTES]
 
 
 def count(row: Mapping[str, Any], notes: Counter[str]) -> None:
@@ -94,7 +84,7 @@ def read_host_file(path: str, body: bytes, agent: str, source: str) -> HostWishe
 def read_robots_txt(groups: list[Group], agent: str, source: str) -> HostWishes:
     """What a robots.txt says to `agent`, which is told by its groups."""
     ours = [*(line for group in groups if not group.agents for line in group.lines), *lines_for(groups, agent)]
-    of_crawlers = HostWishes(training_crawlers.read(groups, source))
+    of_crawlers = HostWishes(rules_for(groups, crawlers(), TRAINING_CRAWLERS, source))
     return of_crawlers + content_signal.read(ours, source) + content_usage.read(ours, source)
 
 
@@ -104,12 +94,7 @@ def decide_by_host(url: str, host: HostWishes) -> Wish | None:
 
 
 def decide(
-    url: str,
-    host: HostWishes,
-    headers: Iterable[tuple[bytes, bytes]],
-    page: bytes,
-    agent: str = AGENT,
-    known: Mapping[str, Any] = MappingProxyType({}),
+    url: str, host: HostWishes, headers: Headers, page: bytes, agent: str = AGENT, known: Metadata = NO_METADATA
 ) -> Decision:
     """What holds for a page.
 
@@ -123,8 +108,9 @@ def decide(
     """
     wishes, unreadable = host.for_page(url), list(host.unreadable)
     said: dict[str, list[str]] = {}
-    for name, value in telling(headers):
-        said.setdefault(name.lower().decode(), []).append(value.decode("latin-1"))
+    for name, value in headers:
+        if name.lower() in _IN_BYTES:
+            said.setdefault(name.lower().decode(), []).append(value.decode("latin-1"))
     tags = meta_tags.meta_tags(page)
     if said or tags:
         wishes += _of_page(url, said, tags, agent, unreadable)
@@ -158,8 +144,4 @@ def _of_page(
 
 def _first(wishes: Iterable[Wish]) -> Wish | None:
     """A refusal, if there is one, and of several wishes alike the one whose signal comes first."""
-    return min(
-        wishes,
-        key=lambda wish: (wish.is_allowed, SIGNALS.index(wish.signal) if wish.signal in SIGNALS else 0),
-        default=None,
-    )
+    return min(wishes, key=lambda wish: (wish.is_allowed, (*SIGNALS, wish.signal).index(wish.signal)), default=None)

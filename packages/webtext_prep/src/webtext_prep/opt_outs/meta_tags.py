@@ -10,10 +10,8 @@ import html
 import re
 from collections.abc import Iterator
 
-HEAD_BYTES = 1 << 17
-"""How far into a page its tags are looked for."""
-MAX_TAG = 4096
-"""Characters; a longer tag is passed over."""
+HEAD_BYTES = 1 << 17  # how far into a page its tags are looked for
+MAX_TAG = 4096  # characters; a longer tag is passed over
 _WORDS = (b"noai", b"tdm-reservation")
 _BOMS = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _BEGIN = re.compile(r"<(?:!--|(meta|script|style|title|textarea|template|xmp|iframe)(?=[\s/>]))", re.IGNORECASE)

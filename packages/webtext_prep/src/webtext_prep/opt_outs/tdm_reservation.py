@@ -8,6 +8,7 @@ header or tag that comes twice the stricter counts. `tdm-policy` is kept in the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,13 +25,10 @@ def read(body: bytes, source: str) -> HostWishes:
     """The rules of a tdmrep.json; none where a host answers with a page instead."""
     if body.lstrip()[:1] == b"<":
         return HostWishes()
-    try:
-        if len(body) >= MAX_BYTES:
-            raise ValueError("too long")
-        entries = parse_json(body.removeprefix(b"\xef\xbb\xbf"))
-        if not isinstance(entries, list):
-            raise ValueError("no list")
-    except (ValueError, RecursionError):
+    entries: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        entries = parse_json(body.removeprefix(b"\xef\xbb\xbf")) if len(body) < MAX_BYTES else None
+    if not isinstance(entries, list):
         return HostWishes(unreadable=[TDM_RESERVATION])
     return HostWishes.of(TDM_RESERVATION, source, filter(None, map(_rule, entries)))
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import resources
 
 from webtext_prep.opt_outs.robots_txt import Group, settings_in
-from webtext_prep.opt_outs.wishes import AI_TXT, TRAINING_CRAWLERS, Rule, Rules, limited, pattern_of, shortened
+from webtext_prep.opt_outs.wishes import AI_TXT, Rule, Rules, limited, pattern_of, shortened
 
 
 @functools.cache
@@ -21,11 +21,6 @@ def crawlers() -> dict[str, str]:
     """Known crawlers that collect for training: the name in lower case, and as it is written."""
     text = resources.files(__package__).joinpath("crawlers.toml").read_text(encoding="utf-8")
     return {name.lower(): name for name in tomllib.loads(text)["crawlers"]}
-
-
-def read(groups: Sequence[Group], source: str) -> list[Rules]:
-    """The rules of a robots.txt for such crawlers, those that have the same groups together."""
-    return rules_for(groups, crawlers(), TRAINING_CRAWLERS, source)
 
 
 def rules_for(groups: Sequence[Group], names: Collection[str], signal: str, source: str) -> list[Rules]:

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,8 +23,8 @@ MAX_RULES = 10_000
 """Further rules for one crawler are left; the largest files of real sites have some thousand."""
 MAX_WILDCARDS = 10_000
 """Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL."""
-MAX_WORDS = 200
-"""Characters of the words that are kept."""
+MAX_WORDS = 200  # characters of the words that are kept
+_ASCII = bytes(range(128)).decode()
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("-._~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _FILE_TYPE = re.compile(r"\*\.\w+")
@@ -81,10 +82,8 @@ class Rules(msgspec.Struct, omit_defaults=True):
         if self.signal == TDM_RESERVATION:
             found = next(matching, None)
         else:
-            prefers_allowed = self.signal == TRAINING_CRAWLERS
-            found = max(
-                matching, key=lambda rule: (len(rule.pattern), rule.is_allowed == prefers_allowed), default=None
-            )
+            prefers = self.signal == TRAINING_CRAWLERS
+            found = max(matching, key=lambda rule: (len(rule.pattern), rule.is_allowed == prefers), default=None)
         if found is None:
             return None
         words = f"{self.whose}; {found.words}" if self.whose else found.words
@@ -108,9 +107,7 @@ class HostWishes(msgspec.Struct, omit_defaults=True):
 
     def for_page(self, url: str) -> list[Wish]:
         """All wishes for a page."""
-        if not self.rules:
-            return []
-        path = path_of(url)
+        path = path_of(url) if self.rules else ""
         return [wish for rules in self.rules if (wish := rules.wish(path)) is not None]
 
 
@@ -133,11 +130,7 @@ def normal(path: str) -> str:
     >>> normal("/a%7eb/ü%2f")
     '/a~b/%C3%BC%2F'
     """
-    if not path.isascii():
-        path = "".join(
-            sign if sign.isascii() else "".join(f"%{byte:02X}" for byte in sign.encode("utf-8", "replace"))
-            for sign in path
-        )
+    path = path if path.isascii() else quote(path, safe=_ASCII, errors="replace")
     return _ESCAPED.sub(_unescaped, path) if "%" in path else path
 
 

@@ -45,8 +45,7 @@ BYTES_PER_SHARD = 256 << 20
 """Of files of HTML in one shard, if they are not more than 4,096 times as many."""
 BYTES_PER_RANGE = 128 << 20
 """A larger WARC file is read in ranges of pages, each a task and a shard."""
-HOST_FILE_BYTES = 4 << 20
-"""Of a file of a host in an archive; of most only the first 500 KiB are looked at."""
+HOST_FILE_BYTES = 4 << 20  # of a file of a host in an archive; of most only the first 500 KiB are looked at
 PAGES_AHEAD = 2_000
 """Pages that may wait, finished, for one before them: while it takes its 20 seconds, the others go on."""
 TEXT_SHARE = 0.08
@@ -242,14 +241,12 @@ class Extract(PageStage):
                 found = item.found
                 if found is None:
                     return {}, None
-                if found.page is not None:
-                    decision = self._decided(found, hosts)
-                    if decision.refusal is None or self.opt_outs != "obey":
-                        return await make_row(found.page, pool, decision)
-                    found = replace(found, outcome=PageOutcome.OPTED_OUT)
-                    row = outcome_row(found.url, found.outcome, status=found.status, final_url=found.final_url)
-                    return row | decision.row, None
-                return outcome_row(found.url, found.outcome, status=found.status, final_url=found.final_url), None
+                decision = self._decided(found, hosts)
+                if found.page is not None and (decision.refusal is None or self.opt_outs != "obey"):
+                    return await make_row(found.page, pool, decision)
+                outcome = found.outcome if decision.refusal is None else PageOutcome.OPTED_OUT
+                row = outcome_row(found.url, outcome, status=found.status, final_url=found.final_url)
+                return row | decision.row, None
 
             pages = in_order(
                 self._items(task),
@@ -271,8 +268,8 @@ class Extract(PageStage):
                     outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
                     if document is not None:
                         # As a download writes it: what an owner says stands at the end.
-                        said = document.metadata.keys() & set(KEYS)
-                        known = {key: value for key, value in found.metadata.items() if key not in said}
+                        again = document.metadata.keys() & set(KEYS)
+                        known = {key: value for key, value in found.metadata.items() if key not in again}
                         document.metadata = {**known, **document.metadata}
                         documents.write(document)
                         page_bytes += row["bytes"]

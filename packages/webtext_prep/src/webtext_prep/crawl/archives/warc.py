@@ -36,7 +36,7 @@ from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, m
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
-from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT, telling
+from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
@@ -301,7 +301,7 @@ class ArchiveReader:
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)
-        headers = tuple(telling(record.http_headers.items_bytes())) if record.is_http_parsed else ()
+        headers = tuple(record.http_headers.items_bytes()) if record.is_http_parsed else ()
         return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status, headers))
 
     def _is_as_written(self, record: WarcRecord) -> bool:

@@ -22,7 +22,7 @@ from protego import Protego
 
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.opt_outs import ai_txt, tdm_reservation
+from webtext_prep.opt_outs import ai_txt
 from webtext_prep.opt_outs.decisions import read_host_file, read_robots_txt
 from webtext_prep.opt_outs.robots_txt import agent_of, groups_in, lines_for, text_of
 from webtext_prep.opt_outs.wishes import AI_TXT, MAX_RULES, MAX_WILDCARDS, TDM_RESERVATION, HostWishes
@@ -38,8 +38,6 @@ KEPT_RULES = 500_000
 PARSED_AT_ONCE = 8 << 10
 """Bytes: a file up to this size costs less than the thread in which a larger one is parsed."""
 
-UNREADABLE = {ai_txt.PATH: AI_TXT, tdm_reservation.PATH: TDM_RESERVATION}
-"""Files of a host, but for robots.txt, and the signals in them."""
 _NO_FILE = frozenset({PageOutcome.TOO_MANY_REDIRECTS, PageOutcome.MALFORMED_URL, PageOutcome.MALFORMED_RESPONSE})
 _RULE = re.compile(r"(?:allow|diss?all?[oa]w|diasllow|crawl[- ]delay)\s*[:\s]", re.IGNORECASE)
 
@@ -141,4 +139,5 @@ async def wishes_of(path: str, reply: Reply, user_agent: str) -> HostWishes:
     if reply.outcome == PageOutcome.OK:
         read = functools.partial(read_host_file, path, reply.body, agent_of(user_agent), reply.url)
         return read() if len(reply.body) <= PARSED_AT_ONCE else await asyncio.to_thread(read)
-    return HostWishes(unreadable=[UNREADABLE[path]]) if is_retryable(reply.outcome) else HostWishes()
+    signal = AI_TXT if path == ai_txt.PATH else TDM_RESERVATION
+    return HostWishes(unreadable=[signal] if is_retryable(reply.outcome) else [])
