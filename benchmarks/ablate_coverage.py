@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from machine import PAGE, describe, save, write_tables
+from machine import describe, save, write_tables
 from webtext_run.ablation.statistics import CONFIDENCE, Estimate, Variance, estimate
 
 SEEDS, DOCUMENTS, RATIOS = (2, 3, 5), (10, 40, 200), (0.0, 0.5, 1.0, 2.0, 100.0)
 TOGETHER = 0.5
 """Share of the seeds' variance that is of seeds and documents together."""
-GUIDE = PAGE.with_name("guide") / "ablate.md"
 
 
 def sizes_of(documents: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -81,7 +80,7 @@ def main() -> int:
         for documents in DOCUMENTS
     }  # fmt: skip
     print(table(rows))
-    write_tables("ablate_coverage.py", table(rows), GUIDE)
+    write_tables("ablate_coverage.py", table(rows))
     save("ablate_coverage", {"machine": describe("numpy", "scipy"), "trials": given.trials, "rows": rows})
     return 0
 

@@ -5,7 +5,7 @@
     ./uvw run benchmarks/data.py --quick          small inputs: does everything run?
     ./uvw run benchmarks/data.py --only download --long     each extractor for two minutes or more, no result file
 
-The tables go to results/data.json and, as Markdown, to docs/benchmarks.md. Each module of `data_tables/` is one
+The tables go to results/data.json and, as Markdown, to docs/benchmarks/data.md. Each module of `data_tables/` is one
 table: `TITLE`, `PEERS` (packages whose versions belong to the result), and `rows(quick, folder)`, which yields
 `measuring.Row`s and may write in `folder`.
 """
@@ -31,20 +31,22 @@ def as_markdown(tables: dict[str, Any]) -> str:
     """All tables as Markdown."""
     parts = []
     for _, table in sorted(tables.items()):
+        name, _, inputs = table["title"].partition(": ")
         parts += [
-            f"### {table['title']}",
+            f"## {name}",
             "",
-            "| | per second and core | MB/s | goal | memory | |",
-            "|---|---|---|---|---|---|",
+            f"{inputs[:1].upper()}{inputs[1:]}.",
+            "",
+            "| | per second and core | MB/s | memory | |",
+            "|---|---:|---:|---:|---|",
         ]
         for row in table["rows"]:
             rate = f"{row['rate']:,.0f} {row['unit']}" if "rate" in row else ""
             size = f"{row['megabytes']:,.1f}" if "megabytes" in row else ""
-            goal = f"{row['goal']:,.0f}" if "goal" in row else ""
             peak = f"{row['peak']:,.0f} MB" if "peak" in row else ""
-            parts.append(f"| {row['what']} | {rate} | {size} | {goal} | {peak} | {row.get('note', '')} |")
+            parts.append(f"| {row['what']} | {rate} | {size} | {peak} | {row.get('note', '')} |")
         parts.append("")
-    return "\n".join(parts)
+    return "\n".join(parts).rstrip()
 
 
 def main() -> None:

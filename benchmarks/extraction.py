@@ -155,7 +155,7 @@ def main() -> None:
     tables = [as_markdown(rows, ("folders", "languages"), with_parts=True)]
     if kinds:
         tables += [as_markdown(rows, ("kinds",), with_parts=False), kinds_as_markdown(kinds)]
-    write_tables("extraction.py", "\n\n".join(tables) + "\n")
+    write_tables("extraction.py", "\n\n".join(tables))
 
 
 if __name__ == "__main__":

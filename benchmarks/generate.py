@@ -21,10 +21,9 @@ import torch
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import DeviceKind
-from gpt2_train.inference.engine import Engine, TokenRequest, WritingOptions
+from gpt2_train.inference.engine import Engine, Sampling, TokenRequest, WritingOptions
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import for_writing, open_model
-from gpt2_train.inference.sampling import Sampling
 from machine import describe, save
 
 Write = Callable[[list[list[int]], int], list[list[int]]]
@@ -88,7 +87,7 @@ def ours(
 ) -> Write:
     """Writing with an `Engine` over the weights in `folder`, arranged for the batch; `static` as for `CachedModel`."""
     source = for_writing(open_model(folder, device=device, precision=precision), batch)
-    model = source.model
+    model = source.read_model()
 
     def write(prompts: list[list[int]], tokens: int) -> list[list[int]]:
         cached = CachedModel(model, batch, len(prompts[0]) + tokens, precision=precision, static=static)

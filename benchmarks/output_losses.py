@@ -1,7 +1,7 @@
 """Output matrix and loss alone, in several ways: ours, compiled and in pieces, and torch's two.
 
 `F.linear_cross_entropy` never holds all logits; `F.cross_entropy` is what a plain training loop has, compiled or not.
-Used by `gpu.py`; the figures of one CPU are in docs/decisions.md.
+Used by `gpu.py`; the figures of one CPU are in LOG.md.
 """
 
 from __future__ import annotations

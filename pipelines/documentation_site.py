@@ -1,4 +1,4 @@
-"""Serves the documentation of Python on loopback: `--port 8000`. The work is in webtext_run.documentation_site."""
+"""Serves the documentation of Python on loopback. The work is in webtext_run.documentation_site."""
 
 from webtext_run.documentation_site import main
 

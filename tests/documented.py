@@ -5,7 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
+CHANGELOG = ROOT / "docs" / "CHANGELOG.md"
+"""A link to the one of the project's folder; it names flags that went."""
+PAGES = [
+    ROOT / "README.md",
+    *sorted(set((ROOT / "docs").rglob("*.md")) - {CHANGELOG}),
+    *sorted((ROOT / "packages").glob("*/README.md")),
+]
 
 
 def blocks(text: str, *languages: str) -> Iterator[str]:

@@ -11,7 +11,19 @@ import sys
 import pytest
 
 from command_kit import CommandError, machine, run_command
-from command_kit.colours import BOLD, GREEN, RED, Paint, aligned, cut, display_width, has_colours, is_terminal, padded
+from command_kit.colours import (
+    BOLD,
+    GREEN,
+    RED,
+    Paint,
+    aligned,
+    cut,
+    display_width,
+    has_colours,
+    is_terminal,
+    padded,
+    wrapped,
+)
 
 
 @contextlib.contextmanager
@@ -62,7 +74,7 @@ def test_an_error_is_red_on_a_terminal_and_plain_in_a_file(monkeypatch, capsys):
     with open_terminal() as (stream, shown), monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
         assert run_command("bake", fail) == 1
-        assert shown() == "bake: \x1b[31;1merror:\x1b[0m the oven at http://oven is cold.\r\n"
+        assert shown() == "\r\x1b[Kbake: \x1b[31;1merror:\x1b[0m the oven at http://oven is cold.\r\n"
     run_command("bake", fail)
     assert capsys.readouterr().err == "bake: error: the oven at http://oven is cold.\n"
 
@@ -119,3 +131,14 @@ def test_checks_of_doctor_align(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     checks = [machine.Check("cores", "2"), machine.Check("disk space", "1 GB", "work elsewhere")]
     assert machine.shown(checks) == "ok  cores       2\n!   disk space  1 GB; work elsewhere"
+
+
+def test_a_sentence_is_wrapped_between_words_on_a_terminal_alone(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    words = "one " * 30 + "a-name-that-is-never-broken-" * 5
+    assert wrapped(words, io.StringIO()) == words
+    with open_terminal() as (stream, _):
+        first, *_, last = wrapped(words, stream).splitlines()
+        assert len(first) <= 80 and first.endswith("one")
+        assert last.strip() == words.split()[-1]
+        assert wrapped("short\nlines", stream) == "short\nlines"

@@ -203,3 +203,10 @@ def test_a_line_fits_the_terminal_also_after_it_was_resized():
             assert 0 < len(drawn[-1]) < columns
     stream.close()
     os.close(control)
+
+
+def test_what_is_counted_may_be_done_before_the_job_is():
+    """It said "100%  0:00 left" for seconds."""
+    progress = Progress("train-tokenizer", "documents", 10, stream=io.StringIO())
+    progress.done = 10
+    assert progress.line(10) == "train-tokenizer  10/10 documents  100%  1/s  finishing"

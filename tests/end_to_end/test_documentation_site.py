@@ -4,6 +4,7 @@ import ast
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ NAMES += ["module/sympy.core.expr", "topic/lambda", "topic/typesmapping"]
 def served(site: Path = SITE, port: int = 0, **variables: str) -> Iterator[Callable[[str], str]]:
     """Gives what there is under a name while a site is served, with `BASE` for its address."""
     process = subprocess.Popen(
-        [sys.executable, str(site), "--port", str(port)],
+        [sys.executable, str(site), "--port", str(port), "--until-input-ends"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -65,6 +66,22 @@ def test_pages_are_the_same_in_any_order_and_for_every_user_folder_and_port(page
     assert "SMTPRecipientsRefused" in first["module/smtplib.html"]
     private = ("hidden", str(tmp_path), str(port), sys.prefix, sys.base_prefix)
     assert not [name for name in names[:-2] for word in private if word in first[name]]
+
+
+def test_it_stays_up_in_the_background_of_a_shell_until_a_signal():
+    """It waited for its standard input: started with `&` it stopped, and with none it ended at once."""
+    words = [sys.executable, str(SITE), "--port", "0"]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **quiet) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        base = process.stdout.readline().strip()
+        assert "leave it running" in process.stderr.readline()
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        for _ in range(2):
+            assert opener.open(f"{base}/robots.txt").status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
 
 
 def test_a_port_that_is_taken_is_a_sentence():

@@ -122,7 +122,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) ->
         lambda kind, *a, **b: stop(real(kind, *a, **b)) if issubclass(kind, Command) else real(kind, *a, **b),
     )
     monkeypatch.setattr(pipelines_run, "check", stop)
-    monkeypatch.setattr(pipelines_run, "count_gpus", lambda _: 0)
     # What is the same for every command is found once.
     monkeypatch.setattr(importlib.metadata, "entry_points", functools.cache(importlib.metadata.entry_points))
     parser = webtext_prep.cli.build_parser(webtext_prep.cli.find_stages(), webtext_prep.cli.find_commands())

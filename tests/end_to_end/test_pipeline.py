@@ -415,7 +415,7 @@ def check_without_gpu(texts, monkeypatch, capsys) -> Callable[..., str]:
     from webtext_run import command as run
 
     monkeypatch.chdir(texts)
-    monkeypatch.setattr(run, "count_gpus", lambda names: 0)
+    monkeypatch.setattr(preflight, "count_gpus", lambda names: 0)
     monkeypatch.setattr(run, "run_steps", lambda steps, *_: pytest.fail(f"{steps} were run"))
 
     def said(text: str, *arguments: str, code: int = 2) -> str:
@@ -437,6 +437,58 @@ def test_what_is_wrong_is_found_before_anything_runs(check_without_gpu, what):
     (error,) = (line for line in said.splitlines() if line.startswith("run.py: error: "))
     assert table in error
     assert named in error
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["quickstrat"], "no pipeline quickstrat: did you mean quickstart? give the path of a TOML file"),
+        (["own_txt.toml"], "no pipeline own_txt.toml: did you mean own_text? "),
+        (["quickstart", "--until", "tokenise"], "--until tokenise is not in quickstart.toml: did you mean tokenize? "),
+        (["wrong.toml", "--input", "texts"], "no command [cleen]; did you mean clean? known are "),
+        (["rules.toml", "--input", "texts"], "gopher-qualty is not known: did you mean gopher-quality? choose among"),
+        (["engine.toml", "--input", "texts"], "--engine rya is not known: did you mean ray? choose one of local"),
+    ],
+)
+def test_a_name_with_a_typing_mistake_is_answered_with_the_nearest_one(texts, monkeypatch, capsys, words, named):
+    from webtext_run import command as run
+
+    monkeypatch.chdir(texts)
+    Path("wrong.toml").write_text("[merge]\n[cleen]\n")
+    Path("rules.toml").write_text('[merge]\n[clean]\nrules = ["gopher-qualty"]\n')
+    Path("engine.toml").write_text('[pipeline]\nengine = "rya"\n[merge]\n')
+    assert run.main([*words, "--check"]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_missing_input_is_told_before_torch_is_loaded_or_anything_estimated(texts, monkeypatch, capsys):
+    """It took 27 s, and showed what the documents of an earlier run in that folder would need."""
+    from webtext_run import command as run
+
+    monkeypatch.chdir(texts)
+    monkeypatch.setattr(preflight, "count_gpus", lambda names: pytest.fail("torch was loaded"))
+    Path("p.toml").write_text(ONE_STEP)
+    words = ["p.toml", "--input", "absent", "--folder", "first", "--check"]
+    assert run.main(words) == 2
+    said = capsys.readouterr().err
+    assert "absent" in said.splitlines()[-1]
+    assert "needs" not in said
+
+
+def test_a_list_of_private_addresses_is_refused_before_the_run(texts, monkeypatch, tmp_path, capsys):
+    from webtext_run import command as run
+
+    monkeypatch.chdir(tmp_path)
+    Path("p.toml").write_text("[blacklist]\n[download]\n")
+    Path("urls.txt").write_text("http://127.0.0.1:8100/a\nhttp://localhost/b\nhttp://user:secret@10.0.0.1/c\n")
+    check = ["p.toml", "--input", "urls.txt", "--check"]
+    assert run.main(check) == 2
+    said = capsys.readouterr().err
+    assert "[download]: all addresses of urls.txt are private, such as http://127.0.0.1:8100/a; if they are" in said
+    assert "--set download.allow_private_addresses=loopback (of this machine)" in said
+    assert run.main([*check, "--set", "download.allow_private_addresses=loopback"]) == 0
+    Path("urls.txt").write_text("http://127.0.0.1:8100/a\nhttp://example.org/b\n")
+    assert run.main(check) == 0
 
 
 def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
@@ -540,7 +592,7 @@ def test_a_setting_can_be_changed_on_the_command_line(tmp_path, change, flags):
     [
         ("train.steps", "is not TABLE.SETTING=VALUE"),
         ("steps=3", "is not TABLE.SETTING=VALUE"),
-        ("trian.steps=3", "has no table [trian]; it has merge, tokenize, train"),
+        ("trian.steps=3", "has no table [trian]; did you mean train? it has merge, tokenize, train"),
         ("train.stepz=3", "[train]: unknown setting stepz (did you mean steps?)"),
         ("train.steps=many", "[train]: steps should be a whole number, not 'many'"),
         ("merge.input=[]", "no list can be emptied"),
@@ -625,7 +677,9 @@ def test_what_was_made_with_other_settings_is_made_again_by_a_flag_that_there_is
     assert code == 0 and "already done" not in said
     code, said = two_steps("--restart", "cleen")
     assert code == 2
-    assert "run.py: error: --restart cleen is not a step: choose one of merge, clean, or name none for all.\n" in said
+    assert (
+        "--restart cleen is not a step: did you mean clean? choose one of merge, clean, or name none for all.\n" in said
+    )
 
 
 def test_a_step_speaks_the_flags_of_the_pipeline(two_steps):
@@ -641,13 +695,13 @@ def test_a_step_speaks_the_flags_of_the_pipeline(two_steps):
 def test_every_flag_of_a_step_is_said_in_words_that_the_pipeline_knows(tmp_path):
     from command_kit.command import in_words
     from webtext_prep.running.tasks import Tally
+    from webtext_prep.stages.download import advice_on
 
     tables = {"download": {}, "tokenize": {}, "train": {}}
     download, _, train = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"])
     tally = Tally(read=3)
     tally.dropped["blocked_address"] = 3
-    assert download.stage is not None
-    assert in_words(download.stage.advice(tally), wiring.words_of(download)) == (
+    assert in_words(advice_on(tally), wiring.words_of(download)) == (
         "these addresses are private; if they are meant, give --set download.allow_private_addresses=loopback (of this "
         "machine) or --set download.allow_private_addresses=all (any), with --restart download"
     )
@@ -742,6 +796,25 @@ def test_checking_says_what_each_stage_will_need(play_here):
     assert all(line.endswith(" for some 50 documents") for line in lines[:3])
     assert lines[3].startswith("all outputs together: about ")
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("flags", [["--until", "clean"], ["--until=clean", "--restart", "clean"]])
+def test_what_stops_before_the_training_ends_with_the_command_that_trains(tmp_path, flags):
+    """It ended with what to look at, and nothing said that the same command without --until trains."""
+    from webtext_run import command as run
+
+    (tmp_path / "p.toml").write_text("[merge]\n[clean]\n[tokenize]\n[train]\n")
+    words = [str(tmp_path / "p.toml"), "--input", "my texts", *flags, "--folder", "out"]
+    arguments = run.make_parser().parse_args(words)
+    arguments.words = words
+    steps = wiring.plan(tmp_path / "p.toml", {"merge": {}, "clean": {}}, tmp_path, ["my texts"])
+    rest = run.command_of_the_rest(arguments, steps)
+    assert runner.next_commands(steps, tmp_path, is_first_try=False, rest=rest)[-2:] == [
+        f"  ./uvw run pipelines/run.py {tmp_path}/p.toml --input 'my texts' --folder out",
+        "      the rest: a model that learns from it",
+    ]
+    (tmp_path / "p.toml").write_text("[merge]\n[clean]\n[tokenize]\n")
+    assert run.command_of_the_rest(arguments, steps) == []
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").replace("\\\n
 COMMANDS = [line[4:] for line in PAGE.splitlines() if line.startswith("    ")]
 STEPS = [line for line in COMMANDS if line.startswith(("webtext ", "gpt2 "))]
 PROGRAMS = {"webtext": "webtext_prep", "gpt2": "gpt2_train"}
-DUMP = "curl -s http://127.0.0.1:8000/RS_2026-01.xz -o RS_2026-01.xz"
+DUMP = "curl -s http://127.0.0.1:8100/RS_2026-01.xz -o RS_2026-01.xz"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with the dump, while the site that it links to is served."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "pipelines" / "documentation_site.py")],
+        [sys.executable, str(ROOT / "pipelines" / "documentation_site.py"), "--port", "0", "--until-input-ends"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

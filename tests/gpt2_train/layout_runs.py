@@ -22,8 +22,8 @@ from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer as train_module
-from gpt2_train.training.launch import train
 from gpt2_train.training.setup import Run, build_model
+from gpt2_train.training.trainer import train
 
 seen: dict[str, Any] = {"samples": []}
 """What this process sees of its run."""

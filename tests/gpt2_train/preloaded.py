@@ -8,7 +8,7 @@ from tests.gpt2_train import forks  # noqa: F401
 
 import gpt2_train.cli
 import gpt2_train.inference.divided
-import gpt2_train.training.launch  # noqa: F401
+import gpt2_train.training.trainer  # noqa: F401
 import webtext_run.command  # noqa: F401
 from indexed_tokens import Tokenizer
 

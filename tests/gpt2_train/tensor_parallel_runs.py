@@ -13,12 +13,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.distributed.mesh import World, all_reduce_replicated_grads, make_world, seed_micro_step
+from gpt2_train.distributed.mesh import World, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import losses_and_gradient, with_gradient
-from gpt2_train.optim.gradients import gradient_norm
+from gpt2_train.optim.gradients import all_reduce_replicated_grads, gradient_norm
 
 CPU = torch.device("cpu")
 SHAPE = {"layers": 2, "hidden": 32, "heads": 4, "sequence_length": 16, "vocabulary_size": 100}

@@ -22,7 +22,7 @@ from gpt2_train.checkpoint import save
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, load_tensors
-from gpt2_train.checkpoint.storage import TensorWriter
+from gpt2_train.checkpoint.writer import TensorWriter
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.conversion.formats import open_weights

@@ -21,9 +21,9 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 from gpt2_train.checkpoint import load
 from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
-from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.load import _tile, model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, load_tensors
-from gpt2_train.checkpoint.storage import _tile
+from gpt2_train.checkpoint.verify import verify_checkpoint
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
@@ -405,7 +405,7 @@ def test_a_tensor_that_its_index_does_not_cover_is_refused(
     replace_index(step, FORGED[forged])
     with pytest.raises(Gpt2UsageError, match=r"is damaged \(its index does not cover model\..*, each value once\)"):
         open_weights(tmp_path).load()
-    assert ["its index does not cover" in problem for problem in load.verify(step, int).problems] == [True]
+    assert ["its index does not cover" in problem for problem in verify_checkpoint(step, int).problems] == [True]
 
 
 @pytest.mark.parametrize(
@@ -429,9 +429,9 @@ def test_pieces_tile_a_tensor_or_not(size: tuple[int, ...], pieces: list[ChunkSt
 
 def test_verify_reads_the_index_of_the_optimizer_too(tmp_path: Path, model: GPT2) -> None:
     step = Checkpointer(tmp_path, config=SMALL).save(model_tensors(model) | optimizer_state(model), step=3, samples=24)
-    assert load.verify(step, int).problems == []
+    assert verify_checkpoint(step, int).problems == []
     replace_index(step, lambda index: in_pieces(index, "optimizer.final_norm.bias.exp_avg"), part="optimizer")
-    (problem,) = load.verify(step, int).problems
+    (problem,) = verify_checkpoint(step, int).problems
     assert problem == "its index does not cover optimizer.final_norm.bias.exp_avg, each value once"
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.gpt2_train.small_models import byte_tokenizer, random_model
 
-from gpt2_train.checkpoint import load
+from gpt2_train.checkpoint import verify
 from gpt2_train.checkpoint.info import list_checkpoints
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
@@ -78,13 +78,13 @@ def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_damaged(
     folder = saved(tmp_path)
     saved(tmp_path, step=6)
     first, second = list_checkpoints(folder / "checkpoints")
-    plain = load.read_info
+    plain = verify.read_info
 
     def removed_first(path: Path) -> Any:
         shutil.rmtree(first, ignore_errors=True)
         return plain(path)
 
-    monkeypatch.setattr(load, "read_info", removed_first)
+    monkeypatch.setattr(verify, "read_info", removed_first)
     status, _, text = report("verify", folder)
     assert status == 0 and f"{second}: whole" in text and "damaged" not in text
 

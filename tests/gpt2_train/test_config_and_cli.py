@@ -19,13 +19,13 @@ from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_compile_failure, explained_out_of_memory
 from gpt2_train.config.layout import check_layout, choose_data_parallel, plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.metrics.log import Heartbeat, StepClock
 from gpt2_train.training import launch
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.launch import check_batch, processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder
 from gpt2_train.training.size_advice import SIZES, size_advice
+from gpt2_train.training.state import Heartbeat, StepClock
 
 
 def test_the_defaults_follow_the_345m_recipe() -> None:

@@ -16,12 +16,11 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, s
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.load import EMBEDDING, model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
-from gpt2_train.conversion.formats import ReadOptions, open_weights
+from gpt2_train.conversion.formats import ReadOptions, open_weights, shapes_of
 from gpt2_train.conversion.formats.megatron import join
-from gpt2_train.conversion.weights import EMBEDDING, shapes_of
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.setup import config_of_first_weights
 from indexed_tokens import Tokenizer

@@ -17,7 +17,7 @@ from tests.gpt2_train.small_models import BYTES, END, in_memory, random_model, s
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference import engine as engine_module
-from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
+from gpt2_train.inference.engine import Engine, NewToken, Sampling, TokenRequest, WritingOptions
 from gpt2_train.inference.generator import (
     GenerationRequest,
     StopStrings,
@@ -28,7 +28,6 @@ from gpt2_train.inference.generator import (
 )
 from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
 from gpt2_train.inference.model import for_writing, open_model
-from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.gpt2 import GPT2
 
 GREEDY = Sampling(temperature=0)
@@ -427,4 +426,4 @@ def test_a_model_opened_for_writing_writes_the_same(tmp_path: Path) -> None:
     requests = [GenerationRequest("ab", tokens=12, sample=number) for number in range(3)]
     arranged = TextGenerator(for_writing(source, 3)).generate(requests)
     assert arranged == TextGenerator(source).generate(requests)
-    assert source.model.is_tied
+    assert source.read_model().is_tied

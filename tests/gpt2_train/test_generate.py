@@ -30,12 +30,11 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompts
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator
-from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest, WritingOptions
+from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, Sampling, TokenRequest, WritingOptions, choose_tokens
 from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.prompts import prompts_of_lines
-from gpt2_train.inference.sampling import Sampling, choose_tokens
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 
@@ -237,9 +236,13 @@ def test_half_a_character_at_the_end_is_marked() -> None:
 def test_prompts_come_one_a_line() -> None:
     data = "\ufeffOne \r\n\n  two\n\nstop\n<|endoftext|>".encode()
     assert prompts_of_lines(data, "x") == ["One ", "  two", "stop", "<|endoftext|>"]
-    data = b'"a\\nb"\n{"prompt": "c", "id": 3}\n"\\ud83d"\n'
-    assert prompts_of_lines(data, "x", as_json=True)[:2] == ["a\nb", "c"]
-    assert "\ufffd" in prompts_of_lines(data, "x", as_json=True)[2]
+    data = b'"a\\nb"\n{"prompt": "c", "id": 3}\n'
+    assert prompts_of_lines(data, "x", as_json=True) == ["a\nb", "c"]
+
+
+def test_a_lone_surrogate_is_replaced_wherever_a_prompt_came_from() -> None:
+    request = GenerationRequest("a\ud83d", stop=("\udcff",))
+    assert (request.prompt, request.stop) == ("a" + 3 * "\ufffd", (3 * "\ufffd",))
 
 
 @pytest.mark.parametrize(
@@ -670,6 +673,7 @@ def test_the_loop_survives_what_it_cannot_write(
     def interrupted_once(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 1:
+            options["on_begin"]()
             raise KeyboardInterrupt
         return generate(*arguments, **options)
 

@@ -18,7 +18,8 @@ from tests.gpt2_train.small_models import random_model, save
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.conversion.formats import fetch, hub_name, open_weights
+from gpt2_train.conversion.formats import open_weights
+from gpt2_train.conversion.hub import fetch, hub_name
 
 COMMIT = "5" * 40
 NAME = "openai-community/gpt2-tiny"

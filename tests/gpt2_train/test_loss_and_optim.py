@@ -28,7 +28,7 @@ from gpt2_train.optim.schedule import learning_rate
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_losses_and_gradients_are_those_of_cross_entropy(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     """Also with columns of padding, which get no gradient."""
-    monkeypatch.setattr(layout, "PIECE_ELEMENTS", {"cpu": 100})  # several pieces
+    monkeypatch.setitem(layout.PIECE_ELEMENTS, "cpu", 100)  # several pieces
     logits = (torch.randn(3, 7, 33, generator=torch.Generator().manual_seed(1)) * 5).to(dtype)
     targets = torch.randint(0, 30, (3, 7), generator=torch.Generator().manual_seed(2))
     gradient, theirs = logits.clone(), logits[..., :30].clone().requires_grad_()

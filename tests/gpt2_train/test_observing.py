@@ -33,8 +33,8 @@ from gpt2_train.evaluation.tasks.wikitext import Wikitext
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.metrics.log import line_of
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.launch import train
 from gpt2_train.training.samples_and_tasks import inference_view
+from gpt2_train.training.trainer import train
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 TRAINING = ("--steps", 12, "--save-every", 4, "--dropout", 0.2, "--vocabulary-size", 257)

@@ -26,7 +26,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("--micro-batch-size some", "invalid int or auto value"),
         ("--log-to trackio", "--log-to trackio is gone: send to wandb or tensorboard."),
         ("--log-to tensorbord", "did you mean tensorboard? choose from tensorboard, wandb)"),
-        ("--config sink.toml --data x --output new", "--log-to tensorbord: no such sink; known are tensorboard, wandb"),
+        ("--config sink.toml --data x --output new", "no such sink; did you mean tensorboard? known are"),
         ("--stepz 3", "did you mean --steps?"),
         ("--step 3", "did you mean --steps?"),  # the beginning of a flag is none
     ],
@@ -108,7 +108,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("bare --output a.png", "should end in .html: charts are written as a page alone"),
         ("bare --x time", "--x is for a file"),
         ("bare --only loss,speed --output a.html", "no speed; known are loss, validation"),
-        ("bare --log los --output a.html", "no los; known are"),
+        ("bare --log los --output a.html", "no los; did you mean loss? known are"),
         ("bare --output new/a.html --only tasks --smooth 0", "at least 1"),
         ("bare --output folder.html", "is a folder"),
         ("bare --only loss,tasks --output a.html", "recorded yet of loss, tasks"),

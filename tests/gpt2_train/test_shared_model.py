@@ -18,19 +18,19 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
+from gpt2_train.checkpoint.load import EMBEDDING
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
-from gpt2_train.conversion.weights import EMBEDDING
 from gpt2_train.distributed.collectives import is_shared
 from gpt2_train.distributed.jobs import is_lost_connection
 from gpt2_train.evaluation.tasks import tasks
 from gpt2_train.inference.divided import load_part
+from gpt2_train.inference.engine import Sampling
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import InferenceSettings, open_model
-from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from indexed_tokens import IndexedTokensWriter
 
@@ -84,8 +84,8 @@ def share(folder: str, inputs: str, tensor_parallel: int, data_parallel: int) ->
     """What one of so many processes finds: the fields of `Report`."""
     with InferenceSettings(folder, None, tensor_parallel, "cpu", threads=1).opened(data_parallel) as source:
         found: dict[str, Any] = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
-        found["parameters"] = sum(parameter.numel() for parameter in source.model.parameters())
-        cached = CachedModel(source.model, 3, group=source.group)
+        found["parameters"] = sum(parameter.numel() for parameter in source.read_model().parameters())
+        cached = CachedModel(source.read_model(), 3, group=source.group)
         found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
         cached.copy(0, 2)
         found["logits"].append(cached.feed([2], [[12]]).tolist())
@@ -127,7 +127,7 @@ def test_logits_and_texts_are_the_same_in_all_layouts(
     shared: Report, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also with prompts longer than the model's sequence."""
-    cached = CachedModel(open_model(run_folder, device="cpu").model, 3)
+    cached = CachedModel(open_model(run_folder, device="cpu").read_model(), 3)
     alone = [cached.feed(*fed) for fed in FED]
     cached.copy(0, 2)
     alone.append(cached.feed([2], [[12]]))
@@ -141,7 +141,7 @@ def test_logits_and_texts_are_the_same_in_all_layouts(
 
 def test_each_process_holds_its_share(shared: Report, layout: tuple[int, int], run_folder: Path) -> None:
     """Matrices and embedding are divided; norms, positions and the biases behind the sums are whole everywhere."""
-    model = open_model(run_folder, device="cpu").model
+    model = open_model(run_folder, device="cpu").read_model()
     whole = sum(
         parameter.numel()
         for name, parameter in model.named_parameters()

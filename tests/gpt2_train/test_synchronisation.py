@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +16,8 @@ from tests.gpt2_train.conftest import in_step, losses, rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.metrics.log import Heartbeat
 from gpt2_train.training import trainer as train_module
-from gpt2_train.training.state import StepFigures, StepResult
+from gpt2_train.training.state import Heartbeat, StepFigures, StepResult
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
@@ -36,6 +37,13 @@ class Waits(TorchDispatchMode):
         if function.overloadpacket.__name__ in WAITING:
             self.found.append(str(function))
         return function(*args, **(kwargs or {}))
+
+
+class Screen(io.StringIO):
+    """A terminal that shows what was written to it."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -96,9 +104,16 @@ def test_a_line_that_shows_life_waits_for_nothing(
 ) -> None:
     """Each process shows one by its own clock: one that read the outcome of a step for it would be ahead of others."""
     monkeypatch.setattr(Heartbeat, "is_due", lambda self: True)
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
     assert gpt2(tmp_path, "--steps", 6, "--log-every", 100, "--no-save") == 0
     _, read = late
     assert dict(reversed(read)) == {1: 1, 2: 3, 3: 4, 4: 5, 5: 6, 6: 6}
+    # On a terminal each takes the place of the one before it.
+    assert re.search(r"\r\x1b\[Kstep 4/6 .*?\r\x1b\[Kstep 5/6 ", screen.getvalue())
+    assert "\nstep 4/6" not in screen.getvalue()
 
 
 @pytest.mark.usefixtures("late")

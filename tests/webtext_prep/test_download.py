@@ -620,7 +620,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tm
     assert 5 <= len(finished) < 50
     assert not list(out.glob("part-*")) and not list(out.glob("pages/*"))
     with pytest.raises(InputError, match="not finished"):  # half a download is nobody's input
-        find_inputs([str(out)], accepts=Download.accepts, kinds="document shards")
+        find_inputs([str(out)], accepts=Download.reads.accepts, kinds="document shards")
     for path, part in zip(lists, (paths[::2], paths[1::2]), strict=True):
         write_list(path, site.urls(*part))
     settings = {"robots": False, "save_pages": True, "allow_private_addresses": "all"}

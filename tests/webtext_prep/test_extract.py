@@ -526,7 +526,7 @@ def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
     (folder / "deep" / "saved.html").write_text("<!-- saved from url=(0020)https://b.org/saved -->" + page())
     (folder / "notes.txt").write_text("no page")
     (folder / "other.json").write_text("{}")
-    summary = extract([path for path in sorted(folder.rglob("*")) if Extract.accepts(path)], tmp_path / "out")
+    summary = extract([path for path in sorted(folder.rglob("*")) if Extract.reads.accepts(path)], tmp_path / "out")
     found = {document.url: document for document in documents_of(tmp_path / "out")}
     assert list(found) == [
         "https://s.org/sidecar", "https://c.org/canonical?a=1&b=2", "file:deep/d.html", "https://b.org/saved",

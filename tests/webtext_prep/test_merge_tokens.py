@@ -91,7 +91,7 @@ def test_parts_of_any_size_make_the_bytes_of_one_writer(tmp_path_factory, corpor
     folder = tmp_path_factory.mktemp("pairs")
     prefixes = [write(folder / str(number), corpus, tokens=()) for number, corpus in enumerate(corpora)]
     write(folder / "expected", [document for corpus in corpora for document in corpus])
-    files = [storage.location(name) for prefix in prefixes for name in MergeTokens.files_named(str(prefix))]
+    files = [storage.location(name) for prefix in prefixes for name in MergeTokens.reads.named(str(prefix))]
     job_of(SmallMergeTokens(), files, folder / "c").run()
     assert contents(folder / "expected")[:2] == [
         (folder / f"c_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx")

@@ -43,7 +43,7 @@ def urls(tmp_path):
 def take(path, folder, stage=None, share=0.05, at_least=1, at_most=10**6):
     stage = stage or Blacklist()
     folder.mkdir(exist_ok=True)
-    return sample.take(stage.find([str(path)], folder)[0], stage, folder, share, at_least, at_most)
+    return sample.take(stage.reads.find([str(path)], folder)[0], stage, folder, share, at_least, at_most)
 
 
 # The sample

@@ -273,7 +273,10 @@ def test_a_document_that_a_rule_shortens_must_still_be_long_enough():
 
 
 def test_an_unknown_rule_is_refused():
-    with pytest.raises(UsageError, match="--rules gopher is not known: choose among c4, fineweb, gopher-quality, "):
+    with pytest.raises(
+        UsageError,
+        match="--rules gopher is not known: did you mean gopher-quality",
+    ):
         Clean(rules=("c4,gopher",))
 
 

@@ -142,6 +142,15 @@ def test_a_training_run_shows_losses_and_texts(corpus, run, page):
     assert words_in(found).count("layers 4") == 1
 
 
+def test_the_legend_shows_what_is_drawn(corpus, run, page):
+    """A single validation was a point in the chart, and a dashed line in the legend."""
+    rows = [{"step": step, "loss": 5.0} for step in (1, 2)] + [{"step": 2, "valid_loss": 5.1}]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    legend = re.search(r'<ul class="legend lines">.*?</ul>', page(corpus / "corpus", run=run))[0]
+    shown = {name: mark for mark, name in re.findall(r"<svg[^>]*><(\w+)[^>]*>.*?</svg>(\w+) loss", legend)}
+    assert shown == {"training": "line", "validation": "circle"}
+
+
 def test_samples_and_tasks_of_the_training_are_shown_by_step(corpus, run, page):
     """Some of many steps, the first and the last among them; and no figure of a task passes for a loss of the run."""
     found = page(corpus / "corpus", run=run)
@@ -291,6 +300,14 @@ def test_several_folders_are_shown_together(corpus, page):
     assert found.count('class="funnel wide"') == 2
     rows = [row for row in rows_of(found, "from-source-to-corpus") if row]
     assert [row[0] for row in rows if row[1:2] == ["in"]] == ["blacklist", "download", "clean", "dedup"]
+
+
+def test_one_loopback_address_is_no_news(tmp_path, webtext):
+    (tmp_path / "urls.txt").write_text("http://127.0.0.1:8100/a\nhttp://127.0.0.1:8100/b\n")
+    flags = ("--output", tmp_path / "urls", "--workers", 1)
+    assert webtext("blacklist", "--input", tmp_path / "urls.txt", *flags).code == 0
+    assert webtext("report", tmp_path / "urls", "--output", tmp_path / "report.html").code == 0
+    assert "<h2>Domains</h2>" not in (tmp_path / "report.html").read_text()
 
 
 def test_lists_of_urls_have_domains_and_no_lengths(tmp_path, webtext):

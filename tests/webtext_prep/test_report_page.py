@@ -93,6 +93,8 @@ def test_no_width_of_a_window_makes_the_page_scroll_sideways(opened):
         opened.evaluate(f"document.querySelectorAll('details').forEach(d => d.open = {is_open})")
         wide, seen = opened.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert (wide, seen) == (seen, width)
+        bar = "document.querySelector('nav')"
+        assert width < 720 or opened.evaluate(f"{bar}.scrollWidth <= {bar}.clientWidth")
 
 
 def test_a_phone_gets_the_narrow_funnel_with_letters_that_can_be_read(opened):

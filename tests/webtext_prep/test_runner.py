@@ -19,8 +19,8 @@ from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import processes as versions
-from webtext_prep.running.job import Job
 from webtext_prep.running.output import Output
+from webtext_prep.running.run import Run
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tasks import Tally, Task
 
@@ -676,7 +676,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
             super().__init__(label, unit, total, done=done, **options)
 
     monkeypatch.setattr(module, "Progress", Watched)
-    monkeypatch.setattr(Job, "expected_documents", lambda self: 12)
+    monkeypatch.setattr(Run, "expected_documents", lambda self: 12)
     assert not shout(folder).resumed
     assert seen == [(12, 5)]
 
@@ -695,12 +695,12 @@ def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_sh
     assert [path.name for path in shards_in(home / "output")] == [shard_name(0)]
     stage = practice_stages.Shout()
     with pytest.raises(InputError, match="is not finished: run the stage that makes it again"):
-        find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards")
+        find_inputs([str(home / "output")], accepts=stage.reads.accepts, kinds="shards")
     move(folder / shard_name(0), folder / shard_name(1))
     with storage.create(folder / shard_name(0)) as file:
         file.write(storage.read_bytes(folder / shard_name(1)))
     job_of(stage, shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
-    found = find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards").files
+    found = find_inputs([str(home / "output")], accepts=stage.reads.accepts, kinds="shards").files
     assert [path.name for path in found] == [shard_name(0), shard_name(1)]
     assert ".state" not in [path.name for path, _ in storage.list_folder(home / "output")]
 

@@ -129,7 +129,7 @@ def test_kinds_of_files_are_sampled_each_by_itself(tmp_path):
     for name in names:
         name.write_bytes(b"one\ntwo\n" * 100)
     files = [tmp_path / "dump.jsonl", *names]
-    found = take_sample(files, [file.stat().st_size for file in files], is_one_document=Merge.is_one_document)
+    found = take_sample(files, [file.stat().st_size for file in files], is_one_document=Merge().reads.is_one_document)
     assert found.documents == 1050
     assert found.text == 14_000 + 40_000
     assert found.packed < found.text

@@ -1,4 +1,4 @@
-"""What the `webtext` and `gpt2` commands share: settings, errors, atomic files, progress.
+"""The parts that the `webtext` and `gpt2` commands share: settings, errors, atomic files, progress.
 
 `settings` turns one frozen dataclass into flags and TOML keys; `errors` and `command` turn failures into one sentence
 and an exit code; `atomic` writes files that appear complete or not at all; `progress` shows

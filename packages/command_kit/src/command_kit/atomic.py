@@ -25,11 +25,11 @@ from typing import Any, BinaryIO
 from command_kit.errors import parse_json
 
 LEFTOVER_SUFFIX = ".unfinished"
-"""What the temporary name of an unfinished file or folder ends with; such a name also starts with a dot."""
+"""The end of the temporary name of an unfinished file or folder; such a name also starts with a dot."""
 
 
 ATTEMPTS = 100
-"""How often a new temporary name is tried where another process, clearing leftovers, takes it away."""
+"""Attempts at a new temporary name, which another process that clears leftovers may take away."""
 
 
 def temporary_name(path: Path) -> Path:

@@ -10,14 +10,21 @@ Tables of text whose columns align on a terminal: wide characters take two colum
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 BOLD, DIM, RED, GREEN, YELLOW, CYAN = "1", "2", "31", "32", "33", "36"
+
+
+FALLBACK_COLUMNS = 80
+CLEAR = "\r\x1b[K"
+"""To the beginning of a terminal's line, and nothing left on it."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -44,7 +51,7 @@ class Paint:
 
     @classmethod
     def of(cls, stream: TextIO) -> Paint:
-        """What suits a stream."""
+        """The colours that suit a stream."""
         return cls(has_colours(stream))
 
     def __call__(self, text: str, *codes: str) -> str:
@@ -60,7 +67,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal `text` takes: two for wide characters (Chinese, Japanese, Korean, emoji), none
+    """The columns of a terminal that `text` takes: two for wide characters (Chinese, Japanese, Korean, emoji), none
     for characters that are written over the one before, for control characters, and for colours.
 
     >>> display_width("abc"), display_width("日本"), display_width("e\\u0301")
@@ -87,6 +94,23 @@ def cut(text: str, width: int) -> str:
         if taken > width:
             return text[:at]
     return text
+
+
+def columns_of(stream: TextIO) -> int:
+    """The width of a terminal as it is now; it may be resized at any time."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or FALLBACK_COLUMNS
+    except (OSError, ValueError):
+        return FALLBACK_COLUMNS
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """`text` in lines that end between words, where `stream` is a terminal; else, for a log, as it is."""
+    if not is_terminal(stream):
+        return text
+    width = max(columns_of(stream), 20)
+    fill = functools.partial(textwrap.fill, width=width, subsequent_indent="  ", break_long_words=False)
+    return "\n".join(fill(line, break_on_hyphens=False) if len(line) > width else line for line in text.split("\n"))
 
 
 def padded(text: str, width: int, align: str = "<") -> str:

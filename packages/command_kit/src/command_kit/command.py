@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 
-from command_kit.colours import BOLD, DIM, RED, YELLOW, Paint
+from command_kit.colours import BOLD, CLEAR, DIM, RED, YELLOW, Paint, is_terminal, wrapped
 from command_kit.errors import CommandError, hide_credentials, parse_json
 
 WORDS = "COMMAND_FLAGS_IN_WORDS"
@@ -105,19 +105,19 @@ def print_error(program: str, sentence: str) -> None:
 
     Flags are called as the program in front of this command calls them (`fronts`).
     """
-    paint = Paint.of(sys.stderr)
-    print(f"{program}: {paint('error:', RED, BOLD)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
+    paint, begin = Paint.of(sys.stderr), CLEAR if is_terminal(sys.stderr) else ""
+    print(f"{begin}{program}: {paint('error:', RED, BOLD)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
 
 
 def print_warning(program: str, sentence: str) -> None:
     """Print `program: warning: sentence` in the same way."""
-    paint = Paint.of(sys.stderr)
-    print(f"{program}: {paint('warning:', YELLOW)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
+    paint, begin = Paint.of(sys.stderr), CLEAR if is_terminal(sys.stderr) else ""
+    print(f"{begin}{program}: {paint('warning:', YELLOW)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
 
 
 def print_note(sentence: str) -> None:
     """Print a sentence on standard error in grey: why nothing is to be seen for the next seconds."""
-    print(Paint.of(sys.stderr)(sentence, DIM), file=sys.stderr, flush=True)
+    print(Paint.of(sys.stderr)(wrapped(sentence, sys.stderr), DIM), file=sys.stderr, flush=True)
 
 
 def _wait_for_end(parent: int) -> None:

@@ -6,8 +6,10 @@ one package's failures, or all of them. A message says what was found, where, an
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -23,9 +25,24 @@ class UsageError(CommandError):
     exit_code = 2
 
 
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """A question to stand before the list of what is known; nothing where no known word is near.
+
+    >>> meant("cleen", ["blacklist", "clean"])
+    'did you mean clean? '
+    """
+    near = nearest(word, known)
+    return "" if near is None else f"did you mean {near}? "
+
+
 _IN_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^\s/?#@\"'<>]*@", re.IGNORECASE)
 _IN_ENCODED_URL = re.compile(r"(%3A%2F%2F)(?:(?!%2F|%3F|%23|%40)[^\s/])*%40", re.IGNORECASE)
-"""As in the name of a file that is named after its URL."""
+"""The pattern of credentials in the name of a file that is named after its URL."""
 
 
 def hide_credentials(text: str) -> str:

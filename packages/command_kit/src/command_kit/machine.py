@@ -1,4 +1,4 @@
-"""What this machine has to offer a run: free disk, and memory within the limits that containers and batch systems set.
+"""This machine's resources for a run: free disk, and memory within the limits that containers and batch systems set.
 
 Linux says of memory what can be had without swapping (MemAvailable), and of each control group, in which containers and
 jobs of batch systems run, its limit and its use. A group's page cache counts as free, since the kernel gives it up.
@@ -93,7 +93,7 @@ class Machine:
         return None
 
     def _of_groups(self) -> Iterator[int]:
-        """What each control group that this process is in, and each around it, leaves free."""
+        """The memory that each control group that this process is in, and each around it, leaves free."""
         groups = self._root / "sys/fs/cgroup"
         try:
             lines = (self._root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -156,7 +156,7 @@ def shown(checks: Sequence[Check]) -> str:
 
 
 def values(checks: Sequence[Check]) -> dict[str, Any]:
-    """The same for `--json`: name -> `found` and `advice`."""
+    """The checks for `--json`: name -> `found` and `advice`."""
     return {check.name: {"found": check.found, "advice": check.advice} for check in checks}
 
 
@@ -201,7 +201,7 @@ def bytecode_check(package: str) -> Check:
 
 
 def packages_check(name: str, wanted: dict[str, str], *, how: str) -> Check:
-    """Which of the optional distributions `wanted` (name -> what it is for) are installed, and `how` to get others."""
+    """The check of optional distributions, `wanted` (name -> what for): which there are, and `how` to get others."""
     there = [f"{one} {version}" for one in wanted if (version := version_of(one))]
     missing = [f"{one} for {use}" for one, use in wanted.items() if version_of(one) is None]
     parts = [", ".join(there)] if there else []

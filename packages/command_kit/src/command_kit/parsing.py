@@ -16,7 +16,6 @@ flags import what they need only when they are given.
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.metadata
 import inspect
 import os
@@ -27,10 +26,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from command_kit.command import print_error
+from command_kit.errors import meant, nearest
 
 SHELLS = ("bash", "zsh", "fish")
 _PATHS = ("PATH", "FILE", "DIR", "PREFIX")
-"""What the placeholder of a flag that takes a path holds."""
+"""The words that the placeholder of a flag that takes a path holds."""
 
 
 def version_of(distribution: str) -> str | None:
@@ -119,11 +119,6 @@ def _all_actions(parser: argparse.ArgumentParser) -> Iterable[argparse.Action]:
                 yield from _all_actions(child)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
-    return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
-
-
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Lists subcommands under headings: the action's `headings`, by the name of the first command below each."""
 
@@ -148,7 +143,7 @@ class Parser(argparse.ArgumentParser):
         """Flags, their values and subcommands that there are no more: what to use instead, the end of a sentence."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
-        """As argparse does, but with nothing left over: an unknown argument is this parser's mistake to explain."""
+        """Parse as argparse does, with nothing left over: an unknown argument is this parser's mistake to explain."""
         words: Sequence[str] = sys.argv[1:] if args is None else args
         if not words and any(isinstance(one, argparse._SubParsersAction) and one.required for one in self._actions):
             self.print_help(sys.stderr)
@@ -165,8 +160,8 @@ class Parser(argparse.ArgumentParser):
     def _suggestion(self, unknown: Sequence[str]) -> str:
         flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         known = {flag.lstrip("-"): flag for flag in self._option_string_actions}
-        meant = [known[near] for flag in flags if (near := nearest(flag.lstrip("-"), known)) is not None]
-        return f" (did you mean {' '.join(meant)}?)" if meant else f"; `{self.prog} --help` lists its flags"
+        found = [known[near] for flag in flags if (near := nearest(flag.lstrip("-"), known)) is not None]
+        return f" (did you mean {' '.join(found)}?)" if found else f"; `{self.prog} --help` lists its flags"
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message on standard error, and exit with code 2."""
@@ -181,7 +176,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help().replace(self.prog, f"{self.prog} [flags]", 1)
 
     def format_help(self) -> str:
-        """As argparse does, with the usage in one line."""
+        """Write the help as argparse does, with the usage in one line."""
         _, _, rest = super().format_help().partition("\n\n")
         return f"{self.format_usage()}\n{rest}"
 
@@ -197,10 +192,9 @@ class Parser(argparse.ArgumentParser):
         if value in self.removed:
             raise argparse.ArgumentError(None, f"{value} is gone: {self.removed[value]}")
         known = [str(choice) for choice in action.choices]
-        near = nearest(str(value), known)
-        meant = f"did you mean {near}? " if near is not None else ""
+        asked = meant(str(value), known)
         if isinstance(action, argparse._SubParsersAction):
-            listed = meant.strip() or f"choose from {', '.join(known)}"
+            listed = asked.strip() or f"choose from {', '.join(known)}"
             kind = str(action.metavar or "command").lower()
             raise argparse.ArgumentError(None, f"there is no {kind} {value} ({listed})")
-        raise argparse.ArgumentError(action, f"invalid choice: {value!r} ({meant}choose from {', '.join(known)})")
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r} ({asked}choose from {', '.join(known)})")

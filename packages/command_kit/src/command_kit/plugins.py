@@ -59,7 +59,7 @@ def announced(group: str) -> list[tuple[str, Any]]:
 
 @functools.lru_cache(maxsize=1)
 def _entry_points(read: Callable[[], EntryPoints], path: tuple[str, ...]) -> EntryPoints:
-    """What all installed distributions announce, read once: a command asks for half a dozen groups."""
+    """The entry points that all installed distributions announce, read once: a command asks for half a dozen groups."""
     return read()
 
 

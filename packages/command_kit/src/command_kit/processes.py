@@ -29,7 +29,7 @@ STOP_SECONDS = 5
 
 
 def end_after(wait: Callable[[], object], number: int = signal.SIGKILL) -> None:
-    """Have a thread send this process a signal as soon as `wait` returns."""
+    """Start a thread that sends this process a signal as soon as `wait` returns."""
 
     def watch() -> None:
         wait()
@@ -39,7 +39,7 @@ def end_after(wait: Callable[[], object], number: int = signal.SIGKILL) -> None:
 
 
 def end_with_parent() -> None:
-    """Have this worker process killed when the one that started it ends, even if it is stuck in a library."""
+    """Let the system kill this worker process when the one that started it ends, even if it is stuck in a library."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -12,25 +12,35 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO, TypeVar
 
-from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, cut, display_width, is_terminal
+from command_kit.colours import (
+    BOLD,
+    CLEAR,
+    CYAN,
+    DIM,
+    GREEN,
+    PLAIN,
+    Paint,
+    columns_of,
+    cut,
+    display_width,
+    is_terminal,
+)
 
 STALLED_SECONDS = 30.0
 """After so long without a report the line says since when there has been none."""
 TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 4.0, 30.0
 """Between lines: on a terminal; elsewhere in a job's first half minute, when somebody may be waiting; and later."""
-FALLBACK_COLUMNS = 80
 REPORT_EVERY = 64
-"""Of items that pass through, between two reports."""
+"""Items that pass through between two reports."""
 Item = TypeVar("Item")
 COLOURS = {"label": (BOLD,), "share": (CYAN,), "left": (GREEN,), "note": (DIM,)}
-"""Of the parts of a line, where there is colour."""
+"""Colours of the parts of a line, where there is colour."""
 
 
 def duration(seconds: float) -> str:
@@ -108,7 +118,7 @@ class Progress:
         if self._ticker is not None:
             self._ticker.join(timeout=1)
         if self._terminal:
-            self._stream.write("\r\x1b[K")
+            self._stream.write(CLEAR)
             self._stream.flush()
 
     @contextlib.contextmanager
@@ -116,7 +126,7 @@ class Progress:
         """Clear the line while something else is printed."""
         with self._lock:
             if self._terminal:
-                self._stream.write("\r\x1b[K")
+                self._stream.write(CLEAR)
                 self._stream.flush()
             yield
 
@@ -147,6 +157,8 @@ class Progress:
             count = f"{self.done:,}/{self.total:,} {self.unit}"
             share = f"{min(self.done / self.total, 1):.0%}"
             left = f"{duration(max(self.total - self.done, 0) / rate)} left" if rate > 0 else ""
+            if self.done >= self.total:
+                left = "finishing"  # what is counted is done, and not yet the job
         parts = {"label": self.label, "count": count, "share": share, "speed": speed, "left": left, "note": note}
         shown = {name: part for name, part in parts.items() if part}
         for name in ("note", "speed", "label", "count"):
@@ -178,15 +190,8 @@ class Progress:
             note = "  ".join(part for part in (self._note, waiting) if part)
             if self._terminal:
                 # One column less than there are: a full last column makes some terminals wrap.
-                line = self._line(self._paint, now - self._start, note, max(self._columns() - 1, 1))
-                self._stream.write(f"\r\x1b[K{line}")
+                line = self._line(self._paint, now - self._start, note, max(columns_of(self._stream) - 1, 1))
+                self._stream.write(f"{CLEAR}{line}")
             else:
                 self._stream.write(f"{self._line(self._paint, now - self._start, note, None)}\n")
             self._stream.flush()
-
-    def _columns(self) -> int:
-        """The terminal's width as it is now; it may be resized at any time."""
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or FALLBACK_COLUMNS
-        except (OSError, ValueError):
-            return FALLBACK_COLUMNS

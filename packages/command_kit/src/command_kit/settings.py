@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import math
 import tomllib
 import types
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import tomli_w
 
-from command_kit.errors import UsageError
+from command_kit.errors import UsageError, meant, nearest
 
 Settings = TypeVar("Settings")
 _NOT_GIVEN: Any = object()
@@ -56,7 +55,7 @@ class _Joined(tuple[str, ...]):
 
 
 class Bounds(NamedTuple):
-    """What a number may be: at least `ge`, above `gt`, at most `le`, below `lt`; None for no limit."""
+    """The bounds of a number: at least `ge`, above `gt`, at most `le`, below `lt`; None for no limit."""
 
     ge: float | None = None
     gt: float | None = None
@@ -173,7 +172,7 @@ def _number_or_words(annotation: Any) -> tuple[type, tuple[str, ...]] | None:
 
 
 def _reader(kind: type, words: Collection[str]) -> Callable[[str], Any]:
-    """What makes a value of the text of a flag that takes a number or a word; argparse calls it by its name."""
+    """The function that makes a value of the text of a flag for a number or a word; argparse shows its name."""
 
     def read(text: str) -> Any:
         return text if text in words else kind(text)
@@ -299,8 +298,8 @@ def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
             )
         return dict(tables[command])
     if tables and not flat:
-        near = difflib.get_close_matches(command, tables, 1)
-        hint = f"did you mean [{command}] by [{near[0]}]?" if near else f"it has [{'], ['.join(tables)}]."
+        near = nearest(command, tables)
+        hint = f"did you mean [{command}] by [{near}]?" if near else f"it has [{'], ['.join(tables)}]."
         raise UsageError(f"no table [{command}] among the settings: {hint}")
     return flat
 
@@ -346,7 +345,8 @@ def check_choices(settings: Any) -> None:
             for value in values:
                 if value not in known:
                     names = ", ".join(sorted(known))
-                    raise UsageError(f"{flag_name(field.name)} {value} is not known: choose among {names}.")
+                    asked = meant(value, known)
+                    raise UsageError(f"{flag_name(field.name)} {value} is not known: {asked}choose among {names}.")
             object.__setattr__(settings, field.name, values)
 
 
@@ -380,8 +380,8 @@ def make_settings(
             if used in gone:
                 raise UsageError(f"{where}: {used} is gone: {gone[used].instead}.")
         if name not in kinds:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(known)}"
+            near = nearest(name, known)
+            hint = f" (did you mean {near}?)" if near else f"; known are {', '.join(known)}"
             raise UsageError(f"{where}: unknown setting {name}{hint}.")
     checked = {name: check_value(kinds[name], value, name, where) for name, value in values.items()}
     for field in dataclasses.fields(settings_class):  # type: ignore[arg-type]
@@ -433,7 +433,7 @@ def given_values(
 
 
 def source_name(config: str | Path | None) -> str:
-    """How messages call the place that settings come from."""
+    """The name by which messages call the place that settings come from."""
     return str(config) if config is not None else "the command line"
 
 
@@ -471,7 +471,7 @@ MOST_CHANGES = 5
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What differs between two tables of settings, in one line: the first few, and how many more.
+    """The differences between two tables of settings, in one line: the first few, and how many more.
 
     Where many differ, the file that held them is probably missing from the command line.
     """
@@ -482,7 +482,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two tables of settings, each as `name was X, now Y`, in the order of the names."""
+    """The differences between two tables of settings, each as `name was X, now Y`, in the order of the names."""
 
     def shown(value: Any) -> str:
         return "not set" if value is None else repr(value) if isinstance(value, str) else str(value)

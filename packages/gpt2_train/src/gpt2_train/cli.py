@@ -38,7 +38,7 @@ COMMANDS = {
     ),
     "plot": ("gpt2_train.metrics.command", "draw the losses, rates and scores of one or more runs"),
     "seen": (
-        "gpt2_train.training.seen",
+        "gpt2_train.data.seen",
         "say in which steps a run has read documents, and which checkpoints have seen them",
     ),
     "doctor": ("gpt2_train.training.doctor", "show what this machine has, and what it can train"),

@@ -1,4 +1,4 @@
-"""What this package takes of torch that torch does not promise to keep: each private name here and nowhere else.
+"""Parts of torch that this package uses and torch does not promise to keep: each private name here and nowhere else.
 
 A version of torch that lacks one of them is refused in a sentence, most where it is imported. Tests run with `NEWEST`,
 above which pyproject.toml takes none.
@@ -52,7 +52,7 @@ ATTENTION_OPERATORS = frozenset(
     required(torch.ops.aten, f"_scaled_dot_product_{kind}").default
     for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 )
-"""What `scaled_dot_product_attention` becomes."""
+"""The operators that `scaled_dot_product_attention` becomes."""
 
 VARLEN_ATTENTION = "torch_attn._varlen_attn.default"
 """Attention inside documents, by its name: loading it takes seconds, and few runs need it."""

@@ -20,7 +20,7 @@ from indexed_tokens.reader import IndexedTokensError, bin_path, idx_path, prefix
 
 READ_BYTES = 16 << 20
 _POLYNOMIAL = 0xEDB88320
-"""Of CRC-32, the coefficient of x^31 lowest, as all of its values are."""
+"""The polynomial of CRC-32, the coefficient of x^31 lowest, as all of its values are."""
 _ONE, _BYTE = 1 << 31, 1 << 23
 """1 and x^8."""
 
@@ -82,7 +82,7 @@ def record_path(path: str | Path) -> Path:
 
 
 def recorded_facts(path: str | Path) -> dict[str, Any]:
-    """What the record of `webtext tokenize` or `merge-tokens` next to token files says of them; empty without one.
+    """The facts that the record of `webtext tokenize` or `merge-tokens` next to token files has; empty without one.
 
     Raises IndexedTokensError if it can't be read.
     """

@@ -49,7 +49,7 @@ DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {
 
 
 TOKENS_SUFFIX = "_text_document"
-"""What Megatron-LM's users expect between a prefix and `.bin`."""
+"""The ending that Megatron-LM's users expect between a prefix and `.bin`."""
 
 
 def prefix_of(path: str | Path) -> Path:
@@ -207,7 +207,7 @@ class IndexedTokens:
         return np.frombuffer(self._tokens, self.dtype, length, start) if length else np.zeros(0, self.dtype)
 
     def read(self, index: int, offset: int = 0, length: int | None = None) -> npt.NDArray[Any]:
-        """The same tokens as `slice`, as a read-only copy that costs one read of just these bytes, from any thread.
+        """The tokens of `slice`, as a read-only copy that costs one read of just these bytes, from any thread.
 
         Raises IndexError where that is outside the sequence, IndexedTokensError if the file has been cut off since
         it was opened, OSError if it can't be read.
@@ -244,7 +244,7 @@ class IndexedTokens:
         return found
 
     def identity(self) -> dict[str, int | str]:
-        """What this corpus is, so that a changed one is noticed: sizes, and a digest of lengths and sampled tokens.
+        """The identity of this corpus, by which a changed one is noticed: sizes, digest of lengths and sampled tokens.
 
         The digest covers all lengths and up to 64 evenly spaced pieces of 4 kB of the tokens: a copy of the files is
         the same corpus, an edited one hardly ever is.

@@ -83,7 +83,7 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How many tokens."""
+        """The number of tokens."""
         return self.tokens[1] - self.tokens[0]
 
 
@@ -106,7 +106,7 @@ def divide(begins: npt.NDArray[np.int64], most: int) -> list[Part]:
 
 @dataclass(frozen=True)
 class Seal:
-    """What `index.json` says.
+    """The content of `index.json`.
 
     Attributes:
         tokens: `IndexedTokens.identity()` of the token files.
@@ -124,7 +124,7 @@ class Seal:
 
     @classmethod
     def read(cls, folder: Path) -> Seal:
-        """What was written. Raises IndexedTokensError where there is no finished index, or a damaged one."""
+        """The index that was written. Raises IndexedTokensError where there is no finished index, or a damaged one."""
         path, prefix = folder / SEAL, str(folder).removesuffix(".suffixes")
         try:
             found = parse_json(path.read_bytes())
@@ -253,7 +253,7 @@ RANGE_AT_ONCE = 1 << 20
 
 
 Occurrences = tuple[int, range]
-"""Of a sequence in one part: the part's number, and the places in its order of the suffixes that begin with it."""
+"""A sequence's finds in one part: the part's number, and the places in its order of the suffixes that begin with it."""
 
 
 def longest_matches(indices: Sequence[SuffixIndex], query: npt.ArrayLike) -> Ints:
@@ -304,7 +304,7 @@ def occurrences(index: SuffixIndex, query: npt.ArrayLike) -> list[Occurrences]:
 
 
 def documents_with(index: SuffixIndex, found: Sequence[Occurrences], most: int) -> tuple[int, list[tuple[int, int]]]:
-    """How many documents hold occurrences, and the first of them, each with its first occurrence.
+    """(number of documents that hold occurrences, the first of them, each with its first occurrence).
 
     Memory is that of a million occurrences and of a bit for each document, for any number of occurrences.
 
@@ -333,7 +333,7 @@ def _longest_in(index: SuffixIndex, part: int, query: Ints, places: Ints) -> Int
 def _bisect(
     index: SuffixIndex, part: int, query: Ints, begins: Ints, ends: Ints, *, is_behind: bool
 ) -> tuple[Ints, Ints, Ints]:
-    """Where the sequences `query[begins:ends]` belong in the order of a part's suffixes.
+    """The places of the sequences `query[begins:ends]` in the order of a part's suffixes.
 
     Args:
         index: which.

@@ -36,7 +36,7 @@ from indexed_tokens.tokenizer_files import (
 GPT2_VOCABULARY_SIZE = 50257
 GPT2_FINGERPRINT = "d87e6c52eb5ed462a6b806fdea23a777afd8e5ccef882a07bf7d4cb2dff5c1cf"
 GPT2_JSON_SHA256 = "6282c5acb7fb9017fae032e2a932f49ef57fa4aa067bae9ef5c3c7bb4963d9b3"
-"""Of the file that `Tokenizer.gpt2().save_json` writes: beside token files it is nearly always this one."""
+"""The digest of the file that `Tokenizer.gpt2().save_json` writes: beside token files it is nearly always this one."""
 
 # `PUBLISHED_WORDS`, with possessive quantifiers where they change nothing, and `\s++$` added, which matches what
 # `\s+(?!\S)` would at the end of a text.
@@ -206,7 +206,7 @@ class Tokenizer:
 
     @property
     def tables(self) -> TokenizerTables:
-        """What its files hold: vocabulary and merges."""
+        """The content of its files: vocabulary and merges."""
         return TokenizerTables(self._vocabulary, list(self._merges))
 
     @functools.cached_property

@@ -33,7 +33,7 @@ _PAIRS_OF_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 
 class TokenizerTables(NamedTuple):
-    """What a tokenizer's files hold: `vocabulary`, token to id, and the pairs to merge, the first to merge first."""
+    """The content of a tokenizer's files: `vocabulary`, token to id, and the pairs to merge, the first first."""
 
     vocabulary: dict[str, int]
     merges: list[tuple[str, str]]
@@ -173,7 +173,7 @@ def _pair(merge: Any, path: Path) -> tuple[str, str]:
 
 
 def _difference_from_gpt2(whole: dict[str, Any], model: dict[str, Any]) -> str | None:
-    """What makes a `tokenizer.json` encode in another way than GPT-2's, as the end of `FILE ...`; None if nothing."""
+    """The way in which a `tokenizer.json` encodes otherwise than GPT-2's, as the end of `FILE ...`; None for none."""
     kind = model.get("type") or ("BPE" if "merges" in model else None)
     if kind != "BPE":
         return f"is of the type {kind}"
@@ -193,7 +193,7 @@ def _difference_from_gpt2(whole: dict[str, Any], model: dict[str, Any]) -> str |
 
 
 def _difference_in_split(pre_tokenizer: Any) -> str | None:
-    """What a `pre_tokenizer` does otherwise than GPT-2's split into words and bytes."""
+    """The difference of a `pre_tokenizer` from GPT-2's split into words and bytes."""
     steps = [pre_tokenizer] if pre_tokenizer else []
     if pre_tokenizer and pre_tokenizer.get("type") == "Sequence":
         steps = pre_tokenizer.get("pretokenizers") or []

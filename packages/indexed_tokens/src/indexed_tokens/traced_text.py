@@ -43,7 +43,7 @@ def marked(trace: Trace, *, colours: bool) -> str:
 
 
 def described(trace: Trace, *, colours: bool) -> str:
-    """How much of the text stands in the corpus, and where each passage does."""
+    """The summary: how much of the text stands in the corpus, and where each passage does."""
     if not trace.passages:
         none = f"No passage of {trace.minimum_tokens} tokens or more stands in the corpus word for word"
         if trace.longest is None:

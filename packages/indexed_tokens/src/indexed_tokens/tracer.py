@@ -1,4 +1,4 @@
-"""Which documents of indexed token files hold the passages of a text that a model, or anybody, wrote.
+"""A search for the documents of indexed token files that hold the passages of a text that a model, or anybody, wrote.
 
 `webtext trace` and `gpt2 generate --trace` ask it. Needs no model; a moment for a billion tokens. As people read the
 answer: `traced_text`.
@@ -19,7 +19,7 @@ from indexed_tokens.suffix_index import SuffixIndex, documents_with, longest_mat
 from indexed_tokens.tokenizer import Tokenizer, corpus_tokenizer
 
 PERPLEXITY = 20
-"""Of a text to a good model of its language, per token of GPT-2: about that of GPT-2 itself on web text."""
+"""Perplexity of a text, per token of GPT-2, to a good model of its language: about that of GPT-2 itself on web text."""
 CONTEXT_TOKENS = 12
 """Tokens that are shown on both sides of a passage in its document."""
 FIRST_TOKENS = 32
@@ -72,7 +72,7 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """What of a text stands in the corpus.
+    """The passages of a text that stand in the corpus.
 
     Attributes:
         text: the text that was searched, without the prompt.

@@ -131,7 +131,7 @@ class IndexedTokensWriter:
 
 
 REGIONS = ("lengths", "offsets", "documents")
-"""Of an index, after its header."""
+"""Regions of an index after its header."""
 
 Written = dict[str, tuple[int, int]]
 """Bytes and CRC-32 of what a part is of `tokens`, and of each of `REGIONS`; plain, as the result of a task is."""

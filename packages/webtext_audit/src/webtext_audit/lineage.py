@@ -44,9 +44,10 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running import processes
 from webtext_prep.running.job import Job
+from webtext_prep.running.replays import Recalls, Replays
 from webtext_prep.running.run import DROPPED
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Continues, Recalls, Stage
+from webtext_prep.running.stage import Continues, Stage
 from webtext_prep.storage import location
 from webtext_prep.storage.locations import Location
 
@@ -145,9 +146,9 @@ def _found(step: Step, reason: str, known: Mapping[str, type[Stage]]) -> Iterato
 
 def _judged(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
     """What the stage says again of each document of its input."""
-    if not stage.is_judged_again(reason):
+    if not (isinstance(stage, Replays) and stage.is_judged_again(reason)):
         found = f"{step.name} did not keep what it dropped as {reason}, and other documents decided that"
-        if stage.makes in ("tokens", "tokenizer", "filter"):
+        if stage.writes.made in ("tokens", "tokenizer", "filter"):
             raise InputError(f"{found}: it can't be shown.")
         raise InputError(f"{found}: run the same command again with --keep-dropped.")
     for document in _with_progress(step, stage.judged_again(step.input_files())):
@@ -223,7 +224,7 @@ class Planned:
         """The run that makes it again. Raises InputError if what it reads is gone."""
         stage, settings = self.stage(known), self.record["settings"]
         chosen = {"keep_dropped": settings.get("keep_dropped", False), "format": settings.get("format", DEFAULT_FORMAT)}
-        output = self.place.removesuffix(TOKENS_SUFFIX) if stage.makes == "tokens" else self.place
+        output = self.place.removesuffix(TOKENS_SUFFIX) if stage.writes.made == "tokens" else self.place
 
         def reading(given: Sequence[str]) -> Job:
             return Job(stage, RunSettings(tuple(given), output, workers, **chosen))

@@ -125,19 +125,19 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     flags = {name: value for name, value in given.items() if name in setting_names(stage_class)}
     make = functools.partial(make_settings, flags=flags.keys())
     stage, settings, of_engine = read_table(stage_class, table | flags, where, make)
-    if own := stage.output_beside(settings.input):
+    if own := stage.writes.beside(settings.input):
         if settings.output not in ("", own):
             raise InputError(f"webtext {stage.name} writes {own}, next to what it reads: leave out --output.")
         settings = dataclasses.replace(settings, output=own)
     if not settings.output:
-        kind = "PREFIX" if stage.makes == "tokens" else "DIR"
+        kind = "PREFIX" if stage.writes.made == "tokens" else "DIR"
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")
     paths = settings.input
-    if not paths and stage.reads_standard_input and not sys.stdin.isatty():
+    if not paths and stage.reads.has_standard_input and not sys.stdin.isatty():
         paths = ("-",)
-    if not paths and not any(stage.own_inputs()):
-        raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.input_kinds}).")
-    if "-" in paths and not stage.reads_standard_input:
+    if not paths and not (stage.reads.before or stage.reads.after):
+        raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.reads.kinds}).")
+    if "-" in paths and not stage.reads.has_standard_input:
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
     engine = make_engine(settings.engine, settings.workers, of_engine, where=where, flags=flags.keys())
     return Job(stage, dataclasses.replace(settings, input=paths), engine, restart=arguments.restart)

@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
-from command_kit.colours import Paint, aligned
+from command_kit.colours import Paint, aligned, wrapped
 from command_kit.command import print_error, print_note
+from command_kit.errors import meant
 from command_kit.settings import check_value, given_values, make_settings
 from webtext_prep.running.output import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
 from webtext_run.ablation.corpora import FOLDER, Arms, compare, parse_varied, plan_arms
-from webtext_run.preflight import check, count_gpus
+from webtext_run.preflight import check
 from webtext_run.runner import closing, run_steps
 from webtext_run.steps import (
     NAME,
@@ -54,7 +55,7 @@ from webtext_run.steps import (
 )
 
 LOCK = ".run"
-"""In the folder of a pipeline: what the one that is at work holds."""
+"""The lock in the folder of a pipeline, held by the one that is at work."""
 
 
 @contextlib.contextmanager
@@ -66,7 +67,7 @@ def documentation_site(folder: Path) -> Iterator[None]:
     kept = folder / "site.json"
     port = json.loads(kept.read_text())["port"] if kept.exists() else 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "webtext_run.documentation_site", "--port", str(port)],
+        [sys.executable, "-m", "webtext_run.documentation_site", "--port", str(port), "--until-input-ends"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -102,6 +103,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{parser.format_usage()}\n{overview()}\nall flags: {shlex.join([*PREFIX, RUN])} --help", file=sys.stderr)
         return 2
     arguments = parser.parse_args(words)
+    arguments.words = [*words]
     again = "the same command" + ("" if arguments.restart is None else " without --restart")
     return run_command(NAME, lambda: play(arguments), debug=arguments.debug, again=again)
 
@@ -160,7 +162,7 @@ def make_parser() -> Parser:
 
 
 def play(arguments: argparse.Namespace) -> int:
-    """Check the steps of one pipeline, and run them in order; checking loads PyTorch, so a line comes before."""
+    """Check the steps of one pipeline, and run them in order."""
     start = time.monotonic()
     path, whole, folder, steps, arms = prepared(arguments)
     with contextlib.ExitStack() as stack:
@@ -168,7 +170,7 @@ def play(arguments: argparse.Namespace) -> int:
         lock = locked(folder / LOCK, folder, NAME, "--folder")
         if not (is_new or arguments.check):
             stack.enter_context(lock)
-        found = check(steps, path, folder, count_gpus([step.name for step in steps]))
+        found = check(steps, path, folder)
         if arguments.check:
             print("\n".join(shlex.join(shown_command(step, path)) for step in steps), flush=True)
             for line in found.facts:
@@ -191,8 +193,24 @@ def play(arguments: argparse.Namespace) -> int:
             restarts = arguments.restart is not None
             return compare(arms, folder, minutes=arguments.minutes, want=arguments.want, restart=restarts)
         run_steps(steps, path, folder, arguments.debug)
-    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
+    seconds, paint = time.monotonic() - start, Paint.of(sys.stdout)
+    print(closing(steps, folder, seconds, paint, is_first_try=whole.site, rest=command_of_the_rest(arguments, steps)))
     return 0
+
+
+def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) -> list[str]:
+    """The command that also trains, where --until stopped before that; empty where there is none."""
+    is_left = "train" in read_pipeline(arguments.pipeline)[1] and not any(step.name == "train" for step in steps)
+    if arguments.until is None or not is_left or not has_trainer():
+        return []
+    left_out = {"--until": arguments.until, "--restart": arguments.restart}
+    words, before = [], ""
+    for word in arguments.words:
+        is_value = before in left_out and word == left_out[before]
+        if not is_value and word.partition("=")[0] not in left_out:
+            words.append(word)
+        before = word
+    return [*PREFIX, RUN, *words]
 
 
 def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
@@ -215,7 +233,8 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
             'stages\' URLs in their tables, as output = "s3://...".'
         )
     folder = Path(written_to or Path("runs") / path.stem)
-    print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr, flush=True)
+    title = wrapped(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", sys.stderr)
+    print(title, file=sys.stderr, flush=True)
     print_note("checking the settings of all steps against this machine")
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
 
@@ -243,7 +262,8 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
             f"stop before it with --until {names[-1] if names else 'STEP'}."
         )
     if arguments.until is not None and arguments.until not in names:
-        raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")
+        asked = meant(arguments.until, names)
+        raise UsageError(f"--until {arguments.until} is not in {path.name}: {asked}choose one of {', '.join(names)}.")
     if arms is not None and arguments.until is not None:
         raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
     return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms

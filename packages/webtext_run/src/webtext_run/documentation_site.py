@@ -10,11 +10,11 @@ every real list holds: pictures, video sites, repeated and broken ones, copies a
 other languages, pages that are gone or that robots.txt closes. `/RS_2026-01.xz` is a dump as Reddit's submissions come
 in, made up, with links to some fifty of the pages.
 
-    python pipelines/documentation_site.py --port 8000
+    python pipelines/documentation_site.py
 
 The pages are the same in every run with the same Python and packages, for any folder, port, user and
-environment. The site ends, and says so, when its standard input does, so that it never outlives the command that
-started it.
+environment. The site stays up until a signal ends it. A program that starts it says `--until-input-ends`, and holds a
+pipe to its standard input, so that it never outlives that program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 PACKAGES = ("mpmath", "networkx", "nltk", "numpy", "scipy", "sympy", "torch")
-"""What the project needs anyway, with the most to say; one that is not installed has no pages."""
+"""The packages that the project needs anyway, with the most to say; one that is not installed has no pages."""
 
 LEFT_OUT = {
     "idlelib",
@@ -171,6 +171,8 @@ def page(title: str, parts: list[str], language: str = "en") -> str:
 
 
 HOST = "127.0.0.1"
+PORT = 8100
+"""Another one than that of `gpt2 serve`: both may be up at once."""
 
 ROBOTS = "User-agent: *\nDisallow: /drafts/\n"
 
@@ -186,7 +188,7 @@ ftp://ftp.example.org/readme
 this line is no address
 http://[broken
 """
-"""What `webtext blacklist` is there to drop."""
+"""URLs that `webtext blacklist` is there to drop."""
 
 
 LINKED = 51
@@ -245,7 +247,7 @@ FOLDERS = {
     "print": printed_page,
     "about": language_page,
 }
-"""What makes the pages of each folder, by their names; None where there is none."""
+"""The makers of the pages of each folder, by their names; None where there is none."""
 
 
 def url_list(base: str) -> str:
@@ -333,21 +335,27 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main() -> None:
-    """Serve until standard input ends; the first line printed is the site's address."""
+    """Serve until a signal, or the end of standard input; the first line printed is the site's address."""
     parser = argparse.ArgumentParser(description="Serve the documentation of Python on loopback.")
-    parser.add_argument("--port", type=int, default=0, help="0 for any free one (default)")
-    port = parser.parse_args().port
+    parser.add_argument("--port", type=int, default=PORT, help=f"0 for any free one (default: {PORT})")
+    parser.add_argument("--until-input-ends", action="store_true", help="end when standard input does")
+    arguments = parser.parse_args()
+    port: int = arguments.port
     warnings.simplefilter("ignore", SyntaxWarning)  # of the sources that are parsed
     sources()
     try:
         server = Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         sys.exit(f"documentation_site.py: error: can't serve on port {port} ({error}): give another --port.")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://{HOST}:{server.server_port}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        sys.stdin.read()
-        print("documentation_site.py: standard input ended, and the site with it.", file=sys.stderr, flush=True)
+        if arguments.until_input_ends:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            sys.stdin.read()
+            print("documentation_site.py: standard input ended, and the site with it.", file=sys.stderr, flush=True)
+        else:
+            print("documentation_site.py: serving until Ctrl-C; leave it running.", file=sys.stderr, flush=True)
+            server.serve_forever()
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What can be known of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
+"""Checks of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
 
 The commands find the same mistakes themselves, but the last one might after days. What an earlier step makes is not
 looked for: of that, only what follows from the settings is known, such as the size of a vocabulary.
@@ -7,17 +7,20 @@ looked for: of that, only what follows from the settings is known, such as the s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from command_kit import UsageError
+from command_kit import UsageError, hide_credentials
 from command_kit.command import in_words, sentence_for
 from command_kit.machine import Machine
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from webtext_prep import storage
+from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Estimate, Needs, readable
@@ -27,11 +30,15 @@ from webtext_run.steps import Step, words_of
 
 if TYPE_CHECKING:
     from gpt2_train.config.settings import ModelConfig, TrainSettings
+    from webtext_prep.crawl.http.addresses import PrivateAddresses
+
+
+SAMPLED_URLS = 100
 
 
 @dataclass
 class Checked:
-    """What was found.
+    """The findings.
 
     Attributes:
         facts: lines on what the steps will need.
@@ -42,28 +49,65 @@ class Checked:
     problems: list[str] = dataclasses.field(default_factory=list)
 
 
-def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int = 0) -> Checked:
-    """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with `gpus` GPUs."""
-    found = Checked()
-    for step in steps:
-        try:
-            if step.stage is not None:
-                check_stage(step)
-            elif step.name == "train":
-                found.facts.append(check_training(step, vocabulary_size(steps, step), gpus))
-            elif step.program == "gpt2_train":
-                train = next((other for other in steps if other.name == "train"), None)
-                check_use_of_model(step, train, str(folder / "model"))
-        except (UsageError, OSError) as error:
-            where, sentence = f"{path} [{step.name}]", in_words(sentence_for(error), words_of(step))
-            found.problems.append(sentence if where in sentence else f"{where}: {sentence}")
+def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int | None = None) -> Checked:
+    """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with `gpus` GPUs.
+
+    Names, files and addresses come first. Where one of them is wrong, the seconds in which torch is loaded (which
+    counts the GPUs, where `gpus` does not say) are not spent, and nothing is estimated from what is not there.
+    """
+    train = next((step for step in steps if step.name == "train"), None)
+    found = Checked(problems=_problems(steps, path, lambda step: check_files(step, steps)))
+    if not found.problems:
+        found.problems = _problems(steps, path, lambda step: check_addresses(step, steps[0]))
+    if found.problems:
+        return found
+    gpus = count_gpus([step.name for step in steps]) if gpus is None else gpus
+
+    def check_models(step: Step) -> None:
+        if step is train:
+            found.facts.append(check_training(step, vocabulary_size(steps, step), gpus))
+        elif step.program == "gpt2_train":
+            check_use_of_model(step, train, str(folder / "model"))
+
+    found.problems = _problems(steps, path, check_models)
     lines, too_much = needs(steps, folder)
     found.facts = lines + found.facts
     found.problems += too_much
     return found
 
 
-# Stages
+def _problems(steps: Sequence[Step], path: Path, check_step: Callable[[Step], object]) -> list[str]:
+    """A sentence for each step that a check refuses."""
+    problems = []
+    for step in steps:
+        try:
+            check_step(step)
+        except (UsageError, OSError) as error:
+            where, sentence = f"{path} [{step.name}]", in_words(sentence_for(error), words_of(step))
+            problems.append(sentence if where in sentence else f"{where}: {sentence}")
+    return problems
+
+
+# Names, files and addresses
+
+
+def check_files(step: Step, steps: Sequence[Step]) -> None:
+    """Raise UsageError, without torch, for what of a step is not there, or can't be whatever the machine."""
+    if step.stage is not None:
+        check_stage(step)
+    elif step.name == "train":
+        from gpt2_train.config.layout import check_tensor_parallel
+        from gpt2_train.training.command import check_observed
+
+        settings: TrainSettings = step.settings
+        check_observed(settings)
+        for _, prefix in settings.corpora():
+            check_token_files(prefix, step)
+        if settings.init_from is None:  # else the model's own shape decides, once it is read
+            config = settings.model_config(vocabulary_size(steps, step))
+            check_tensor_parallel(config, settings.tensor_parallel, sequence_parallel=settings.sequence_parallel)
+    elif step.program == "gpt2_train":
+        check_texts(step, next((other for other in steps if other.name == "train"), None))
 
 
 def check_stage(step: Step) -> None:
@@ -76,12 +120,43 @@ def check_stage(step: Step) -> None:
             raise InputError(f"no file {place}, which a setting names: check the path.")
     step.stage.identity()
     theirs = tuple(path for path in step.settings.input if path not in step.made)
-    if "-" in theirs and not step.stage.reads_standard_input:
+    if "-" in theirs and not step.stage.reads.has_standard_input:
         raise InputError("it does not read standard input: give a file or folder.")
     job = make_job(step, step.stage, theirs)
     if theirs and "-" not in theirs and not job.inputs:
-        raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.input_kinds}.")
+        raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.reads.kinds}.")
     job.check_output()
+
+
+def check_addresses(step: Step, first: Step) -> None:
+    """Raise UsageError where a download refuses each of the first addresses of the lists that `first` reads."""
+    if step.name != "download" or first.stage is None or first.name not in ("blacklist", "download") or first.made:
+        return
+    private: PrivateAddresses = getattr(step.stage, "private_addresses", "all")
+    lists = make_job(first, first.stage, first.settings.input).inputs
+    rows = itertools.islice(itertools.chain.from_iterable(map(read_urls, lists)), SAMPLED_URLS)
+    urls = [row.url for row in rows]
+    if urls and all(_is_refused(url, private) for url in urls):
+        which = "all" if len(urls) < SAMPLED_URLS else f"the first {SAMPLED_URLS}"
+        raise UsageError(
+            f"{which} addresses of {', '.join(first.settings.input)} are private, such as {hide_credentials(urls[0])}; "
+            "if they are meant, give --allow-private-addresses=loopback (of this machine) or "
+            "--allow-private-addresses=all (any)."
+        )
+
+
+def _is_refused(url: str, private: PrivateAddresses) -> bool:
+    """Whether a URL's host is a private address; a name, which would have to be looked up, is none."""
+    from webtext_prep.crawl.http.addresses import BlockedAddressError, check_host
+
+    try:
+        host = urlsplit(url).hostname or ""
+        check_host("127.0.0.1" if host == "localhost" else host, private=private)
+    except BlockedAddressError:
+        return True
+    except ValueError:
+        return False
+    return False
 
 
 def make_job(step: Step, stage: Stage, inputs: Sequence[str]) -> Job:
@@ -106,7 +181,7 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
         if found is None:
             before = None
             continue
-        if step.stage.makes in ("documents", "tokens"):
+        if step.stage.writes.made in ("documents", "tokens"):
             before = found.needs
         outputs += found.needs.output
         missing += sum(max(0, place.needed - place.written) for place in found.places)
@@ -165,12 +240,11 @@ def vocabulary_size(steps: Sequence[Step], train: Step) -> int:
 
 
 def check_training(step: Step, vocabulary: int, gpus: int) -> str:
-    """Check model, batch, layout, token files and the folder of the run; return a line on its size.
+    """Check model, batch, layout and the folder of the run; return a line on its size.
 
     Raises UsageError.
     """
     from gpt2_train.config.layout import check_layout, check_tensor_parallel, plan_batches
-    from gpt2_train.training.command import check_observed
     from gpt2_train.training.memory import fitting_micro_batch, layout_of, memory_per_rank, size_line
 
     settings: TrainSettings = step.settings
@@ -178,14 +252,11 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
         raise UsageError("device is cuda, and torch sees no GPU here: set device to auto or cpu.")
     gpus = 0 if settings.device in ("cpu", "mps") else gpus
     data_parallel = check_layout(settings, gpus)
-    check_observed(settings)
     if settings.vocabulary_size is not None and settings.vocabulary_size < vocabulary:
         raise UsageError(
             f"vocabulary_size is {settings.vocabulary_size:,}, and the tokenizer has {vocabulary:,} tokens: leave the "
             "setting out."
         )
-    for _, prefix in settings.corpora():
-        check_token_files(prefix, step)
     config = model_config(settings, vocabulary)
     check_tensor_parallel(config, settings.tensor_parallel, sequence_parallel=settings.sequence_parallel)
     if not step.restart:
@@ -262,13 +333,13 @@ def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
 
 
 def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
-    """Raise UsageError where `[evaluate]` or `[generate]` lacks a model, data or prompts, or a split is empty.
+    """Raise UsageError where `[evaluate]` or `[generate]` lacks a model.
 
     `own_model` is where the pipeline's own model would be: never the name of one on Hugging Face's hub.
     """
     settings = step.settings
     if settings.checkpoint not in step.made:
-        from gpt2_train.conversion.formats import hub_name
+        from gpt2_train.conversion.hub import hub_name
         from gpt2_train.inference.model import open_model
 
         may_be_fetched = settings.checkpoint != own_model and hub_name(settings.checkpoint) is not None
@@ -277,6 +348,11 @@ def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
         open_model(settings.checkpoint, device="cpu", tokenizer=settings.tokenizer)
     elif settings.tokenizer is not None:
         Tokenizer.from_path(settings.tokenizer)
+
+
+def check_texts(step: Step, train: Step | None) -> None:
+    """Raise UsageError where `[evaluate]` or `[generate]` lacks files, token files or prompts, or a split is empty."""
+    settings = step.settings
     owners = [settings] if step.task is None else [settings, step.task]
     for entry, file in [(entry, getattr(own, entry.name)) for own in owners for entry in dataclasses.fields(own)]:
         if file and entry.metadata.get("metavar") == "FILE" and not Path(file).is_file():

@@ -28,7 +28,7 @@ else:
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
-"""Of each text, passages that stand in the corpus."""
+"""The most passages of a text that are shown of those that stand in the corpus."""
 COMPRESSED_TOKENS = 4_000_000
 """Tokens of the text that are compressed at most, some 15 MB: both take seconds for them, and more gains little."""
 
@@ -162,7 +162,7 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
         read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
         if "tokens" in step.summary:
             tokens = f"{step.summary['tokens']:,} tokens"
-        if step.stage is not None and step.stage.makes == "tokenizer":
+        if step.stage is not None and step.stage.writes.made == "tokenizer":
             tokens = f"a vocabulary of {step.summary.get('vocabulary_size', 0):,}"
         share = f"{kept / read:.1%}" if read else ""
         rows.append([paint(step.name, BOLD), f"{read:,}", "->", f"{kept:,}", paint(share, GREEN), tokens])
@@ -170,11 +170,18 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
 
 
 def closing(
-    steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = PLAIN, *, is_first_try: bool = False
+    steps: Sequence[Step],
+    folder: Path,
+    seconds: float,
+    paint: Paint = PLAIN,
+    *,
+    is_first_try: bool = False,
+    rest: Sequence[str] = (),
 ) -> str:
-    """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
+    """The end of a run's output: funnel, bits per byte, texts and what they echo, where everything is, what to do next.
 
-    `is_first_try`: the texts came from the site on this machine, and one's own are still to come.
+    `is_first_try`: the texts came from the site on this machine, and one's own are still to come. `rest` is the command
+    that goes on to the training, before which this run was to stop.
     """
     lines = ["", "=" * 72, paint(f"Done in {duration(seconds)}.", GREEN, BOLD), ""]
     lines += funnel([step for step in steps if step.stage is not None], paint)
@@ -193,13 +200,13 @@ def closing(
     report = next((step.output for step in steps if step.name == "report"), None)
     if report:
         lines += ["", paint("The report, with everything above, for a browser:", BOLD), f"  {report}"]
-    if following := next_commands(steps, folder, is_first_try=is_first_try):
+    if following := next_commands(steps, folder, is_first_try=is_first_try, rest=rest):
         lines += ["", paint("Next:", BOLD), *following]
     return "\n".join(lines)
 
 
 def echoes(trace: dict[str, Any] | None) -> list[str]:
-    """What of a text stands in the corpus: its longest passages, and a document that holds each."""
+    """The passages of a text that stand in the corpus: its longest passages, and a document that holds each."""
     if trace is None:
         return []
     lines = [
@@ -225,12 +232,12 @@ def write_more(steps: Sequence[Step]) -> list[str]:
     return [*command, "--prompt", prompts[0]] if prompts else command
 
 
-def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool) -> list[str]:
+def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()) -> list[str]:
     """Commands to go on with, each with what it is for.
 
     With a model: other texts, a page to try the model, one's own texts; without one: what the last stage made.
     """
-    commands = []
+    commands: list[tuple[Sequence[str], str]] = []
     if any(step.name == "train" for step in steps):
         more = write_more(steps)
         model = more[more.index("--checkpoint") + 1]
@@ -239,13 +246,14 @@ def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool) ->
             last = [*PREFIX, RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"
         commands = [(more, "more text"), ([*PREFIX, "gpt2", "serve", "--checkpoint", model], "a page to try it"), last]
     elif made := [
-        step.output for step in steps if step.stage is not None and step.stage.makes in ("documents", "tokens")
+        step.output for step in steps if step.stage is not None and step.stage.writes.made in ("documents", "tokens")
     ]:
         page = str(folder / "report.html")
         commands = [
             ([*PREFIX, "webtext", "report", made[-1], "--output", page], "what was kept and dropped, as a page")
         ]
         commands.append(([*PREFIX, "webtext", "inspect", made[-1]], "what it holds, with samples"))
+        commands += [(rest, "the rest: a model that learns from it")] if rest else []
     return [line for words, what in commands for line in (f"  {shlex.join(words)}", f"      {what}")]
 
 

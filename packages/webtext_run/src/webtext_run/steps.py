@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError, setting
+from command_kit.errors import meant
 from command_kit.settings import flag_name
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
 from webtext_prep.running.stage import Stage
+from webtext_prep.stages.download import Download
 from webtext_prep.storage import is_local, location
 
 if TYPE_CHECKING:
@@ -33,11 +35,11 @@ HERE = (Path(__file__).parent / "pipelines" / "quickstart.toml").resolve().paren
 """The pipelines that come with the project: of a checkout its own folder, to which the files of the package lead."""
 IN_CHECKOUT = (HERE.parent / "uvw").is_file()
 RUN = "pipelines/run.py" if IN_CHECKOUT else "webtext-run"
-"""What starts a pipeline here,"""
+"""The program that starts a pipeline here."""
 NAME = Path(RUN).name
-"""how messages call it,"""
+"""The name by which messages call it."""
 PREFIX = ("./uvw", "run") if IN_CHECKOUT else ()
-"""and the words before it, and before every other command."""
+"""The words before it, and before every other command."""
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
@@ -69,7 +71,9 @@ def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
         with contextlib.suppress(ValueError):
             path = path.relative_to(Path.cwd())  # shorter in the command lines that are shown
     if not path.is_file():
-        raise UsageError(f"no pipeline {name}: give the path of a TOML file, or one of {', '.join(shipped())}.")
+        known = shipped()
+        asked = meant(name.removesuffix(".toml"), known)
+        raise UsageError(f"no pipeline {name}: {asked}give the path of a TOML file, or one of {', '.join(known)}.")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -93,7 +97,8 @@ def change_settings(tables: dict[str, Any], changes: Iterable[str], path: Path) 
         if not (equals and dot and name and key):
             raise UsageError(f"--set {change} is not TABLE.SETTING=VALUE, such as train.steps=60.")
         if name not in tables:
-            raise UsageError(f"--set {change}: {path} has no table [{name}]; it has {', '.join(tables)}.")
+            asked = meant(name, tables)
+            raise UsageError(f"--set {change}: {path} has no table [{name}]; {asked}it has {', '.join(tables)}.")
         value = _value(text)
         table = tables[name]
         if name == "train" and has_trainer():
@@ -130,7 +135,7 @@ HELD_OUT_LOSS = "held-out-loss"
 REPORTS = {"report": "report.html"}
 """Commands that write a file, and its name in the pipeline's folder."""
 SAMPLES = "samples.json"
-"""What the pipeline's [generate] wrote, in its folder."""
+"""The file of what the pipeline's [generate] wrote, in its folder."""
 
 
 @dataclass
@@ -175,7 +180,7 @@ class Step:
 
 @dataclass
 class _Wiring:
-    """What the steps so far have made.
+    """The outputs of the steps so far.
 
     Attributes:
         path: the pipeline's file.
@@ -194,11 +199,11 @@ class _Wiring:
     has_samples: bool = False
 
     def where(self, name: str) -> str:
-        """How messages call a table."""
+        """The name by which messages call a table."""
         return f"{self.path} [{name}]"
 
     def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Which of `paths` a step before makes."""
+        """Those of `paths` that a step before makes."""
         return tuple(path for path in paths if path in self.made)
 
 
@@ -243,8 +248,8 @@ def plan(
         elif name in commands:
             step = _command_step(so_far, commands[name], table)
         else:
-            known = ", ".join([*stages, *MODEL_COMMANDS, *commands])
-            raise UsageError(f"{path}: no command [{name}]; known are {known}.")
+            known = [*stages, *MODEL_COMMANDS, *commands]
+            raise UsageError(f"{path}: no command [{name}]; {meant(name, known)}known are {', '.join(known)}.")
         by_place = ("--task=", f"--{step.task.source}=") if step.task is not None else ()
         step.arguments += [flag for flag in (flags or {}).get(name, ()) if not flag.startswith(by_place)]
         steps.append(step)
@@ -273,7 +278,9 @@ def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
     if not any(step.name == "tokenize" for step in steps):
         return steps
     used = {step.tokenizer for step in steps}
-    return [step for step in steps if step.output in used or step.stage is None or step.stage.makes != "tokenizer"]
+    return [
+        step for step in steps if step.output in used or step.stage is None or step.stage.writes.made != "tokenizer"
+    ]
 
 
 def _is_here(engine: str) -> bool:
@@ -283,7 +290,7 @@ def _is_here(engine: str) -> bool:
 
 def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, chain = kind.name, so_far.chain
-    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
+    if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
@@ -295,7 +302,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
         and not (key == "shared_scratch" and _is_here(engine))
     }
     stage, settings, chosen = read_table(kind, {**passed, **table}, so_far.where(name))
-    link = chain.add(stage, settings, chain.corpus if kind.makes == "tokens" else str(so_far.folder / name))
+    link = chain.add(stage, settings, chain.corpus if kind.writes.made == "tokens" else str(so_far.folder / name))
     inputs, output, state = link.run.input, link.run.output, settings.state
     if not (link.is_beside or state or is_local(location(output))):
         state = str(so_far.folder / f"{name}.state")
@@ -369,10 +376,13 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
 
 
 def restart(steps: Sequence[Step], first: str) -> None:
-    """Have the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
+    """Make the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
-        raise UsageError(f"--restart {first} is not a step: choose one of {', '.join(names)}, or name none for all.")
+        raise UsageError(
+            f"--restart {first} is not a step: {meant(first, names)}choose one of {', '.join(names)}, or name none for "
+            "all."
+        )
     for step in steps[names.index(first) if first else 0 :]:
         step.restart = True
 
@@ -384,7 +394,7 @@ def shown_command(step: Step, path: Path) -> list[str]:
 
 
 def words_of(step: Step) -> dict[str, str]:
-    """What run.py's user types for each flag of a step: most are settings of its table."""
+    """The words that run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
     settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]
     words = {}

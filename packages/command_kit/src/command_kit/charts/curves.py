@@ -47,7 +47,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axes:
-    """What a chart's axes are.
+    """The axes of a chart.
 
     Attributes:
         across, up: their scales.
@@ -66,7 +66,7 @@ def classes(look: int) -> str:
 
 
 def at_width(points: Sequence[Point], columns: int = COLUMNS) -> list[Point]:
-    """What can be seen of `points` in a number of columns: of each its first, lowest, highest and last point.
+    """The points that can be seen in a number of columns: of each its first, lowest, highest and last point.
 
     A line through them covers the same pixels as one through all (M4, Jugel et al. 2014): no spike gets lost.
     """
@@ -99,6 +99,13 @@ def smoothed(points: Sequence[Point], window: int) -> list[Point]:
         half = min(window // 2, place, len(points) - 1 - place)
         found.append((x, (sums[place + half + 1] - sums[place - half]) / (2 * half + 1)))
     return found
+
+
+def legend_mark(curve: Curve) -> Markup:
+    """What a curve looks like in its chart: a piece of its line, or a point where that is all there is."""
+    if len(curve.points) == 1:
+        return tag("circle", class_=f"point r{curve.look % COLOURS + 1}", r=3, cx=13, cy=6)
+    return legend_line(curve.look)
 
 
 def legend_line(look: int, x: float = 0, y: float = 6) -> Markup:

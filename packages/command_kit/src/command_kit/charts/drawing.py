@@ -91,7 +91,7 @@ def plain_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Mar
 
 @dataclass(frozen=True)
 class _Plot:
-    """Where values are in a chart of a width in pixels: shares of its width, and pixels from its top."""
+    """The places of values in a chart of a width in pixels: shares of its width, and pixels from its top."""
 
     horizontal: Scale
     vertical: Scale
@@ -103,11 +103,11 @@ class _Plot:
         return self.height - TOP - BOTTOM
 
     def across(self, x: float) -> float:
-        """In per cent of the width."""
+        """The place in per cent of the width."""
         return 100 * self.horizontal.share(x)
 
     def down(self, y: float) -> float:
-        """In pixels."""
+        """The place in pixels."""
         return round(TOP + self.inner * (1 - self.vertical.share(y)), 1)
 
     def grid(self, levels: Iterable[float], show: Show, *, at_end: bool) -> tuple[list[Markup], list[Markup]]:

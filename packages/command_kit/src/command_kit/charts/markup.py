@@ -75,5 +75,5 @@ def style_sheet(*names: str, package: str = "command_kit.charts") -> str:
 
 
 def digest_of(inline: str) -> str:
-    """How a content security policy names an inline style sheet or script."""
+    """The name of an inline style sheet or script in a content security policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(inline.encode('utf-8')).digest()).decode('ascii')}"

@@ -101,7 +101,7 @@ class Scale:
         return cls(low - space, high + space)
 
     def share(self, value: float) -> float:
-        """Where `value` is, from 0 at the low end to 1 at the high end; what lies beyond an end is put there."""
+        """The place of `value`, from 0 at the low end to 1 at the high end; what lies beyond an end is put there."""
         value = min(max(value, self.low), self.high)
         if self.log:
             return math.log(value / self.low) / (math.log(self.high / self.low) or 1.0)

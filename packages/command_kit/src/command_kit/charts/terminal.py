@@ -18,7 +18,7 @@ from command_kit.charts.curves import Point, at_width
 from command_kit.charts.numbers import Scale
 
 MARKS = ("", "o", "x", "+", "*", "#", "@", "%")
-"""What the points of each curve are shown by; the first is a line."""
+"""The mark of each curve's points; the first is a line."""
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a Braille character by column and row."""
 NARROWEST = 24

@@ -6,6 +6,6 @@ tokenizer, what the data was, and size and CRC-32 of each tensor file. It is wri
 renamed, and then named by the file `latest`, so that a crash at any moment leaves the older ones whole. Before a
 tensor is used the files of its part are checked against their CRCs (about a second per gigabyte).
 
-`info` finds checkpoints and reads `checkpoint.json`, `load` loads tensors in one process and checks whole folders,
-`save` writes checkpoints, `storage` is the format of the tensor files.
+`info` finds checkpoints and reads `checkpoint.json`, `load` loads tensors in one process, `save` writes checkpoints,
+`writer` their files, and `verify` checks whole ones.
 """

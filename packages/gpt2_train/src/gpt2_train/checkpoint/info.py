@@ -1,4 +1,4 @@
-"""Where checkpoints are, and what `checkpoint.json` says of one, its tokenizer included. Needs no torch.
+"""The places of checkpoints, and what `checkpoint.json` says of one, its tokenizer included. Needs no torch.
 
 Only a folder with `checkpoint.json` is a checkpoint: that file is there only once all others are complete.
 """

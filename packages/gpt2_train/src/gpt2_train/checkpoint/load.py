@@ -1,8 +1,13 @@
-"""Loading tensors of a checkpoint in one process, checked before use, and checking whole checkpoints.
+"""Loading tensors of a checkpoint in one process, checked before use, without running code from it.
 
 A file of a few bytes may claim a million layers. So what the files of any model claim is compared with their tensors
 one at a time, up to the first that is missing, and with their size, before a module or a tensor is made
 (`check_stored`).
+
+torch.distributed.checkpoint keeps the index of its files in `.metadata`, a pickle, and unpickling a foreign file can
+run anything. The reader here knows the dozen plain classes of that index and refuses all others; tensors themselves are
+read by torch with `weights_only`. torch's writer of safetensors has no such index, but it holds each file twice in
+memory, and checkpoints written with this one would need this reader all the same.
 
 Only the files of the tensors asked for are opened: a model is read without the optimizer's state, which is twice its
 size. No process group is needed, and nothing is exchanged.
@@ -10,33 +15,26 @@ size. No process group is needed, and nothing is exchanged.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import enum
 import functools
+import io
+import itertools
 import math
+import pickle
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 
 from command_kit.command import print_warning
-from gpt2_train.checkpoint.info import (
-    CheckpointInfo,
-    DamagedCheckpoint,
-    damaged,
-    find_checkpoint,
-    list_checkpoints,
-    load_tokenizer,
-    read_info,
-)
-from gpt2_train.checkpoint.storage import TensorReader
+from gpt2_train.checkpoint.info import CheckpointInfo, damaged
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 from gpt2_train.config.settings import ModelConfig
 from indexed_tokens.checksums import checksum_of_file
 
@@ -145,6 +143,125 @@ def missing(origin: Path, name: str) -> Gpt2UsageError:
     return Gpt2UsageError(f"{origin} holds no {name} of a GPT-2: it is another kind of model, or damaged.")
 
 
+_INDEX_CLASSES = {
+    "torch.distributed.checkpoint.metadata": {
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorStorageMetadata",
+        "TensorProperties",
+        "ChunkStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size", "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8"},
+}
+"""The classes of the index of torch.distributed.checkpoint: plain data classes and type names."""
+
+
+class _IndexUnpickler(pickle._Unpickler):
+    """The one that is written in Python: that in C makes a table as long as the largest number that a file names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "pathlib" or module.startswith("pathlib."):
+            # Where the checkpoint was first written, which may be another kind of machine: kept as plain text.
+            return lambda *parts: "/".join(map(str, parts))
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
+        if name in _INDEX_CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint holds")
+
+
+def _enum_member(kind: Any, name: Any) -> Any:
+    """The call that Python 3.11.0 to 3.11.3 store for an enum's member: `getattr(kind, name)`, of an enum alone."""
+    if isinstance(kind, enum.EnumMeta) and name in kind.__members__:
+        return kind.__members__[name]
+    raise pickle.UnpicklingError(f"it asks for {name} of {kind}, which no checkpoint holds")
+
+
+class TensorReader(dcp.FileSystemReader):
+    """torch.distributed.checkpoint's reader of folders, with an index that can't run code.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        part: the folder in it that holds index and tensors.
+    """
+
+    def __init__(self, checkpoint: Path, part: str) -> None:
+        super().__init__(checkpoint / part)
+        self.checkpoint = checkpoint
+        self.index_file = checkpoint / part / ".metadata"
+        self._index: Metadata | None = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The index, read once. Raises Gpt2UsageError if it is damaged or holds anything else than tensors here."""
+        if self._index is None:
+            self._index = self._read_index()
+        self._index.storage_meta = StorageMeta(load_id=self.load_id)
+        return self._index
+
+    def _read_index(self) -> Metadata:
+        try:
+            with self.index_file.open("rb") as file:
+                metadata = _IndexUnpickler(io.BytesIO(file.read())).load()
+            good = isinstance(metadata, Metadata) and all(
+                isinstance(entry, TensorStorageMetadata)
+                and isinstance(entry.size, torch.Size)
+                and isinstance(entry.properties.dtype, torch.dtype)
+                for entry in metadata.state_dict_metadata.values()
+            )
+            stored = metadata.storage_data.values() if good else ()
+            good = good and all(Path(item.relative_path).name == item.relative_path for item in stored)
+            uncovered = next(_uncovered(metadata), None) if good else None
+        except Exception as error:
+            raise damaged(self.checkpoint, f"its index can't be read: {error}") from error
+        if not good:
+            raise damaged(self.checkpoint, "its index holds something else than tensors in this folder")
+        if uncovered is not None:
+            raise damaged(self.checkpoint, f"its index does not cover {uncovered}, each value once")
+        return metadata
+
+
+MOST_DIMENSIONS = 4
+"""Dimensions of a stored tensor, at most: GPT-2 has two, and what is checked doubles with each."""
+
+
+def _uncovered(index: Metadata) -> Iterator[str]:
+    """The tensors of which an index does not say for each value in which one of the stored pieces it is."""
+    for name, entry in index.state_dict_metadata.items():
+        assert isinstance(entry, TensorStorageMetadata)
+        pieces = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in entry.chunks if 0 not in chunk.sizes]
+        if not _tile(tuple(entry.size), pieces) or any(
+            MetadataIndex(name, torch.Size(offsets)) not in index.storage_data for offsets, _ in pieces
+        ):
+            yield name
+    ends: dict[str, int] = {}
+    for place, item in sorted(index.storage_data.items(), key=lambda one: (one[1].relative_path, one[1].offset)):
+        if item.length < 0 or item.offset < ends.get(item.relative_path, 0):
+            yield place.fqn
+        ends[item.relative_path] = item.offset + item.length
+
+
+def _tile(size: tuple[int, ...], pieces: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    """Whether boxes, each given by its offsets and sizes, fill a box of `size` without an overlap.
+
+    They do if they lie in it, have its volume, and each corner but its own belongs to an even number of them: then an
+    odd number of boxes, so at least one, is at each place of it, and the volume leaves room for no second one.
+    """
+    if len(size) > MOST_DIMENSIONS or sum(math.prod(sizes) for _, sizes in pieces) != math.prod(size):
+        return False
+    odd: set[tuple[int, ...]] = set()
+    for offsets, sizes in [*pieces, ((0,) * len(size), size)] if pieces else ():
+        sides = [(begin, begin + length) for begin, length in zip(offsets, sizes, strict=True)]
+        if any(not 0 <= begin < end <= most for (begin, end), most in zip(sides, size, strict=True)):
+            return False
+        for corner in itertools.product(*sides):
+            odd ^= {corner}
+    return not odd
+
+
 def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
     """The parameters of a model under the names that checkpoints use, `model.<name>`; tied ones once."""
     return {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
@@ -155,7 +272,7 @@ def check_model(info: CheckpointInfo) -> TensorReader:
 
     Raises Gpt2UsageError for a tensor that is missing or has another shape: then no model of that shape may be built.
     """
-    names = [name for name in info.files if _part_of(name) == "model"]
+    names = [name for name in info.files if part_of(name) == "model"]
     problem = next(filter(None, (_problem_of_size(info, name) for name in names)), None)
     if problem is not None:
         raise damaged(info.folder, problem)
@@ -189,9 +306,9 @@ def check_files(info: CheckpointInfo, parts: Collection[str], *, rank: int = 0, 
     Raises Gpt2UsageError naming the first file that is missing, cut off or changed.
     """
     for part in parts:
-        if not any(_part_of(name) == part for name in info.files):
+        if not any(part_of(name) == part for name in info.files):
             raise damaged(info.folder, f"it lists no tensor files in {part}")
-    names = sorted(name for name in info.files if _part_of(name) in parts)
+    names = sorted(name for name in info.files if part_of(name) in parts)
     for name in names[rank::size]:
         problem = problem_of_file(info, name)
         if problem:
@@ -223,7 +340,7 @@ def _problem_of_size(info: CheckpointInfo, name: str) -> str:
     return "" if found == written else f"{name} has {found:,} bytes where {written:,} were written"
 
 
-def _part_of(name: str) -> str:
+def part_of(name: str) -> str:
     """`model` for `model/__0_0.distcp`, `.` for a file of the checkpoint's own folder."""
     return str(PurePosixPath(name).parent)
 
@@ -310,78 +427,3 @@ def innermost(error: BaseException) -> str:
     cause = failures[-1] if failures else error
     text = str(cause).strip()
     return text.splitlines()[-1] if text else type(cause).__name__
-
-
-@dataclasses.dataclass(frozen=True)
-class Verified:
-    """The findings on one checkpoint.
-
-    Attributes:
-        folder: the checkpoint.
-        step: optimizer steps that it says it was trained for; None if it can't be read.
-        files: how many files with tensors it has.
-        bytes: their size.
-        has_optimizer: whether a run can resume from it.
-        problems: a sentence for each; empty if there is none.
-    """
-
-    folder: Path
-    step: int | None
-    files: int
-    bytes: int
-    has_optimizer: bool
-    problems: list[str]
-
-
-def checkpoints_at(path: str | Path) -> list[Path]:
-    """The checkpoint that `path` is, or all of a run or its `checkpoints` folder, oldest first.
-
-    Raises Gpt2UsageError if there is none.
-    """
-    path = Path(path)
-    if (path / CHECKPOINT_FILE).is_file():
-        return [path]
-    return list_checkpoints(path) or list_checkpoints(path / CHECKPOINTS_FOLDER) or [find_checkpoint(path)]
-
-
-def bytes_to_read(folder: Path) -> int:
-    """Bytes that `verify` will read of a checkpoint, about."""
-    size = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # a run at work removes old checkpoints
-            size += path.stat().st_size if path.is_file() else 0
-    return size
-
-
-def verify(folder: Path, count: Callable[[int], object]) -> Verified:
-    """Read every file of a checkpoint and compare it with what was recorded; `count` gets the bytes read."""
-    try:
-        info = read_info(folder)
-    except Gpt2UsageError as error:
-        return Verified(folder, None, 0, 0, False, [_why(error)])
-    problems = [problem for name in sorted(info.files) if (problem := problem_of_file(info, name, count))]
-
-    def check_indices() -> None:
-        check_model(info)
-        for part in sorted({_part_of(name) for name in info.files} - {"model"}):
-            TensorReader(info.folder, part).read_metadata()
-
-    # An index that was not read back would only say so once more.
-    for is_due, check in ((not problems, check_indices), (info.tokenizer, lambda: load_tokenizer(folder))):
-        try:
-            if is_due:
-                check()
-        except Exception as error:  # Any error that a damaged file makes its reader raise.
-            problems.append(_why(error))
-    return Verified(
-        folder,
-        info.step,
-        len(info.files),
-        sum(entry["bytes"] for entry in info.files.values()),
-        any(name.startswith("optimizer/") for name in info.files),
-        problems,
-    )
-
-
-def _why(error: Exception) -> str:
-    return error.why if isinstance(error, DamagedCheckpoint) else str(error).rstrip(".")

@@ -48,8 +48,8 @@ from gpt2_train.checkpoint.info import (
     step_folder,
     table_crc,
 )
-from gpt2_train.checkpoint.load import by_part, check_files, check_shapes, innermost, read_tensors
-from gpt2_train.checkpoint.storage import COPY_AHEAD, CopyPlanner, Files, TensorReader, TensorWriter
+from gpt2_train.checkpoint.load import TensorReader, by_part, check_files, check_shapes, innermost, read_tensors
+from gpt2_train.checkpoint.writer import COPY_AHEAD, CopyPlanner, Files, TensorWriter
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.files import CHECKPOINT_FILE, LATEST_FILE, TOKENIZER_FOLDER
 from gpt2_train.config.settings import ModelConfig
@@ -263,6 +263,7 @@ class Saver:
 
     Attributes:
         staging: the room for the copy; None until there is one.
+        has_failed: whether the save that was started last has failed; processes may notice this at different moments.
     """
 
     checkpointer: Checkpointer
@@ -272,6 +273,7 @@ class Saver:
     minutes: float | None = None
     warn: Callable[[str], object] = print
     staging: StagingArea | None = dataclasses.field(default=None, init=False)
+    has_failed: bool = dataclasses.field(default=False, init=False)
     _thread: threading.Thread | None = dataclasses.field(default=None, init=False)
     _outcome: Saved | BaseException | None = dataclasses.field(default=None, init=False)
 
@@ -299,11 +301,6 @@ class Saver:
                 "warning: the system locks no memory (`ulimit -l`) for the copy that checkpoints are written from: "
                 "training waits while it is made."
             )
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the save that was started last has failed; processes may notice this at different moments."""
-        return isinstance(self._outcome, BaseException)
 
     def save(self, *, goes_on: bool, step: int, samples: int, state: Mapping[str, Any]) -> None:
         """Save a checkpoint; arguments as in `Checkpointer.save`. Waits for it unless training `goes_on`.
@@ -334,7 +331,7 @@ class Saver:
                 folder = save(copies=staging.copies)
                 self._outcome = Saved(step, folder, time.monotonic() - begin, waited)
             except BaseException as error:
-                self._outcome = error
+                self._outcome, self.has_failed = error, True
 
         # A daemon: a run that is interrupted ends at once, and a half-written checkpoint has no name yet.
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
@@ -350,7 +347,7 @@ class Saver:
         if self._thread is None:
             return
         self._thread.join()
-        outcome, self._thread, self._outcome = self._outcome, None, None
+        outcome, self._thread, self._outcome, self.has_failed = self._outcome, None, None, False
         if isinstance(outcome, BaseException):
             outcome.add_note(SHARED)
             raise outcome

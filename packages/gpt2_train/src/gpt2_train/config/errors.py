@@ -54,7 +54,7 @@ def explained_compile_failure() -> Iterator[None]:
 
 
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "triton")
-"""Where the errors of torch.compile are defined; it has no public class for them."""
+"""The modules that define the errors of torch.compile; it has no public class for them."""
 
 
 def shortened(text: str, length: int = 40) -> str:

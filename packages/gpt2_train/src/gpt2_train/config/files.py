@@ -31,7 +31,7 @@ OF_A_RUN = (
     CACHE_FOLDER,
     CONFIG_FILE,
 )
-"""What a run writes in its folder, besides the lock."""
+"""The entries that a run writes in its folder, besides the lock."""
 
 CHECKPOINT_FILE = "checkpoint.json"
 LATEST_FILE = "latest"

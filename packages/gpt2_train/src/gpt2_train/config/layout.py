@@ -1,4 +1,4 @@
-"""How a model and its batch are laid out over processes: checks and defaults that need neither data nor torch."""
+"""The layout of a model and its batch over processes: checks and defaults that need neither data nor torch."""
 
 from __future__ import annotations
 
@@ -133,18 +133,7 @@ def most_sequences(sequence_length: int, *, on_cpu: bool) -> int:
     return max(2, CPU_MICRO_BATCH_TOKENS // sequence_length) if on_cpu else 8
 
 
-PIECE_ELEMENTS = {"cpu": 1 << 21}
+PIECE_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 26, "mps": 1 << 26}
 """Logits that the loss turns into float32 at a time, by kind of device: on CPU what stays in its cache (three times as
 fast there as passes over all logits at once), elsewhere enough to keep a GPU busy. The loss works by it and `estimate`
 counts with it."""
-DEFAULT_PIECE_ELEMENTS = 1 << 26
-
-
-def piece_elements(device: str) -> int:
-    """Logits at a time on a kind of device (`cpu`, `cuda`, `mps`)."""
-    return PIECE_ELEMENTS.get(device, DEFAULT_PIECE_ELEMENTS)
-
-
-def rows_at_a_time(device: str, width: int) -> int:
-    """Whole rows of `width` logits in one piece, at least one."""
-    return max(1, piece_elements(device) // width)

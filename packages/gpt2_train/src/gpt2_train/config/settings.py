@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 from command_kit import setting
+from command_kit.errors import meant
 from command_kit.settings import Removed, flag_name, identity
 from gpt2_train.config.errors import Gpt2UsageError
 
@@ -86,7 +87,7 @@ class ModelConfig:
         Raises Gpt2UsageError for an unknown name.
         """
         if name not in PRESETS:
-            raise Gpt2UsageError(f"no model {name}: known are {', '.join(PRESETS)}.")
+            raise Gpt2UsageError(f"no model {name}: {meant(name, PRESETS)}known are {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **changes})
 
     @property

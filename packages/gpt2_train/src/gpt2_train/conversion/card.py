@@ -8,7 +8,7 @@ from pathlib import Path
 
 from command_kit import UsageError, write_text
 from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, is_number, read_records, run_settings
-from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights
 
 CARD = """\
 ---

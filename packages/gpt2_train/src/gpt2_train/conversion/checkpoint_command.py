@@ -59,17 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 Outcome = tuple[dict[str, Any], list[str], int]
-"""What `--json` prints, the same as a person reads it, and the exit code."""
+"""The object that `--json` prints, the lines that a person reads, and the exit code."""
 
 
 def verify(settings: VerifySettings) -> Outcome:
     """Check every file of one checkpoint, or of all of a run. Raises Gpt2UsageError if there is none."""
-    from gpt2_train.checkpoint.load import bytes_to_read, checkpoints_at
-    from gpt2_train.checkpoint.load import verify as verify_one
+    from gpt2_train.checkpoint.verify import bytes_to_read, checkpoints_at, verify_checkpoint
 
     folders = checkpoints_at(settings.folder)
     with Progress("verify", "bytes", sum(map(bytes_to_read, folders))) as progress:
-        checked = [verify_one(folder, progress.advance) for folder in folders]
+        checked = [verify_checkpoint(folder, progress.advance) for folder in folders]
     # A run at work removes old checkpoints: a missing one is not damaged.
     found = [entry for entry in checked if entry.folder.exists()]
     bad = [entry for entry in found if entry.problems]

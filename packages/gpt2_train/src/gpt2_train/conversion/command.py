@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 FILE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
-"""How files of weights are called elsewhere."""
+"""Suffixes of files of weights elsewhere."""
 
 
 def convert(settings: ConvertSettings) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class MicroBatch:
 
 @dataclasses.dataclass(frozen=True)
 class MicroBatches:
-    """How rows become micro-batches.
+    """The maker of micro-batches from rows.
 
     Attributes:
         size: sequences in each.

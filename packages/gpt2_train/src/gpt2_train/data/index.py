@@ -41,7 +41,7 @@ INDEX_VERSION = 2
 
 @dataclasses.dataclass(frozen=True)
 class SampleIndex:
-    """Which tokens make up each sample.
+    """The tokens that make up each sample.
 
     Attributes:
         documents: int32 (E · documents,): sequence ids in the order in which their tokens are concatenated.

@@ -48,7 +48,7 @@ def mixed(values: Hashes) -> Hashes:
 
 
 def occurrences(hashes: Hashes) -> npt.NDArray[np.int64]:
-    """How many equal ones come before each: copies of a document must not all come at one time."""
+    """Counts of the equal ones before each: copies of a document must not all come at one time."""
     order = np.argsort(hashes, kind="stable")
     begins = np.r_[True, hashes[order][1:] != hashes[order][:-1]] if len(order) else np.zeros(0, bool)
     places = np.arange(len(order))

@@ -135,7 +135,7 @@ class Stream:
             place, offset = place + 1, 0
 
     def samples_with(self, sequences: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-        """Which of the first `count` samples of the endless stream hold a token of one of `sequences`, ascending.
+        """Numbers of the samples, of the first `count`, that hold a token of one of `sequences`, ascending.
 
         The other way round than `pieces`: a few passes over the index of each pass of the stream.
         """
@@ -243,7 +243,7 @@ class Blend:
         return self._blocks[number]
 
     def taken(self, count: int) -> list[int]:
-        """How many of the first `count` global samples are of each stream."""
+        """Counts of the samples of each stream among the first `count` global ones."""
         if len(self.streams) == 1:
             return [count]
         block, offset = divmod(count, BLEND_BLOCK)
@@ -265,7 +265,7 @@ class Blend:
         return found
 
     def samples_with(self, stream: int, sequences: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-        """Which of the first `count` global samples hold a token of one of the `sequences` of a stream, ascending."""
+        """Numbers of the global samples, of the first `count`, with a token of a stream's `sequences`, ascending."""
         own = self.streams[stream].samples_with(sequences, count)
         if len(self.streams) == 1:
             return own

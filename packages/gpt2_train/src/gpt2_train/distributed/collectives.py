@@ -133,15 +133,15 @@ def _picklable(error: Exception) -> Exception:
 
 
 NOTE_SECONDS = 2.0
-"""How much later than this one other processes may run out of patience."""
+"""Seconds by which other processes may give up later than this one."""
 
 ANSWER_SECONDS = 10.0
-"""How long the store may take to answer; it may be on the machine that is gone."""
+"""Seconds that the store may take to answer; it may be on the machine that is gone."""
 
 POLL_SECONDS = 1.0
 
 _SIGNS = re.compile(r"Timed out waiting \d+ ?ms|wait timeout after|Watchdog caught collective operation timeout")
-"""What gloo, the store and NCCL say when they give up."""
+"""The words of gloo, the store and NCCL when they give up."""
 
 
 class TimeoutReporter:

@@ -59,9 +59,9 @@ LOG_LEVEL, SILENT, ERRORS = "TORCH_CPP_LOG_LEVEL", "FATAL", "ERROR"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 2.0
-"""How long the other processes may take to report their own errors after one has failed."""
+"""Seconds that the other processes may take to report their own errors after one has failed."""
 STOP_SECONDS = 60.0
-"""How long they may take to save after a signal, once one of them has."""
+"""Seconds that they may take to save after a signal, once one of them has."""
 
 _ERROR_OF_A_LIBRARY = re.compile(r"(\[rank\d+\]:)?\[[EF]\d{4}|terminate called|  what\(\)|.*\bNCCL (WARN|ERROR)")
 MOST_WORDS = 8
@@ -237,7 +237,7 @@ def read_report(path: Path) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Which process of a job this one is.
+    """The place of this process in a job.
 
     Attributes:
         rank, size: its number among all, and how many there are.
@@ -253,7 +253,7 @@ class Place:
 
     @classmethod
     def of_environment(cls) -> Place:
-        """That which the command, torchrun, or another launcher has put into the environment."""
+        """The place that the command, torchrun, or another launcher has put into the environment."""
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local_rank = int(os.environ.get("LOCAL_RANK", rank))
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from command_kit.colours import BOLD, CYAN, GREEN, YELLOW, Paint
+from command_kit.colours import BOLD, CLEAR, CYAN, GREEN, YELLOW, Paint, columns_of, cut, is_terminal, wrapped
 from command_kit.command import in_words
 from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
@@ -34,7 +34,7 @@ LINE = re.compile(
     r"(?P<left>[\d:]+ left)?",
     re.DOTALL,
 )
-"""What a run says in a line; a loss, and the time that is left, only where no text of a model can be."""
+"""The parts of a line of a run; a loss, and the time that is left, only where no text of a model can be."""
 
 
 def painted(line: str, paint: Paint) -> str:
@@ -71,7 +71,7 @@ class World:
 
     @property
     def dp_mesh(self) -> DeviceMesh:
-        """Where parameters are shared out: over `dp_shard`, and, if there are several copies, alike over the others."""
+        """The mesh that shares parameters out over `dp_shard`, and, if there are several copies, copies them."""
         assert self.mesh is not None
         return self.mesh["dp_replicate", "dp_shard"] if self.replicas > 1 else self.mesh["dp_shard"]
 
@@ -83,7 +83,17 @@ class World:
     def say(self, line: str) -> None:
         """Show a line on standard error, from the first process only."""
         if self.rank == 0:
-            print(painted(in_words(line), Paint.of(sys.stderr)), file=sys.stderr, flush=True)
+            begin = CLEAR if is_terminal(sys.stderr) else ""
+            line = wrapped(in_words(line), sys.stderr)
+            print(begin + painted(line, Paint.of(sys.stderr)), file=sys.stderr, flush=True)
+
+    def show(self, line: str) -> None:
+        """Show where the run is: on a terminal in a line that the next one takes the place of."""
+        if not is_terminal(sys.stderr):
+            self.say(line)
+        elif self.rank == 0:
+            fitting = cut(line, max(columns_of(sys.stderr) - 1, 1))
+            print(CLEAR + painted(fitting, Paint.of(sys.stderr)), end="", file=sys.stderr, flush=True)
 
     def sum_on_device(self, here: Tensor, values: list[float]) -> Tensor:
         """The sums of `here`, a scalar on the device, and of `values` over all processes: (1 + values,).
@@ -165,32 +175,6 @@ def gradient_of(parameter: Tensor) -> Tensor:
     """The gradient of a parameter that has one."""
     assert parameter.grad is not None
     return parameter.grad
-
-
-@torch.no_grad()
-def all_reduce_replicated_grads(parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Add up over `group` the gradients of parameters that are whole on each of its processes, in one message.
-
-    With sequence parallelism each of them has the gradient of its own tokens; once all micro-batches of a step are
-    through, and data parallelism has averaged them, is early enough. None: there is nothing to add up.
-    """
-    if group is None:
-        return
-    gradients = [local(gradient_of(parameter)) for parameter in parameters if is_whole(parameter)]
-    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(together, group=group)
-    parts = together.split([gradient.numel() for gradient in gradients])
-    torch_private.foreach_copy(
-        gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-    )
-
-
-def is_whole(parameter: Tensor) -> bool:
-    """Whether each tensor-parallel process has the same part of a parameter."""
-    if not isinstance(parameter, DTensor):
-        return True
-    axes = parameter.device_mesh.mesh_dim_names or ()
-    return "tp" not in axes or parameter.placements[axes.index("tp")].is_replicate()
 
 
 def mixed_seed(*numbers: int) -> int:

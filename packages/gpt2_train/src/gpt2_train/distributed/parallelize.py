@@ -83,17 +83,6 @@ def parallelize(
     return model
 
 
-def synchronize_gradients(model: nn.Module, is_last: bool, *, reshard: bool = False) -> None:
-    """Mark the coming backward pass as the last of its step or not: only that one exchanges gradients.
-
-    With `reshard` all of them share gradients out, and only the last one adds up the gradients of several copies.
-    """
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(is_last or reshard)
-        model.set_requires_all_reduce(is_last)
-        model.set_reshard_after_backward(is_last or reshard)
-
-
 def free_gathered_parameters(model: nn.Module) -> None:
     """Drop the gathered parameters that a forward pass without a backward one leaves behind."""
     for module in model.modules():
@@ -102,7 +91,7 @@ def free_gathered_parameters(model: nn.Module) -> None:
 
 
 Contexts = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
-"""What surrounds the forward pass, and what surrounds its repetition."""
+"""The contexts around the forward pass, and around its repetition."""
 
 _KEPT = {
     torch.ops.aten.mm.default,
@@ -188,7 +177,7 @@ def missing_for_compilation(device: torch.device, *, is_asked: bool = False) -> 
 
 
 CPP_COMPILERS = ("clang++" if sys.platform == "darwin" else "g++",)
-"""What torch compiles C++ with where CXX names nothing."""
+"""The compiler with which torch compiles C++ where CXX names none."""
 
 
 def _missing_compiler(language: str, variable: str, usual: Sequence[str]) -> str:

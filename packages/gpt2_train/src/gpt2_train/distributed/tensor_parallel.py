@@ -15,7 +15,7 @@ has a share of the tokens, and saves 1/t of norms, dropout and residual stream. 
 inputs of matrices again, a quarter more bytes in all; compiled blocks keep them, and as many bytes are sent. Shares are
 contiguous parts of the concatenated rows, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
 give without a copy: with B ≥ t a process has whole sequences. Norms, biases after a sum and positions then get
-gradients of these tokens alone, which are added up once a step (`mesh.all_reduce_replicated_grads`).
+gradients of these tokens alone, which are added up once a step (`optim.gradients.all_reduce_replicated_grads`).
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class DividedLayer(nn.Module):
 
 
 def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) -> None:
-    """Have `layers` take their parameters (`here`) whenever `module` is called: after what FSDP2 gathers, and outside
+    """Make `layers` take their parameters (`here`) whenever `module` is called: after what FSDP2 gathers, and outside
     of compiled graphs."""
 
     def take(*_: Any) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from command_kit import add_config_flag, add_flags, setting
+from command_kit.errors import meant
 from command_kit.settings import given_values, make_settings, source_name
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
@@ -67,7 +68,7 @@ def evaluation_of(
     """
     known, name = tasks(), values.get("task", DEFAULT_TASK)
     if name not in known:
-        raise Gpt2UsageError(f"{where}: no task {name}; known are {', '.join(known)}.")
+        raise Gpt2UsageError(f"{where}: no task {name}; {meant(name, known)}known are {', '.join(known)}.")
     own = {field.name for field in dataclasses.fields(known[name])}  # type: ignore[arg-type]
     shared = {key: value for key, value in values.items() if key not in {*own, "task"}}
     settings = make(EvaluateSettings, shared, where, neighbours=sorted(own))

@@ -28,7 +28,6 @@ from gpt2_train.inference.prompts import (
     prompts_of_file,
     prompts_of_lines,
     shared_prompt_loop,
-    valid_text,
 )
 from indexed_tokens.traced_text import shown
 from indexed_tokens.tracer import Tracer
@@ -103,8 +102,8 @@ def requests_for(
     settings: GenerateSettings, prompts: Iterable[str], numbers: Numbers | None = None
 ) -> list[GenerationRequest]:
     """The texts to write for `prompts`, in order; a prompt that comes again gets further samples, not the same."""
+    from gpt2_train.inference.engine import Sampling
     from gpt2_train.inference.generator import GenerationRequest
-    from gpt2_train.inference.sampling import Sampling
 
     numbers = collections.defaultdict(itertools.count) if numbers is None else numbers
     return [
@@ -115,7 +114,7 @@ def requests_for(
             seed=settings.seed,
             sample=next(numbers[prompt]),
             ignore_end=settings.ignore_end,
-            stop=tuple(valid_text(stop) for stop in settings.stop),
+            stop=settings.stop,
             logprobs=settings.logprobs,
         )
         for prompt in prompts
@@ -125,7 +124,7 @@ def requests_for(
 
 def read_prompts(settings: GenerateSettings, stdin: TextIO) -> list[str]:
     """All prompts that the settings name; of standard input if they name none. Raises Gpt2UsageError for none."""
-    prompts = [valid_text(prompt) for prompt in settings.prompt]
+    prompts = list(settings.prompt)
     if settings.prompts is not None:
         prompts += prompts_of_file(settings.prompts)
     elif not prompts:
@@ -200,8 +199,9 @@ def show_text(text: str) -> None:
 
 def write_one(generator: TextGenerator, request: GenerationRequest, tracer: Tracer | None) -> None:
     """Write a text and print it, after its prompt, as it comes; then what it echoes."""
-    show_text(request.prompt)
-    text = generator.generate([request], on_text=lambda _, piece: show_text(piece))[0]
+    text = generator.generate(
+        [request], on_begin=lambda: show_text(request.prompt), on_text=lambda _, piece: show_text(piece)
+    )[0]
     show_text(echo(tracer, text) + "\n")
 
 
@@ -218,12 +218,11 @@ def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Trace
 
     def write(prompt: str) -> None:
         for request in requests_for(settings, [prompt], numbers):
-            # What can't be written is said before the prompt is repeated.
-            write_one(generator, generator.encoder.encoded(request), tracer)
+            write_one(generator, request, tracer)
             show_text("\n")
 
     source = generator.source
-    _ = source.model
+    source.read_model()  # Before the first prompt is asked for.
     if source.is_shared:
         shared_prompt_loop(write, source.of_first)
     else:
@@ -253,9 +252,6 @@ def write_all(
 ) -> None:
     """Write and print the texts in the order of `requests`: a single one as it comes, of several each once it ends."""
     started = time.monotonic()
-    requests = [generator.encoder.encoded(request) for request in requests]
-    # Damaged weights are an error before anything is printed.
-    _ = generator.source.model
     if len(requests) == 1 and not as_json:
         write_one(generator, requests[0], tracer)
         return

@@ -24,7 +24,7 @@ from torch import nn
 
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
 from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.distributed.jobs import Place, close_group
@@ -41,7 +41,7 @@ from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 Source = TypeVar("Source")
 
 GROUP_TIMEOUT = datetime.timedelta(days=365)
-"""How long processes wait for each other: a conversation may rest for days. That one has ended is seen at once."""
+"""The time that processes wait for each other: a conversation may rest for days. That one has ended is seen at once."""
 
 
 def check_division(config: ModelConfig, size: int) -> None:
@@ -105,7 +105,7 @@ class GroupScorer(BatchScorer):
         self.share, self.batches_at_once = share, shares
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `BatchScorer.score`, one batch by each model.
+        """The scores of at most `batches_at_once` batches, one by each model.
 
         Raises Gpt2Error on all processes. Any other error is this process's alone, and ends it: processes that divide
         a model with it wait in the middle of a batch, and would for ever if it went on.

@@ -35,6 +35,8 @@ class GenerationRequest(WritingOptions):
         sample: its number among the texts of the same prompt and seed, from 0: each number is another text.
         stop: strings that end the text where the first of them begins; they are not a part of it.
         prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
+
+    Prompt and stop strings become `valid_text`.
     """
 
     prompt: str
@@ -42,6 +44,22 @@ class GenerationRequest(WritingOptions):
     sample: int = 0
     stop: tuple[str, ...] = ()
     prompt_tokens: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", valid_text(self.prompt))
+        object.__setattr__(self, "stop", tuple(map(valid_text, self.stop)))
+
+
+def valid_text(text: str) -> str:
+    """`text` with U+FFFD in place of lone surrogates, which undecodable bytes of a command line become."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedRequest(TokenRequest):
+    """A text to write, whose prompt is encoded."""
+
+    options: GenerationRequest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +171,7 @@ class StopStrings:
         return rest
 
     def _undecided(self, text: str) -> int:
-        """Where the longest end of `text` begins that is the beginning of a stop string."""
+        """The beginning of the longest end of `text` that is the beginning of a stop string."""
         longest = max((len(stop) for stop in self._stops), default=0)
         places = range(max(0, len(text) - longest + 1), len(text))
         return next((at for at in places if any(stop.startswith(text[at:]) for stop in self._stops)), len(text))
@@ -220,19 +238,15 @@ class Encoder:
             raise Gpt2UsageError("a prompt of no token ids: give at least one.")
         return list(ids)
 
-    def token_request(self, request: GenerationRequest) -> TokenRequest:
-        """`request` for an engine. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
+    def encoded(self, request: GenerationRequest) -> EncodedRequest:
+        """`request` for a session. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
         if request.tokens < 1:
             raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1.")
         if not all(request.stop):
             raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
         known = request.prompt_tokens
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
-        return TokenRequest(ids, np.random.default_rng([request.seed, request.sample, *ids]), request)
-
-    def encoded(self, request: GenerationRequest) -> GenerationRequest:
-        """`request` with the token ids of its prompt, which is not encoded again then. Raises as `token_request`."""
-        return dataclasses.replace(request, prompt_tokens=tuple(self.token_request(request).prompt))
+        return EncodedRequest(ids, np.random.default_rng([request.seed, request.sample, *ids]), request)
 
 
 class TextSession:
@@ -254,18 +268,18 @@ class TextSession:
     def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
         self.encoder = Encoder(source)
         self.rows = rows
-        self.cache = CachedModel(source.model, rows, length, precision=source.precision, group=source.group)
+        self.cache = CachedModel(source.read_model(), rows, length, precision=source.precision, group=source.group)
         self.engine = Engine(self.cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
         self._writers: dict[int, _Writer] = {}
 
-    def submit(self, request: GenerationRequest) -> int:
+    def submit(self, request: GenerationRequest | EncodedRequest) -> int:
         """Take a request; returns its number.
 
-        Raises Gpt2UsageError for a prompt that the model's vocabulary can't express, settings out of range, or a text
-        too long for the session's `length`.
+        Raises Gpt2UsageError as `Encoder.encoded` does, and for a text too long for the session's `length`.
         """
-        number = self.engine.add(self.encoder.token_request(request))
-        self._writers[number] = _Writer(request, self.encoder.tokenizer)
+        encoded = request if isinstance(request, EncodedRequest) else self.encoder.encoded(request)
+        number = self.engine.add(encoded)
+        self._writers[number] = _Writer(encoded.options, self.encoder.tokenizer)
         return number
 
     def cancel(self, number: int) -> None:
@@ -307,25 +321,28 @@ class TextGenerator:
         self,
         requests: Sequence[GenerationRequest],
         *,
+        on_begin: Callable[[], object] = lambda: None,
         on_text: Callable[[int, str], object] = lambda number, piece: None,
         on_tokens: Callable[[int], object] = lambda done: None,
         on_done: Callable[[int, GeneratedText], object] | None = None,
     ) -> list[GeneratedText]:
         """Write the texts of all `requests`, `rows` at once.
 
-        `on_text` is given the number of a request and the piece of text that was added to it, as it comes; `on_tokens`
-        the tokens done so far, a text that ended early counted as whole; `on_done` the number of a request that is
-        finished, and its text.
-        Raises Gpt2UsageError as `TextSession.submit` does, and Gpt2Error if the model's output is not finite.
+        `on_begin` is called before the first step, when all prompts are encoded and the weights are read. `on_text` is
+        given the number of a request and the piece of text that was added to it, as it comes; `on_tokens` the tokens
+        done so far, a text that ended early counted as whole; `on_done` the number of a request that is finished, and
+        its text.
+        Raises Gpt2UsageError as `Encoder.encoded` does, and Gpt2Error if the model's output is not finite.
         """
         if not requests:
             return []
-        requests = [self.encoder.encoded(request) for request in requests]
-        session = self._session_for(requests)
+        encoded = [self.encoder.encoded(request) for request in requests]
+        session = self._session_for(encoded)
         self._session = None  # What an exception leaves half done is not used again.
         pieces: list[list[TextPiece]] = [[] for _ in requests]
         done = [0] * len(requests)
-        places = {session.submit(request): place for place, request in enumerate(requests)}
+        places = {session.submit(request): place for place, request in enumerate(encoded)}
+        on_begin()
         while session.engine.waiting or session.engine.writing:
             for piece in session.step():
                 place = places[piece.number]
@@ -339,9 +356,9 @@ class TextGenerator:
         self._session = session
         return [_text_of(request, own) for request, own in zip(requests, pieces, strict=True)]
 
-    def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
+    def _session_for(self, requests: Sequence[EncodedRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
-        longest = max(len(request.prompt_tokens or ()) + request.tokens for request in requests)
+        longest = max(len(request.prompt) + request.options.tokens for request in requests)
         length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
         if self._session is None or self._session.cache.length < length or self._session.rows < rows:
             self._session = None

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import autocast, is_emulated
-from gpt2_train.inference.sampling import on_device
 from gpt2_train.model.attention import CacheUpdate, StaticUpdate, spans_of
 from gpt2_train.model.gpt2 import DTYPES, GPT2
 
@@ -141,7 +140,7 @@ class CachedModel:
         return logits
 
     def _feed_apart(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """The same by a static step for single tokens, and then a pass over the others."""
+        """Logits (len(rows), padded vocabulary), by a static step for single tokens, then a pass over the others."""
         assert self._static is not None
         single = [place for place, new in enumerate(tokens) if len(new) == 1]
         others = [place for place, new in enumerate(tokens) if len(new) != 1]
@@ -165,6 +164,11 @@ def whole_logits(part: Tensor, group: ProcessGroup) -> Tensor:
     parts = [torch.empty_like(part) for _ in range(group.size())]
     dist.all_gather(parts, part.contiguous(), group=group)
     return torch.cat(parts, dim=-1)
+
+
+def on_device(numbers: list[int], device: torch.device) -> Tensor:
+    """`numbers` as int64, without waiting for what the device does."""
+    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
 def local_heads(model: GPT2) -> int:

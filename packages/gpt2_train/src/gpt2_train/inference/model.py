@@ -2,8 +2,8 @@
 
 Everything that uses a trained model starts with `open_model` or `InferenceSettings.opened` and knows nothing of
 training: no module of the training loop, its launcher or its optimizers is imported here. What a path may be,
-`conversion.formats` knows. The weights, gigabytes, are read when `model` or `scorer` is first used: data or prompts
-that do not fit are found before. Where several processes are to share it, a command starts itself in each of them
+`conversion.formats` knows. The weights, gigabytes, are read by `read_model`: data or prompts that do not fit are found
+before. Where several processes are to share it, a command starts itself in each of them
 (`InferenceSettings.in_processes`), and all do the same.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from gpt2_train.config.settings import ModelConfig
-    from gpt2_train.conversion.weights import ModelWeights
+    from gpt2_train.conversion.formats import ModelWeights
     from gpt2_train.distributed.device import DeviceKind
     from gpt2_train.inference.runner import BatchScorer
     from gpt2_train.model.gpt2 import GPT2
@@ -78,17 +78,20 @@ class InferenceModel:
     group: ProcessGroup | None = None
     is_shared: bool = False
 
+    def read_model(self) -> GPT2:
+        """The model on its device, in evaluation mode; the first call reads its weights, for which all processes that
+        share it meet. Raises Gpt2UsageError if they are damaged."""
+        return self._model
+
     @functools.cached_property
-    def model(self) -> GPT2:
-        """The whole model on its device, in evaluation mode. Raises Gpt2UsageError if the weights are damaged."""
+    def _model(self) -> GPT2:
         return self.load()
 
-    @functools.cached_property
-    def scorer(self) -> BatchScorer:
-        """The scorer of batches; all processes that share the model ask for it together. Raises as `model` does."""
+    def read_scorer(self) -> BatchScorer:
+        """The scorer of batches. Reads and raises as `read_model` does."""
         from gpt2_train.inference.runner import BatchScorer
 
-        return (self.make_scorer or BatchScorer)(self.model, self.group)
+        return (self.make_scorer or BatchScorer)(self.read_model(), self.group)
 
     def of_first(self, work: Callable[[], Result]) -> Result:
         """The result of `work` in the first of the processes that share the model; all call this. Raises as `work`."""

@@ -16,11 +16,6 @@ from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
 
 
-def valid_text(text: str) -> str:
-    """`text` with U+FFFD for each lone surrogate, which undecodable bytes of a command line become."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
 def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[str]:
     """The prompts in `data`, one per line; lines without text are skipped. Raises Gpt2UsageError naming the line."""
     prompts: list[str] = []
@@ -42,7 +37,7 @@ def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[
                     f'{where}, line {number}, should be a JSON string, or an object with a string under "prompt".'
                 )
             text = value
-        prompts.append(valid_text(text))
+        prompts.append(text)
     return prompts
 
 
@@ -66,7 +61,7 @@ Ask = Callable[[], str | None]
 
 
 def shared_prompt_loop(write: Callable[[str], object], of_first: Callable[[Ask], str | None]) -> None:
-    """As `prompt_loop`, in each of several processes: `of_first` gives all of them what the first one read.
+    """`prompt_loop` in each of several processes: `of_first` gives all of them what the first one read.
 
     Ctrl-C ends the command.
     """
@@ -80,7 +75,7 @@ def shared_prompt_loop(write: Callable[[str], object], of_first: Callable[[Ask],
 
 
 STOP = "stop"
-"""What ends the loop, on a line of its own."""
+"""The word that ends the loop, on a line of its own."""
 
 HOW = f"Ctrl-C ends the text being written; Ctrl-D, or `{STOP}` on a line of its own, quits."
 
@@ -124,7 +119,7 @@ def ask() -> str | None:
     """The next prompt that the user types; None at the end of input."""
     while True:
         try:
-            return valid_text(input("> "))
+            return input("> ")
         except EOFError:
             print()
             return None

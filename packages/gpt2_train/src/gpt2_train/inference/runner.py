@@ -133,7 +133,7 @@ class BatchScorer:
     """
 
     batches_at_once: int = 1
-    """How many batches are scored in the time of one."""
+    """Batches that are scored in the time of one."""
 
     def __init__(self, model: GPT2, group: ProcessGroup | None = None) -> None:
         self.model, self.group = model, group

@@ -1,4 +1,4 @@
-"""How well a model predicts: the loss of every token of a text once, and log-probabilities of continuations.
+"""Scores of a model's predictions: the loss of every token of a text once, and log-probabilities of continuations.
 
 Every evaluation task measures through a `Scorer`. For a text, concatenated tokens are read in windows of the
 model's sequence length (`windows`): they follow each other without gap and share one token, so that every token but
@@ -52,7 +52,7 @@ def windows(pieces: Iterable[npt.NDArray[np.int64]], length: int, batch: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-    """How likely a continuation is.
+    """The likelihood of a continuation.
 
     Attributes:
         logprobs: float64 (tokens,): natural logarithm of the probability of each of its tokens.
@@ -135,13 +135,13 @@ class Scorer:
         return np.add.reduceat(np.concatenate(found), starts)
 
     def logprobs(self, context: Sequence[int], continuation: Sequence[int]) -> Continuation:
-        """How likely the token ids `continuation` are after the token ids `context`. As `logprobs_of` a single pair."""
+        """The likelihood of the token ids `continuation` after the token ids `context`: `logprobs_of` a single pair."""
         return self.logprobs_of([(context, continuation)])[0]
 
     def logprobs_of(
         self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], count: Callable[[int], object] = lambda _: None
     ) -> list[Continuation]:
-        """How likely each continuation is after its context, in the order of `pairs`, both token ids.
+        """The likelihood of each continuation after its context, in the order of `pairs`, both token ids.
 
         Pairs of like length are scored together. What does not fit into the model's sequence is left out at the
         beginning of the context; a continuation that does not fit by itself is scored piece by piece, each after the
@@ -213,7 +213,7 @@ class Scorer:
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, BatchScores]]:
         """Each batch with its scores, in order."""
-        scorer = self.source.scorer
+        scorer = self.source.read_scorer()
         waiting = iter(batches)
         while together := list(itertools.islice(waiting, scorer.batches_at_once)):
             started = time.monotonic()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from command_kit import add_flags, setting, settings_from, write_text
+from command_kit.errors import meant
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import given
 from gpt2_train.metrics.plots import KEYS, View, loss_curves, page, panels_of
@@ -61,7 +62,7 @@ class PlotSettings:
         for flag, names in (("--only", self.only), ("--log", self.log)):
             for name in _parts(names):
                 if name not in KEYS:
-                    raise Gpt2UsageError(f"{flag} {names}: no {name}; known are {', '.join(KEYS)}.")
+                    raise Gpt2UsageError(f"{flag} {names}: no {name}; {meant(name, KEYS)}known are {', '.join(KEYS)}.")
 
 
 SETTINGS = PlotSettings

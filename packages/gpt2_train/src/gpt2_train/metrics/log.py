@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class MetricsLog:
             feed.put(clean)
 
     def send_to(self, feeds: Iterable[Feed]) -> None:
-        """Also send all rows from now on to `feeds`."""
+        """Send all rows from now on to `feeds`, too."""
         self._feeds += feeds
 
     def close(self) -> None:
@@ -116,65 +116,6 @@ class MetricsLog:
         for feed in self._feeds:
             feed.close()
         self._feeds.clear()
-
-
-class StepClock:
-    """Adds up what happened since the last logged row: losses, time, and time spent waiting for data."""
-
-    def __init__(self, loss_sum: float = 0.0, steps: int = 0) -> None:
-        self.loss_sum, self.steps = loss_sum, steps
-        """Since the last row, also of steps before a resume, so that the logged mean is that of an unbroken run."""
-        self.norm = math.nan
-        self.timed_steps, self.seconds, self.waited = 0, 0.0, 0.0
-        self._first_seconds = 0.0
-        self._run_start: float | None = None
-        self._run_steps = 0
-
-    def add(self, loss: float, norm: float, seconds: float, waited: float) -> None:
-        """Count one step."""
-        self.loss_sum, self.steps, self.norm = self.loss_sum + loss, self.steps + 1, norm
-        self.timed_steps, self.seconds, self.waited = self.timed_steps + 1, self.seconds + seconds, self.waited + waited
-        if self._run_start is None:
-            # The first step also pays for compiling and warming up: once there is a second, only that counts.
-            self._run_start, self._first_seconds = time.monotonic(), seconds
-        else:
-            self._run_steps += 1
-
-    def seconds_left(self, steps: int) -> float | None:
-        """How long `steps` more steps will take, evaluations and saving included; None before the first step."""
-        if self._run_start is None:
-            return None
-        if not self._run_steps:
-            return self._first_seconds * steps
-        return (time.monotonic() - self._run_start) / self._run_steps * steps
-
-    def reset(self) -> None:
-        """Begin the next row."""
-        self.loss_sum, self.steps, self.timed_steps, self.seconds, self.waited = 0.0, 0, 0, 0.0, 0.0
-
-
-class Heartbeat:
-    """Says when a line is due, so that a slow run shows one every half minute.
-
-    Args:
-        every: seconds between lines.
-        now: the clock.
-    """
-
-    def __init__(self, every: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
-        self._every, self._now = every, now
-        self._last = now()
-
-    def is_due(self) -> bool:
-        """Whether the last line is long enough ago; if so, the next one is counted from now."""
-        if self._now() - self._last < self._every:
-            return False
-        self.reset()
-        return True
-
-    def reset(self) -> None:
-        """A line was shown now."""
-        self._last = self._now()
 
 
 def step_of(step: int, steps: int | None) -> str:

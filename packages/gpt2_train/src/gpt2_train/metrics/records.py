@@ -1,4 +1,4 @@
-"""What `metrics.jsonl` says, for all that show it: the measurements of its rows by name, and the runs they are of.
+"""The content of `metrics.jsonl`, for all that show it: the measurements of its rows by name, and the runs they are of.
 
 A row is of a logged step, of an evaluation (`valid_loss`), or has a `kind` of its own: `task` for the result of an
 evaluation task, `sample` for a text that the model wrote. The file is read as it stands, while its run is running, too:
@@ -78,7 +78,7 @@ class RecordedRun:
 
     @property
     def last(self) -> Moment:
-        """Where the run has got to."""
+        """The last moment of the run."""
         return max((points[-1][0] for points in self.values.values()), key=lambda place: place.step)
 
 
@@ -153,7 +153,7 @@ def _cut_from(run: RecordedRun, step: int) -> Moment:
 
 
 def _place_of(row: dict[str, Any], before: Moment) -> Moment:
-    """Where `row` was measured, the row before it at `before`."""
+    """The moment of `row`, the row before it at `before`."""
     tokens = int(row["tokens"]) if is_number(row.get("tokens")) else before.tokens
     seconds = float(row["seconds"]) if is_number(row.get("seconds")) else before.seconds
     return Moment(int(row["step"]), tokens, seconds)

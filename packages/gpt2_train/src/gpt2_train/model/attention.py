@@ -146,7 +146,7 @@ FIRST_FLASH_CAPABILITY = (8, 0)
 
 
 class Documents(NamedTuple):
-    """Where documents lie in a micro-batch of rows (B, T).
+    """The places of documents in a micro-batch of rows (B, T).
 
     Attributes:
         positions: int64 (B, T), the place of each token in its document.
@@ -188,17 +188,17 @@ class Documents(NamedTuple):
         return mixed.view(batch, length, *mixed.shape[1:])
 
     def to(self, device: torch.device) -> Documents:
-        """The same on `device`; pinned memory is copied without waiting."""
+        """These places on `device`; pinned memory is copied without waiting."""
         bounds = self.bounds.to(device, non_blocking=True) if self.bounds is not None else None
         return self._replace(positions=self.positions.to(device, non_blocking=True), bounds=bounds)
 
     def pinned(self) -> Documents:
-        """The same in memory that a GPU copies from by itself."""
+        """These places in memory that a GPU copies from by itself."""
         bounds = self.bounds.pin_memory() if self.bounds is not None else None
         return self._replace(positions=self.positions.pin_memory(), bounds=bounds)
 
     def with_mask(self) -> Documents:
-        """The same with `mask`, made where the positions are."""
+        """These places with `mask`, made where the positions are."""
         place = torch.arange(self.positions.size(1), device=self.positions.device)
         start = place - self.positions  # (B, T)
         attended = (place >= start[:, :, None]) & (place <= place[:, None])
@@ -254,11 +254,11 @@ class StaticUpdate(CacheUpdate):
         self._numbers.copy_(numbers, non_blocking=True)
 
     def begin(self) -> None:
-        """What a step does first: which places each row sees."""
+        """Begin a step: note which places each row sees."""
         self._mask = (self._columns <= self.places[:, None])[:, None, None]  # (rows, 1, 1, length)
 
     def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """As `CacheUpdate.attend`, for all rows in one call."""
+        """`CacheUpdate.attend` for all rows in one call."""
         keys, values = self._keys[layer.number], self._values[layer.number]  # (rows, heads, all places, d)
         keys[self.last, :, self.places] = key[0]
         values[self.last, :, self.places] = value[0]
@@ -270,4 +270,4 @@ class StaticUpdate(CacheUpdate):
 
 
 Context = Packed | CacheUpdate | Documents
-"""What the tokens of one forward pass see."""
+"""The tokens that each token of a forward pass sees."""

@@ -1,4 +1,4 @@
-"""Which of torch's attention kernels a run on CUDA uses: the first that can, in an order for each kind of GPU.
+"""The choice among torch's attention kernels for a run on CUDA: the first that can, in an order for each kind of GPU.
 
 `scaled_dot_product_attention` has several: flash attention, cuDNN's, a memory-efficient one, and plain operations. The
 first process tries them on the run's own shape before the first step, compares what the kernel gives with plain
@@ -27,7 +27,7 @@ from gpt2_train.model.gpt2 import DTYPES
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
 _KERNELS: tuple[Kernel, ...] = ("flash", "cudnn", "efficient", "math")
-"""In torch's own order."""
+"""All kernels, in torch's own order."""
 
 PRIORITIES: dict[int, tuple[Kernel, ...]] = {
     7: ("efficient", "math"),  # Volta, Turing: flash attention and cuDNN's begin with Ampere
@@ -35,11 +35,11 @@ PRIORITIES: dict[int, tuple[Kernel, ...]] = {
     9: ("cudnn", "flash", "efficient", "math"),  # Hopper, for which torch's flash attention has no instructions
     10: ("cudnn", "flash", "efficient", "math"),  # Blackwell
 }
-"""What is tried, by the major number of a GPU's compute capability; `_KERNELS` where it is not listed."""
+"""The order of trials, by the major number of a GPU's compute capability; `_KERNELS` where it is not listed."""
 
 LARGEST_DIFFERENCE = 0.05
-"""Of a kernel's values from plain ones, as a share of the largest: bf16 rounds to 0.004 of each; a wrong kernel's
-differ by as much as they are."""
+"""The largest difference of a kernel's values from plain ones, as a share of the largest: bf16 rounds to 0.004 of each,
+a wrong kernel's differ by as much as they are."""
 
 
 class AttentionShape(NamedTuple):
@@ -159,7 +159,7 @@ def gpu_trial(device: torch.device, shape: AttentionShape, kernel: Kernel) -> fl
 
 
 def attention_difference(device: torch.device, shape: AttentionShape, kernel: Kernel) -> float:
-    """What `Trial` gives, on any device: without dropout, of the first and last head of the first and last sequence."""
+    """A `Trial`'s result on any device: without dropout, of the first and last head of the first and last sequence."""
     fused = attention_input(device, shape)
     with preferred(kernel, others=False):
         if shape.dropout:

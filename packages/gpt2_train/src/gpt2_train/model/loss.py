@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gpt2_train.config.layout import rows_at_a_time
+from gpt2_train.config.layout import PIECE_ELEMENTS
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -145,8 +145,8 @@ def _wide(logits: Tensor) -> torch.dtype:
 
 
 def _pieces(logits: Tensor) -> Iterator[slice]:
-    """Rows that are taken at a time."""
-    step = rows_at_a_time(logits.device.type, logits.size(1))
+    """Whole rows that are taken at a time, at least one."""
+    step = max(1, PIECE_ELEMENTS[logits.device.type] // logits.size(1))
     return (slice(begin, begin + step) for begin in range(0, logits.size(0), step))
 
 

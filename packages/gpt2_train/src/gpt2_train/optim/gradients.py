@@ -1,4 +1,4 @@
-"""The norm of the gradient over all processes, and the loss scale of fp16."""
+"""The gradient of a step: how processes exchange it, its norm over all of them, and the loss scale of fp16."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import widest_float
+from gpt2_train.distributed.mesh import gradient_of, local
 
 FIRST_LOSS_SCALE = 2.0**16
 """High enough for small gradients; 2^32, a common start, wastes the first 16 steps on overflows."""
@@ -23,9 +25,45 @@ LARGEST_LOSS_SCALE = 2.0**24
 LOSS_SCALE_GROWS_AFTER = 2000
 """Steps without an overflow after which the scale is doubled (Micikevicius et al. 2018; torch's own default)."""
 
-
 NORM_PIECE = 1 << 12
 """Elements that are squared and added in float32 at a time: one sum over a large matrix is wrong in the third digit."""
+
+
+def synchronize_gradients(model: nn.Module, is_last: bool, *, reshard: bool = False) -> None:
+    """Mark the coming backward pass as the last of its step or not: only that one exchanges gradients.
+
+    With `reshard` all of them share gradients out, and only the last one adds up the gradients of several copies.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(is_last or reshard)
+        model.set_requires_all_reduce(is_last)
+        model.set_reshard_after_backward(is_last or reshard)
+
+
+@torch.no_grad()
+def all_reduce_replicated_grads(parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Add up over `group` the gradients of parameters that are whole on each of its processes, in one message.
+
+    With sequence parallelism each of them has the gradient of its own tokens; once all micro-batches of a step are
+    through, and data parallelism has averaged them, is early enough. None: there is nothing to add up.
+    """
+    if group is None:
+        return
+    gradients = [local(gradient_of(parameter)) for parameter in parameters if is_whole(parameter)]
+    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(together, group=group)
+    parts = together.split([gradient.numel() for gradient in gradients])
+    torch_private.foreach_copy(
+        gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
+    )
+
+
+def is_whole(parameter: Tensor) -> bool:
+    """Whether each tensor-parallel process has the same part of a parameter."""
+    if not isinstance(parameter, DTensor):
+        return True
+    axes = parameter.device_mesh.mesh_dim_names or ()
+    return "tp" not in axes or parameter.placements[axes.index("tp")].is_replicate()
 
 
 @torch.no_grad()  # Else each DTensor's part would be taken for autograd.

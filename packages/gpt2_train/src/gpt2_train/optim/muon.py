@@ -29,7 +29,7 @@ from gpt2_train.distributed.mesh import gradient_of, local
 MOMENTUM = 0.95
 NEWTON_SCHULZ_STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic polynomial that drives singular values to about 1, between 0.7 and 1.2 (Jordan et al. 2024)."""
+"""Coefficients of a quintic polynomial that drives singular values to between 0.7 and 1.2 (Jordan et al. 2024)."""
 
 MATCH_ADAMW = 0.2
 """The root mean square of AdamW's steps, measured by Liu et al."""

@@ -11,7 +11,7 @@ import math
 from gpt2_train.config.settings import TrainSettings
 
 FIRST_SHARE = 0.1
-"""Of the peak, the learning rate of a run by time in its first steps, before any are planned."""
+"""The share of the peak that is the learning rate of a run by time in its first steps, before any are planned."""
 
 
 def warmup_steps(settings: TrainSettings, steps: int) -> int:

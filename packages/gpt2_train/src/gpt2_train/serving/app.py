@@ -28,7 +28,7 @@ from gpt2_train.serving.model_thread import ModelStoppedError, ModelThread, Text
 LONG_BODY = 1 << 14
 """Bytes from which on a body is read in a thread, so that its tokenizing does not stop the others."""
 BODY_SECONDS = 20
-"""How long a client may take to send a body."""
+"""Seconds that a client may take to send a body."""
 RETRY_SECONDS = 2
 PLACE_SECONDS = 1.0
 """Between two looks at the place of a request that waits."""

@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.inference.engine import Sampling
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextPiece, TextToken
-from gpt2_train.inference.sampling import Sampling
 from gpt2_train.serving.middleware import ApiError, wrong
 from indexed_tokens import Tokenizer
 
@@ -268,7 +268,7 @@ def _too_long(size: str, limits: Limits) -> ApiError:
 
 
 FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
-"""How OpenAI calls what ended a text."""
+"""OpenAI's names of what ended a text."""
 
 
 class Answer:

@@ -70,7 +70,7 @@ def wrong(param: str, message: str, code: str | None = None) -> ApiError:
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_BODY_BYTES = 4 << 20
 RECORD = "gpt2.record"
-"""Where a request's scope has its `Record`."""
+"""The key of a request's scope under which its `Record` is."""
 
 
 @dataclasses.dataclass

@@ -66,7 +66,7 @@ class Texts:
 
 
 News = tuple[Texts, int, TextPiece | Exception]
-"""What the thread tells the loop: of which request, which of its texts, and what has happened to it."""
+"""News from the thread to the loop: of which request, which of its texts, and what has happened to it."""
 
 
 class ModelThread:
@@ -87,7 +87,7 @@ class ModelThread:
         self.on_failure: Callable[[], object] = lambda: None
         self._session = session
         self._open: dict[Texts, None] = {}
-        """In the order in which they came."""
+        """The open requests, in the order in which they came."""
         self._stopped: ModelStoppedError | None = None
         self._orders: queue.SimpleQueue[tuple[str, Texts | None]] = queue.SimpleQueue()
         self._ahead = threading.Semaphore(STEPS_AHEAD)
@@ -131,7 +131,7 @@ class ModelThread:
         return texts
 
     def place(self, texts: Texts) -> int:
-        """Which of the requests that wait for a row `texts` is, counted from 1; 0 if it has one, or has ended."""
+        """The place of `texts` among the requests that wait for a row, from 1; 0 if it has one, or has ended."""
         before, waiting = 0, 0
         for other in self._open:
             waiting += before >= self._session.rows

@@ -22,7 +22,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.serving.model_thread import ModelThread
 
 HEAD_SECONDS = 5.0
-"""How long a client may take for the head of a request, and a connection rest between two."""
+"""Seconds that a client may take for the head of a request, and that a connection may rest between two."""
 LATE_SECONDS = 2.0
 """Until clients are left alone that do not read what they were sent, once all texts have ended."""
 LOG_SECONDS = 60

@@ -1,6 +1,6 @@
-"""A training run: `command` to `launch` (processes) to `setup` (what it reads) and `trainer` (the loop).
+"""A training run: `command` to `launch` (processes) to `trainer` (a run in one of them, and its loop over steps).
 
-`plan` settles steps and batches, `memory` and `estimate` say what it needs, `run_folder` who may write
-to its folder, `recorder` does what comes between two steps,
-`samples_and_tasks` what it shows of its model on the way.
+`setup` reads what a run needs, `plan` settles steps and batches, `memory` and `estimate` say what it needs,
+`run_folder` who may write to its folder, `recorder` does what comes between two steps, `samples_and_tasks` shows what
+its model can do on the way.
 """

@@ -1,4 +1,4 @@
-"""`gpt2 train`: its flags, and the checks that need no torch; the work is in `launch`, imported when it begins."""
+"""`gpt2 train`: its flags, and the checks that need no torch; `launch` and `trainer`, which do the work, come after."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ def run(arguments: argparse.Namespace) -> int:
     check_before_torch(settings)
     load_torch("preparing the run")
     from gpt2_train.training.launch import launch
+    from gpt2_train.training.trainer import train
 
     table, flags = given_values(arguments, command="train", config=arguments.config)
     has_batch = not BATCH_KEYS.isdisjoint([*table, *flags])
-    return launch(settings, arguments.words, as_json=arguments.json, debug=arguments.debug, has_batch=has_batch)
+    return launch(
+        settings, arguments.words, work=train, as_json=arguments.json, debug=arguments.debug, has_batch=has_batch
+    )
 
 
 LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})
 BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
-BATCH_KEYS = frozenset({"global_batch_size", "batch_tokens"})
 
 
 def overridden_keys(given: Iterable[str]) -> frozenset[str]:

@@ -20,7 +20,7 @@ example:
 """
 
 NEEDED = 3 * GIB
-"""What the quickstart's training takes of memory and disk, generously."""
+"""Memory and disk that the quickstart's training takes, generously."""
 
 EXTRAS = {
     "gguf": "convert to GGUF",

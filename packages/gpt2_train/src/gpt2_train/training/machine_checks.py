@@ -1,4 +1,4 @@
-"""What this machine has and can train, for `gpt2 doctor`; with torch."""
+"""Checks of what this machine has and can train, for `gpt2 doctor`; with torch."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ from typing import Any
 
 from command_kit import UsageError
 from command_kit.settings import as_table, read_toml
-from gpt2_train.config.layout import piece_elements
+from gpt2_train.config.layout import PIECE_ELEMENTS
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 
 GIB = 2**30
 
 RESERVE = GIB
-"""What a process takes on a GPU in addition to its tensors: the driver's context, workspaces of libraries, gaps."""
+"""Memory of a process on a GPU in addition to its tensors: the driver's context, workspaces of libraries, gaps."""
 
 CPU_PROCESS = 640 << 20
 """Bytes of a CPU process before it has a tensor: Python, torch's libraries (half of it files mapped into memory)."""
@@ -258,7 +258,7 @@ def memory_per_rank(
     # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
     # half precision first) and of its input; in a block, gradients of the wide activations and of the residual stream,
     # and all activations of one block where they are computed again.
-    piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
+    piece = min(PIECE_ELEMENTS["cpu" if on_cpu else "cuda"], tokens * vocabulary)
     loss_work = 0 if compiled else piece * 4 * (2 if half else 1)
     # Where tokens are divided, a matrix has all of them gathered, and the gradient of all before it is reduced.
     whole_tokens = 2 * size if sequence_parallel else 0

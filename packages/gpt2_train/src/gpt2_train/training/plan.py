@@ -39,7 +39,7 @@ clock = time.monotonic
 STATE_KEY = "time_budget"
 
 EVALUATION_SHARE = 1 / 3
-"""What a sequence costs in an evaluation, a forward pass, as a share of what it costs in training."""
+"""The cost of a sequence in an evaluation, a forward pass, as a share of that in training."""
 
 STATE_BYTES, SAVED_PER_SECOND = 12, 5e8
 """Bytes of a checkpoint for each parameter, and how many are written in a second, until a save was timed."""
@@ -54,7 +54,7 @@ STEPS_TIMED = 5
 
 @dataclasses.dataclass(frozen=True)
 class UsedTime:
-    """How far a run by time had come at a checkpoint, and what was planned in the steps that it took after it.
+    """The time of a run by time at a checkpoint, and the plans of the steps that it took after it.
 
     Attributes:
         minutes: the length that was asked for by then.
@@ -133,7 +133,7 @@ class TimePlan:
         self._ends: collections.deque[float] = collections.deque(maxlen=STEPS_TIMED + 1)
         self._evaluation_seconds: float | None = None
         self.saving_seconds = STATE_BYTES * parameters / SAVED_PER_SECOND
-        """Of the last save; as expected before the first."""
+        """The duration of the last save; as expected before the first."""
         self._zero = clock() - (used.seconds if used is not None else 0.0)
 
     @property

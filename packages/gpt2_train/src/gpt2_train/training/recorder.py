@@ -1,4 +1,4 @@
-"""What happens between the steps of a run: logging, validation, saving, samples and evaluation tasks."""
+"""The work between the steps of a run: logging, validation, saving, samples and evaluation tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpt2_train.data.batches import check_vocabulary
 from gpt2_train.data.streams import Blend
 from gpt2_train.distributed.device import autocast, peak_memory, widest_float
 from gpt2_train.distributed.parallelize import free_gathered_parameters
-from gpt2_train.metrics.log import Heartbeat, MetricsLog, line_of, peak_flops, step_of
+from gpt2_train.metrics.log import MetricsLog, line_of, peak_flops, step_of
 from gpt2_train.metrics.sinks import open_feeds
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
@@ -47,7 +47,6 @@ class Recorder:
             # Samples and scores of the step that is resumed may still come.
             self.log.send_to(open_feeds(run.settings.log_to, run.folder, table, state.step, run.world.say))
         self.peak_flops = peak_flops(run.world.device, run.plan.precision)
-        self.heartbeat = Heartbeat()
         self.taken = run.training.taken(state.step * run.settings.global_batch_size)
         """Samples of each stream by the last logged step."""
 
@@ -60,12 +59,6 @@ class Recorder:
         self.log.write(row)
         self.run.world.say(line_of(row, self.state.steps))
 
-    def show_micro_batch(self, number: int) -> None:
-        """Show after `number` micro-batches how far a long step is, where a line is due."""
-        if number < self.run.plan.accumulation and self.heartbeat.is_due():
-            step = step_of(self.state.step + 1, self.state.steps)
-            self.run.world.say(f"{step}  micro-batch {number:,} of {self.run.plan.accumulation:,}")
-
     def after_step(self) -> None:
         """Log, validate, save, write samples and run tasks, each where it is due."""
         settings, step = self.run.settings, self.state.step
@@ -74,9 +67,9 @@ class Recorder:
         is_planned = self.state.time is not None and self.state.scheduled != self.state.logged
         if step == 1 or step % settings.log_every == 0 or is_last or is_planned:
             self.log_step()
-        elif self.heartbeat.is_due() and self.state.clock.timed_steps:
+        elif self.state.heartbeat.is_due() and self.state.clock.timed_steps:
             # Each process by its own clock, so nothing may be waited for here that all of them do together.
-            self.run.world.say(line_of(self.row(), self.state.steps))
+            self.run.world.show(line_of(self.row(), self.state.steps))
         if self.run.validation is not None and (is_last or (settings.eval_every and step % settings.eval_every == 0)):
             self.validate()
         if is_last or (settings.save_every and step % settings.save_every == 0):
@@ -120,7 +113,7 @@ class Recorder:
                 self.run.world.say(f"{step}  {epochs} of {stream.corpus.prefix} ended; the next one is shuffled again")
         self.results.settle()
         self.show(self.row())
-        self.heartbeat.reset()
+        self.state.heartbeat.reset()
         self.state.clock.reset()
 
     def validate(self) -> None:

@@ -39,11 +39,11 @@ from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.distributed.tensor_parallel import TPContext
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.divided import divide
+from gpt2_train.inference.engine import Sampling
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.prompts import prompts_of_file, valid_text
+from gpt2_train.inference.prompts import prompts_of_file
 from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
-from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.model.gpt2 import GPT2
 
@@ -115,13 +115,15 @@ def read_samples_and_tasks(settings: TrainSettings, world: World, model: Inferen
     Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
     """
     with _shown_by_the_first(world):
-        samples = tuple(map(Encoder(model).encoded, _requests(settings))) if settings.writes_samples else ()
+        samples = tuple(_requests(settings)) if settings.writes_samples else ()
+        for request in samples:
+            Encoder(model).encoded(request)
         tasks = tuple(ReadTask(task, task.read(model)) for task in map(parse_task, settings.eval_task))
     return SamplesAndTasks(samples, settings.sample_every or 0, tasks, settings.eval_task_every)
 
 
 def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
-    prompts = [valid_text(prompt) for prompt in settings.sample_prompt]
+    prompts = list(settings.sample_prompt)
     if settings.sample_prompts is not None:
         prompts += prompts_of_file(settings.sample_prompts)
     sampling = Sampling(settings.sample_temperature, settings.sample_top_k)

@@ -25,7 +25,7 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FILE
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_in
-from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights
 from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index
@@ -38,8 +38,9 @@ from gpt2_train.distributed.collectives import (
     on_all_ranks,
     rank_and_size,
 )
+from gpt2_train.distributed.device import cpu_flops, note_emulated
 from gpt2_train.distributed.mesh import World, fill, mixed_seed
-from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.distributed.parallelize import missing_for_compilation, parallelize
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.attention import attention_kind
 from gpt2_train.model.gpt2 import GPT2
@@ -47,6 +48,7 @@ from gpt2_train.training.memory import layout_of, memory_per_rank, size_line
 from gpt2_train.training.plan import Plan, make_plan
 from gpt2_train.training.run_folder import check_same_run, data_identity, identity_settings
 from gpt2_train.training.samples_and_tasks import SamplesAndTasks, read_samples_and_tasks
+from gpt2_train.training.size_advice import size_advice
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 
@@ -344,7 +346,7 @@ def make_batches(
     tokenizer: Tokenizer,
     corpora: Sequence[Corpus],
 ) -> MicroBatches:
-    """How samples become micro-batches. Raises Gpt2UsageError if documents matter and can't be separated."""
+    """The maker of micro-batches from samples. Raises Gpt2UsageError if documents matter and can't be separated."""
     end = tokenizer.document_end if tokenizer is not None else None
     separate = settings.documents == "separate"
     flag = "--documents separate" if separate else "--mask-end-of-text" if settings.mask_end_of_text else None
@@ -383,6 +385,8 @@ def describe_run(run: Run) -> list[str]:
     held_out = [stream.corpus.prefix for stream in run.validation.streams] if run.validation else []
     trained_on = {stream.corpus.prefix for stream in run.training.streams}
     of_files = f" ({', '.join(held_out)})" if trained_on.isdisjoint(held_out) and held_out else ""
+    compiler = missing_for_compilation(world.device) if run.settings.compile is None else ""
+    emulated = note_emulated(world.device, plan.precision)
     return [
         size_line(config, memory),
         f"data: {run.training.epoch_tokens:,} tokens to train on ({run.training.epoch_samples:,} sequences per epoch), "
@@ -392,7 +396,19 @@ def describe_run(run: Run) -> list[str]:
         f"{plan.micro_batch} × {plan.accumulation} sequences each",
         *([str(plan.attention)] if plan.attention is not None else []),
         *(f"warning: {sentence}" for sentence in run.settings.without_effect(plan.steps)),
+        *([f"not compiled, and so slower: {compiler}."] if compiler else []),
+        *filter(None, [_advice_on_size(run)]),
+        *([f"warning: {emulated}"] if emulated else []),
     ]
+
+
+def _advice_on_size(run: Run) -> str | None:
+    """Advice on a size that this CPU trains in an hour, for a new run for which none was chosen."""
+    steps, world = run.plan.steps, run.world
+    is_chosen = run.resumed is not None or run.settings.names_a_size
+    if is_chosen or world.device.type != "cpu" or steps is None:
+        return None
+    return size_advice(run.config, steps * run.plan.tokens_per_step, world.size * cpu_flops())
 
 
 def build_model(run: Run) -> GPT2:

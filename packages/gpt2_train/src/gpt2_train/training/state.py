@@ -1,4 +1,4 @@
-"""What changes from step to step in a run, and its report at the end.
+"""The state of a run from step to step, and its report at the end.
 
 `TrainState` is the one object of a run that changes: trainer, recorder and results share it. `StepResults` reads what
 came of each step: at once, or, on CUDA, while the device computes the next one.
@@ -9,21 +9,86 @@ from __future__ import annotations
 import dataclasses
 import math
 import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from command_kit.colours import is_terminal
 from gpt2_train.checkpoint.save import Saver
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.jobs import StopRequest
-from gpt2_train.metrics.log import StepClock
 from gpt2_train.optim.gradients import LossScale
 from gpt2_train.training.plan import EVALUATION_SHARE, TimePlan
 from gpt2_train.training.setup import Run
+
+
+class StepClock:
+    """Adds up what happened since the last logged row: losses, time, and time spent waiting for data."""
+
+    def __init__(self, loss_sum: float = 0.0, steps: int = 0) -> None:
+        self.loss_sum, self.steps = loss_sum, steps
+        """Since the last row, also of steps before a resume, so that the logged mean is that of an unbroken run."""
+        self.norm = math.nan
+        self.timed_steps, self.seconds, self.waited = 0, 0.0, 0.0
+        self._first_seconds = 0.0
+        self._run_start: float | None = None
+        self._run_steps = 0
+
+    def add(self, loss: float, norm: float, seconds: float, waited: float) -> None:
+        """Count one step."""
+        self.loss_sum, self.steps, self.norm = self.loss_sum + loss, self.steps + 1, norm
+        self.timed_steps, self.seconds, self.waited = self.timed_steps + 1, self.seconds + seconds, self.waited + waited
+        if self._run_start is None:
+            # The first step also pays for compiling and warming up: once there is a second, only that counts.
+            self._run_start, self._first_seconds = time.monotonic(), seconds
+        else:
+            self._run_steps += 1
+
+    def seconds_left(self, steps: int) -> float | None:
+        """Seconds that `steps` more steps will take, evaluations and saving included; None before the first step."""
+        if self._run_start is None:
+            return None
+        if not self._run_steps:
+            return self._first_seconds * steps
+        return (time.monotonic() - self._run_start) / self._run_steps * steps
+
+    def reset(self) -> None:
+        """Begin the next row."""
+        self.loss_sum, self.steps, self.timed_steps, self.seconds, self.waited = 0.0, 0, 0, 0.0, 0.0
+
+
+REDRAW_SECONDS, LINE_SECONDS = 0.5, 30.0
+"""Between two lines that show where a run is, if no step is logged meanwhile: on a terminal, and in a log."""
+
+
+class Heartbeat:
+    """The clock of lines between logged ones, by which a slow run shows that it lives.
+
+    Args:
+        every: seconds between lines.
+        now: the clock.
+    """
+
+    def __init__(self, every: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._now = every, now
+        self._last = now()
+
+    def is_due(self) -> bool:
+        """Whether the last line is long enough ago; if so, the next one is counted from now."""
+        if self._now() - self._last < self._every:
+            return False
+        self.reset()
+        return True
+
+    def reset(self) -> None:
+        """A line was shown now."""
+        self._last = self._now()
 
 
 @dataclasses.dataclass
@@ -33,6 +98,7 @@ class TrainState:
     Attributes:
         scale: the loss scale of fp16.
         clock: losses and times since the last logged step.
+        heartbeat: says when a line is due though no step is.
         step: optimizer steps taken.
         steps: the last step of the run, as planned by now; None in the first steps of a run by time.
         rate: the learning rate of the last step.
@@ -48,6 +114,7 @@ class TrainState:
 
     scale: LossScale
     clock: StepClock
+    heartbeat: Heartbeat
     step: int = 0
     steps: int | None = None
     rate: float = 0.0
@@ -73,6 +140,7 @@ class TrainState:
         return cls(
             scale,
             StepClock(saved.get("loss_sum", 0.0), saved.get("loss_steps", 0)),
+            Heartbeat(REDRAW_SECONDS if is_terminal(sys.stderr) else LINE_SECONDS),
             step=run.step,
             steps=steps,
             loss=saved.get("loss"),

@@ -1,4 +1,4 @@
-"""The training loop of a run, in each of its processes: `Trainer.fit`, then `train_step`, then `forward_backward`.
+"""The training of a run, in each of its processes: `train`, then `Trainer.fit`, `train_step` and `forward_backward`.
 
 What a step does is a function of the settings, the step's number and the last checkpoint: batch, learning rate and
 dropout follow from the step. So a run that is stopped, killed or made longer continues as if nothing had happened, bit
@@ -10,35 +10,138 @@ the plans recorded. Signals end the loop between two steps, after saving. What h
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from command_kit import UsageError
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
-from gpt2_train.config.errors import explained_compile_failure
+from gpt2_train.config.errors import (
+    Gpt2Error,
+    Gpt2UsageError,
+    explained_compile_failure,
+    explained_out_of_memory,
+    is_out_of_memory,
+)
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
+from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.batches import BatchReader, MicroBatch
-from gpt2_train.distributed.collectives import barrier, from_first_rank
+from gpt2_train.distributed.collectives import barrier, from_first_rank, on_all_ranks
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.jobs import StopRequest
-from gpt2_train.distributed.mesh import all_reduce_replicated_grads, seed_micro_step
-from gpt2_train.distributed.parallelize import synchronize_gradients
+from gpt2_train.distributed.mesh import World, seed_micro_step
+from gpt2_train.metrics.log import step_of
+from gpt2_train.metrics.plots import loss_curves
+from gpt2_train.metrics.records import read_run
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import losses_and_gradient, with_gradient
 from gpt2_train.optim.adamw import make_optimizer
-from gpt2_train.optim.gradients import gradient_norm
+from gpt2_train.optim.gradients import all_reduce_replicated_grads, gradient_norm, synchronize_gradients
 from gpt2_train.optim.schedule import learning_rate
 from gpt2_train.training.recorder import Recorder, note_saved
-from gpt2_train.training.run_folder import write_config
-from gpt2_train.training.setup import Run, build_model
-from gpt2_train.training.state import StepFigures, StepResult, StepResults, TrainState, open_time_plan
+from gpt2_train.training.run_folder import check_shared, lock_folder, write_config
+from gpt2_train.training.setup import Run, build_model, describe_run, set_up
+from gpt2_train.training.state import StepFigures, StepResult, StepResults, TrainState, open_time_plan, summary
 
 CLIP_EPSILON = 1e-6
+
+
+def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str, Any]:
+    """Train as one process of `world`; returns the run's summary.
+
+    Raises Gpt2UsageError for settings, data or a folder that don't fit, Gpt2Error where the run fails.
+    """
+    if not settings.output:
+        raise Gpt2UsageError("no --output: give a folder for the run.")
+    started, folder = time.monotonic(), Path(settings.output)
+    with contextlib.ExitStack() as held:
+
+        def lock() -> None:
+            if world.rank == 0:
+                held.enter_context(lock_folder(folder, say=world.say))
+
+        on_all_ranks(lock)
+        check_shared(folder)
+        try:
+            with explained_out_of_memory(
+                "lower --micro-batch-size, or give --activation-checkpointing full or more --tensor-parallel; "
+                "`gpt2 estimate` says what fits"
+            ):
+                found = _train(set_up(settings, world, folder), stop)
+                return found | {"seconds": time.monotonic() - started}
+        finally:
+            # The last references to the model go before the process group does.
+            gc.collect()
+
+
+def _train(run: Run, stop: StopRequest) -> dict[str, Any]:
+    steps, say = run.plan.steps, run.world.say
+    if steps is not None and run.step >= steps and run.due(run.step, steps).is_empty:
+        say(
+            f"{run.folder} is at step {run.step:,} of {steps:,} already: nothing to do; "
+            f"ask for more {'--steps' if run.settings.minutes is None else '--minutes'} to train it further."
+        )
+        return summary(run, TrainState.of(run))
+    for line in describe_run(run):
+        say(line)
+    found = _fit(run, stop)
+    if run.world.rank == 0 and found["stopped_by"] is None:
+        # A run never fails for want of a picture, in a terminal or in a log, where it is read later.
+        with contextlib.suppress(OSError, UsageError):
+            print(loss_curves([read_run(run.folder, str(run.folder))], sys.stderr), file=sys.stderr, flush=True)
+    return found
+
+
+def _fit(run: Run, stop: StopRequest) -> dict[str, Any]:
+    """Train; where memory decided the micro-batch, and it is not enough after all, with a smaller one.
+
+    Only a process that is alone can begin again: others would wait for the one that ran out of memory.
+    Raises Gpt2Error.
+    """
+    while True:
+        trainer = Trainer(run, stop)
+        try:
+            return trainer.fit()
+        except (MemoryError, RuntimeError) as error:
+            smaller = _with_smaller_micro_batch(run) if is_out_of_memory(error) else None
+            if smaller is None:
+                raise
+            size = smaller.plan.micro_batch
+            if run.world.size > 1 or trainer.state.step > run.step:
+                write_config(run.folder, smaller.resolved_settings())
+                raise Gpt2Error(
+                    f"out of memory with the micro-batch of {run.plan.micro_batch} that --micro-batch-size auto chose: "
+                    f"start the same command again, and it takes {size}."
+                ) from error
+        trainer.saver.close()
+        run.world.say(f"out of memory with a micro-batch of {run.plan.micro_batch}: beginning again with {size}.")
+        run = smaller
+        del trainer
+        if run.plan.compiled:
+            # Graphs of a size that is not taken again would count against torch's limit of 8 for one function.
+            torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _with_smaller_micro_batch(run: Run) -> Run | None:
+    """`run` with the next smaller micro-batch; None if memory did not decide its size, or there is none."""
+    plan = run.plan
+    share = plan.micro_batch * plan.accumulation
+    smaller = [size for size in range(1, plan.micro_batch) if share % size == 0]
+    if not (plan.chosen_by_memory and smaller):
+        return None
+    plan = dataclasses.replace(plan, micro_batch=smaller[-1], accumulation=share // smaller[-1])
+    return dataclasses.replace(run, plan=plan, batches=dataclasses.replace(run.batches, size=smaller[-1]))
 
 
 class Trainer:
@@ -190,7 +293,9 @@ class Trainer:
             loss = with_gradient(share, logits, gradient)
             del losses, logits, gradient  # The backward pass frees the gradient when the output layer had it.
             loss.backward()
-            self.recorder.show_micro_batch(micro + 1)
+            if not is_last and self.state.heartbeat.is_due():
+                step = step_of(self.state.step + 1, self.state.steps)
+                world.show(f"{step}  micro-batch {micro + 1:,} of {plan.accumulation:,}")
         return total
 
     def close(self) -> None:

@@ -49,7 +49,8 @@ from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.stage import DROPPED, Stage
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
@@ -127,9 +128,7 @@ class Catalogue:
 
     def _is_list(self, step: Step, file: Location) -> bool:
         """Whether the URLs of an input file can be listed: a URL list, or somebody else's shards of documents."""
-        stage = self._known.get(step.stage)
-        reads_urls = stage is not None and stage.unit == "URLs" and is_url_list(file)
-        return reads_urls or format_of(file.name) is not None
+        return (step.stage in ("blacklist", "download") and is_url_list(file)) or format_of(file.name) is not None
 
     def find(self, step: Step, kind: str, url: str) -> list[Hit]:
         """The rows of a URL in one of a step's tables; none if there is no such table."""

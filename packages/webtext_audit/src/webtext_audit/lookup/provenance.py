@@ -25,6 +25,7 @@ from webtext_prep.documents.folders.shards import format_of, read_chosen_documen
 from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
+from webtext_prep.running.replays import Replays
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.filter import SCORE
 from webtext_prep.storage.locations import Location
@@ -144,7 +145,7 @@ class Story:
     def _only_learns(self, step: Step) -> bool:
         """Whether it makes no documents, but a tokenizer or a classifier of them."""
         stage = self._known.get(step.stage)
-        return stage is not None and stage.makes in ("tokenizer", "filter")
+        return stage is not None and stage.writes.made in ("tokenizer", "filter")
 
     def _in_learning(self, step: Step, sources: list[Hit]) -> Event:
         """Whether a tokenizer, or a classifier, was learned from the document."""
@@ -218,6 +219,8 @@ class Story:
             stage = stage_of(step, self._known)
         except InputError as error:
             return {"note": str(error)}
+        if not isinstance(stage, Replays):
+            return {}
         verdict = stage.judge_again(document, with_values=True)
         found: Event = {"reason": verdict.dropped.metadata["reason"]} if verdict.dropped is not None else {}
         return {**found, "values": verdict.values} if verdict.values else found
@@ -227,7 +230,8 @@ class Story:
         reasons = [reason for reason, count in step.record["dropped"].items() if count]
         with contextlib.suppress(InputError):
             stage = stage_of(step, self._known)
-            return [reason for reason in reasons if not stage.is_judged_again(reason)] or reasons
+            if isinstance(stage, Replays):
+                return [reason for reason in reasons if not stage.is_judged_again(reason)] or reasons
         return reasons
 
     def _submission(self, step: Step, sources: list[Hit]) -> Document | None:
@@ -236,6 +240,7 @@ class Story:
             stage = stage_of(step, self._known)
         except InputError:
             return None
+        assert isinstance(stage, Replays)
         found = (
             next(itertools.islice(stage.judged_again([hit.file]), hit.row, None), None) for hit in sources[:MOST_PLACES]
         )

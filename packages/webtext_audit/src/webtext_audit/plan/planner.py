@@ -45,6 +45,8 @@ from webtext_prep.urls.urls import host_of
 
 OF_A_LIST = ("blacklist", "download", "merge", "clean", "dedup", "tokenize")
 """The plan without a file: the stages from a list of URLs to token files, with their defaults."""
+REPEATS = {"urls": "duplicate_url", "dedup": "duplicate", "dedup-passages": "repeated"}
+"""The reason of each stage that a larger corpus has a larger share of: what repeats other documents."""
 ONE_IN = 20
 """Of the rows of a stage's input, for the small run that shows how long a start takes."""
 TOKENIZER = ".tokenizer.json"
@@ -59,7 +61,7 @@ def stages_of(
     for name in filter(known.__contains__, tables):  # others are of another program, or only look
         try:
             stage, run, _ = read_table(known[name], tables[name], f"{where} [{name}]")
-            check_format(run.format or stage.default_format)
+            check_format(run.format or stage.writes.format)
         except UsageError as error:
             raise InputError(str(error)) from None
         if found and run.input:
@@ -90,7 +92,7 @@ def make_plan(
 
     Raises InputError for an input that is not there, WebtextError where a stage fails.
     """
-    files, _ = stages[0][0].find(given, folder)
+    files, _ = stages[0][0].reads.find(given, folder)
     with locked(folder, folder):
         sample = take(files, stages[0][0], folder / "sample", share, at_least, at_most)
         links = _linked(stages, sample, folder / "stages")
@@ -115,8 +117,8 @@ def _linked(stages: Sequence[tuple[Stage, RunSettings]], sample: Sample, folder:
     for number, (stage, run) in enumerate(stages, 1):
         if isinstance(stage, Download):  # a limit is one of all URLs, and archives are not asked for a sample
             stage = dataclasses.replace(stage, archive=(), max_urls=math.ceil(stage.max_urls / sample.scale))
-        name = "corpus" if stage.makes == "tokens" else stage.name
-        here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.default_format)
+        name = "corpus" if stage.writes.made == "tokens" else stage.name
+        here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.writes.format)
         chain.add(stage, here, str(folder / f"{number}-{name}"))
     return chain.links
 
@@ -145,7 +147,7 @@ def _measured(link: Link, key: str, folder: Path) -> dict[str, Any]:
         )
         failure.exit_code = code if code > 0 else 1
         raise failure
-    outputs = link.stage.outputs_in(location(link.run.output))
+    outputs = link.stage.writes.files_in(location(link.run.output))
     did["bytes"] = sum(storage.sizes([file for file in outputs if not file.name.endswith(TOKENIZER)]))
     did["start"] = 0.0
     if reads_documents(link.stage) and not link.is_beside and did["in"] >= 10 * ONE_IN:
@@ -200,11 +202,11 @@ def _arguments(link: Link, settings: Path) -> list[str]:
     words = [link.name, "--config", str(settings), "--input", *link.run.input, "--workers", "1", "--json", "--restart"]
     words += [] if link.is_beside else ["--output", link.run.output]
     words += ["--keep-dropped"] if link.run.keep_dropped else []
-    return words + (["--format", link.run.format] if link.run.format != link.stage.default_format else [])
+    return words + (["--format", link.run.format] if link.run.format != link.stage.writes.format else [])
 
 
 def _inputs(link: Link) -> list[Location]:
-    return link.stage.find(link.run.input)[0]
+    return link.stage.reads.find(link.run.input)[0]
 
 
 def _say(sentence: str) -> None:
@@ -218,7 +220,7 @@ def _expected(link: Link, did: Mapping[str, Any], scale: float, workers: int) ->
     """What to expect of one stage over the whole input."""
     stage, files = link.stage, _inputs(link)
     contents = take_sample(
-        files, storage.sizes(files), format_name=link.run.format, is_one_document=stage.is_one_document
+        files, storage.sizes(files), format_name=link.run.format, is_one_document=stage.reads.is_one_document
     )
     sizes = {name: round(getattr(contents, name) * scale) for name in ("size", "largest", "text", "packed", "written")}
     sizes["largest"] = min(sizes["largest"], max(USUAL_SHARD, contents.largest))
@@ -228,8 +230,10 @@ def _expected(link: Link, did: Mapping[str, Any], scale: float, workers: int) ->
     if isinstance(stage, Download):
         seconds = max(seconds, _busiest_host(files)[1] * scale * stage.delay)
     read, kept, output = (round(did[name] * scale) for name in ("in", "out", "bytes"))
-    memory, tokens = max(needs.memory, did["memory"] * workers), did["tokens"] if stage.makes == "tokens" else 0
-    return Expected(stage.name, stage.unit, read, kept, seconds, memory, output, needs.scratch, round(tokens * scale))
+    memory, tokens = max(needs.memory, did["memory"] * workers), did["tokens"] if stage.writes.made == "tokens" else 0
+    return Expected(
+        stage.name, stage.reads.unit, read, kept, seconds, memory, output, needs.scratch, round(tokens * scale)
+    )
 
 
 def _busiest_host(files: Sequence[Location]) -> tuple[str, int]:
@@ -252,8 +256,8 @@ def _notes(link: Link, did: Mapping[str, Any], one: Expected, scale: float) -> l
         notes.append(
             f"{one.stage}: {refused / did['in']:.1%} of the pages are left out, as their owners refuse training"
         )
-    if link.stage.grows_with_corpus and scale > 1:
-        repeated = sum(did.get("dropped", {}).get(reason, 0) for reason in link.stage.grows_with_corpus)
+    if one.stage in REPEATS and scale > 1:
+        repeated = did.get("dropped", {}).get(REPEATS[one.stage], 0)
         notes.append(
             f"{one.stage}: {repeated / max(did['in'], 1):.1%} of the sample repeat others. More of the whole will: two "
             f"copies are both in the sample only once in {scale**2:,.0f} times"

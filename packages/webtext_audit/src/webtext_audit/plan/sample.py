@@ -21,7 +21,7 @@ from command_kit import Progress, atomic_file
 from webtext_audit.lookup.index import url_hash
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.folders.shards import is_document_shard, read_documents
 from webtext_prep.documents.folders.url_lists import encode_url, read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
@@ -68,9 +68,9 @@ def take(files: Sequence[Location], stage: Stage, folder: Path, share: float, at
     """
     if reads_urls(stage) or reads_documents(stage):
         return _of_rows(files, stage, folder, share, at_least, at_most)
-    if all(map(stage.is_one_document, files)):
+    if all(map(stage.reads.is_one_document, files)):
         wanted = min(max(at_least, round(share * len(files))), at_most, len(files))
-        chosen, scale, unit = _in_order_of_hashes(files)[:wanted], len(files) / wanted, stage.unit
+        chosen, scale, unit = _in_order_of_hashes(files)[:wanted], len(files) / wanted, stage.reads.unit
     else:
         chosen, unit = _by_hash(files, share), FILES
         scale = max(1.0, sum(storage.sizes(files)) / max(sum(storage.sizes(chosen)), 1))
@@ -79,12 +79,12 @@ def take(files: Sequence[Location], stage: Stage, folder: Path, share: float, at
 
 def reads_urls(stage: Stage) -> bool:
     """Whether it reads lists of URLs, and nothing else with that suffix."""
-    return stage.accepts(Path("a.urls"))
+    return stage.reads.accepts(Path("a.urls"))
 
 
 def reads_documents(stage: Stage) -> bool:
     """Whether it reads document shards."""
-    return type(stage).accepts is Stage.accepts
+    return stage.reads.accepts is is_document_shard
 
 
 def _in_order_of_hashes(files: Sequence[Location]) -> list[Location]:
@@ -105,16 +105,16 @@ def _of_rows(
 ) -> Sample:
     is_list = reads_urls(stage)
     some = list(files) if is_list else _by_hash(files, min(1.0, FILES_FOR_ROWS * share))
-    with Progress("plan: choosing the sample", stage.unit) as progress:
+    with Progress("plan: choosing the sample", stage.reads.unit) as progress:
         lowest = heapq.nsmallest(at_most, (url_hash(row.url) for row in progress.counted(_rows(some, stage))))
     if not (count := progress.done):
-        raise InputError(f"no {stage.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")
+        raise InputError(f"no {stage.reads.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")
     total = round(count * sum(storage.sizes(files)) / max(1, sum(storage.sizes(some))))
     limit = lowest[min(max(at_least, round(share * total)), at_most, count) - 1]
     # A name of its own, as a document shard or as a list: the first stage goes by it.
     place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
     rows = write_rows(some, stage, place, lambda url: url_hash(url) <= limit)
-    return Sample((str(place),), stage.unit, rows, max(total, rows), max(1.0, total / rows))
+    return Sample((str(place),), stage.reads.unit, rows, max(total, rows), max(1.0, total / rows))
 
 
 def _rows(files: Sequence[Location], stage: Stage) -> Iterator[Document]:

@@ -35,6 +35,7 @@ from webtext_prep.documents.folders.shards import DUPLICATES, REPEATS, shards_in
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.running.replays import Replays
 
 EXAMPLES = 3
 """Of each reason."""
@@ -218,7 +219,10 @@ def _judged_again(step: Step) -> Iterator[Document]:
     # A stage of another version, a list of rules that is gone: then there are no examples.
     with contextlib.suppress(InputError, WebtextError, OSError):
         files = step.input_files()
-        judged = stage_of(step, find_stages()).judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
+        stage = stage_of(step, find_stages())
+        if not isinstance(stage, Replays):
+            return
+        judged = stage.judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
         with Progress(
             f"report: examples of {step.stage}", "documents", min(MOST_JUDGED, step.record["in"])
         ) as progress:

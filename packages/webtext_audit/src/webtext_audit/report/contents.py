@@ -19,6 +19,7 @@ from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram,
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 
 MOST_ROWS = 15
+LOOPBACK = {"127.0.0.1", "::1", "[::1]", "localhost"}
 """Of a table; the rest is put together."""
 
 
@@ -40,9 +41,9 @@ def _bars(
 
 
 def domains(corpus: Corpus) -> Markup | None:
-    """Documents, bytes and tokens of the largest domains."""
+    """Documents, bytes and tokens of the largest domains; nothing where all came from this machine."""
     figures, scale = corpus.figures, corpus.scale
-    if not figures.domains.names:
+    if set(figures.domains.names) <= LOOPBACK:
         return None
     rows = [
         (name, [documents * scale, bytes_ * scale, figures.tokens_in(bytes_, *counted) * scale])

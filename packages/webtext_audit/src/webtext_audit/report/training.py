@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from command_kit import charts, parse_json, read_json
-from command_kit.charts.curves import Axes, Curve, chart_of_any_width, legend_line, scales_of
+from command_kit.charts.curves import Axes, Curve, chart_of_any_width, legend_mark, scales_of
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, short
 from webtext_prep.errors import InputError
@@ -200,7 +200,7 @@ def _losses(run: TrainingRun) -> Markup | None:
     if not lines:
         return None
     chart = _lines(lines, "Loss in nats per token by step", 240, lambda value: f"{value:.3g}")
-    keys = (tag("svg", legend_line(line.look), width=26, height=12, aria_hidden="true") for line in lines)
+    keys = (tag("svg", legend_mark(line), width=26, height=12, aria_hidden="true") for line in lines)
     legend = (tag("li", key, line.name) for key, line in zip(keys, lines, strict=True))
     return join([tag("h3", "Loss in nats per token, by step"), tag("ul", *legend, class_="legend lines"), chart])
 

@@ -33,7 +33,7 @@ from webtext_prep.documents.formats.parquet import RowWriter
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
@@ -95,6 +95,12 @@ Piece = tuple[int, int, int, int]
 """Input (its number), its first document and the one after its last, and bytes of text."""
 
 
+def _files_of_dataset(output: Location) -> list[Location]:
+    """The files with the documents, the card, and the list."""
+    files = [path for path in storage.files_in(output / FOLDER) if is_file_name(path.name)]
+    return [*files, *(output / name for name in (README, DOMAINS) if storage.is_file(output / name))]
+
+
 @dataclass(frozen=True)
 class Export(Stage):
     """Write a finished corpus as a Hugging Face dataset: files with typed columns, a card, a list of domains.
@@ -107,8 +113,7 @@ class Export(Stage):
     order: ClassVar[int] = 95
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
-    default_format: ClassVar[str] = "parquet"
-    makes: ClassVar[Made] = "extras"
+    writes: ClassVar[Writes] = Writes("extras", "parquet", folders=(), others=_files_of_dataset)
     libraries = ("tiktoken", "tldextract")
 
     card: bool = setting(True, "describe the dataset in README.md, and list its largest domains; counts GPT-2 tokens")
@@ -122,11 +127,6 @@ class Export(Stage):
         TopDomains.parse(self.top_domains)
         if not self.license.strip():
             raise InputError(f"--license is empty: say which, or leave it out ({UNKNOWN}).")
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """The files with the documents, the card, and the list."""
-        files = [path for path in storage.files_in(output / FOLDER) if is_file_name(path.name)]
-        return [*files, *(output / name for name in (README, DOMAINS) if storage.is_file(output / name))]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """About as much output as input. Memory for row groups, the tokenizer, and a domain for every eighth page."""

@@ -27,7 +27,8 @@ from webtext_prep.documents.folders.shards import read_chosen_documents, read_do
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
-from webtext_prep.running.stage import Previews, Run
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import Previews
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
@@ -103,7 +104,7 @@ class NearDuplicates(Previews):
         """The shards of finished runs to compare with."""
         if not self.against:
             return []
-        return find_inputs(self.against, accepts=self.accepts, kinds=self.input_kinds).files
+        return find_inputs(self.against, accepts=self.reads.accepts, kinds=self.reads.kinds).files
 
     @functools.cached_property
     def _old_digest(self) -> str:
@@ -120,7 +121,7 @@ class NearDuplicates(Previews):
         return [*job.inputs, *self.old_shards]
 
     def hints(self, job: Run) -> dict[str, bool]:
-        """Whether there are enough texts for machine code, as `DocumentStage.hints`."""
+        """The hint of its tasks whether there are enough texts for machine code."""
         characters = _characters_of(tuple(self.all_shards(job)))
         most = PLAIN_CHARACTERS // (1 if Shingling.parse(self.shingle).kind == "word" else 4)
         return {"compiled": characters > most}

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
-from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.stage import Stage
-from webtext_prep.storage.locations import Location
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Stage, Writes
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool
@@ -41,6 +40,8 @@ def parsers_of(slots: int) -> int:
 class PageStage(Stage):
     """A stage that turns pages into documents."""
 
+    writes: ClassVar[Writes] = Writes(folders=("", DROPPED, OUTCOMES))
+
     extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(
         "learned", "what extracts the text of a page: our own by kind of page, or a library"
     )
@@ -57,10 +58,6 @@ class PageStage(Stage):
     opt_outs: Literal["obey", "record", "ignore"] = setting(
         "obey", "pages whose owner refuses training: leave them out, or keep and mark them, or don't look"
     )
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Shards of documents, of outcomes, and of what was dropped."""
-        return [*super().outputs_in(output), *shards_in(output / OUTCOMES)]
 
     def __post_init__(self) -> None:
         check_limits(self)

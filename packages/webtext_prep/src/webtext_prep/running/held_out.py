@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from command_kit import setting
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import Stage, Verdict
+from webtext_prep.running.replays import Replays, Verdict
+from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks import with_reason
 from webtext_prep.urls.held_out import HELD_OUT, held_out_reason
 
@@ -19,7 +20,7 @@ _GROUP = "held-out pages"
 
 
 @dataclass(frozen=True)
-class HoldsOut(Stage):
+class HoldsOut(Stage, Replays):
     """A stage that keeps a share of the pages out of its output, and writes them to `OUTPUT_held_out`."""
 
     hold_out: float = setting(
@@ -48,8 +49,3 @@ class HoldsOut(Stage):
         reason = held_out_reason(document.url, self.hold_out, is_only=self.only_held_out)
         reason = reason if document.text.strip() else "empty"
         return Verdict(with_reason(document, reason) if reason else None)
-
-    @property
-    def may_be_empty(self) -> bool:
-        """Whether it writes held-out pages: a small share of few pages may be none."""
-        return self.only_held_out

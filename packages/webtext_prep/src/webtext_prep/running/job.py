@@ -1,7 +1,7 @@
 """Runs one stage over its inputs: skips finished tasks, tallies, shows progress, and leaves only complete files.
 
-A stage's work is one or more phases of tasks (`running.tasks`), which an engine (`running.engines`) runs. A task whose
-completion marker still holds is not run again.
+A stage's work is one or more phases of tasks (`running.tasks`), which an engine (`running.engines`) runs; `running.run`
+has what the stage is given for that.
 
 The output folder holds `part-00000.jsonl.zst`, ..., `stage.json` (settings and tallies, written last; the same bytes
 for the same input and settings), with `--keep-dropped` the folder `dropped/`, and the state in `.state/`: the lock, the
@@ -29,19 +29,20 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import lease
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.markers import OutputMarker, digest
+from webtext_prep.running.markers import OutputMarker
 from webtext_prep.running.output import Output, locked
 from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.run import Run
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Continues, Previews, Stage
+from webtext_prep.running.stage import Accompanied, Continues, Outcome, Previews, Stage
 from webtext_prep.running.summary import Findings, Summary
 from webtext_prep.running.tasks import Tally
 from webtext_prep.storage import is_local, location
+from webtext_prep.storage.locations import Location
 
 
-class Job(Run):
+class Job:
     """One run of one stage, as settings say.
 
     Args:
@@ -52,6 +53,7 @@ class Job(Run):
         machine: what there is of disk and memory; this one by default.
 
     Attributes:
+        work: what the stage's `run` is given: the files, and the phases of tasks.
         notes: sentences about the input that the summary is to show (files that are not read).
 
     Raises InputError for input that is not there, and for settings that do not go together.
@@ -70,37 +72,46 @@ class Job(Run):
             raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
         self.stage, self.settings, self.restart = stage, settings, restart
         self.output = output = location(settings.output)
-        before, after = stage.own_inputs()
-        given = [*before, *(path for path in settings.input if path != "-"), *after]
-        self.inputs, self.notes = stage.find(given, output) if given else ([], [])
+        reads = stage.reads
+        given = [*reads.before, *(path for path in settings.input if path != "-"), *reads.after]
+        inputs, self.notes = reads.find(given, output) if given else ([], [])
         self.engine = engine or LocalEngine(settings.workers)
-        self.workers, self.keep_dropped = self.engine.workers, settings.keep_dropped
         if settings.shared_scratch and self.engine.is_here:
             raise InputError(
                 f"--shared-scratch is for tasks on other machines, and --engine {self.engine.name} runs them here: "
                 "leave it out."
             )
-        if stage.is_one_process and not self.engine.is_here:
+        if isinstance(stage, Continues) and not self.engine.is_here:
             raise InputError(
                 f"webtext {stage.name} works in one process of this machine: leave out --engine {self.engine.name} "
                 "(for a cluster give --save-pages, and run webtext extract there)."
             )
-        self.format = check_format(settings.format or stage.default_format)
+        format_name = check_format(settings.format or stage.writes.format)
         if not settings.state and not is_local(output):
             raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")
-        beside, state = state_place(output, is_prefix=stage.makes == "tokens"), Path(settings.state)
+        beside, state = state_place(output, is_prefix=stage.writes.made == "tokens"), Path(settings.state)
         # One folder has one name here, however --state spells it.
         is_beside = not settings.state or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
-        self._use(cast(Path, beside) if is_beside else state)
-        self.record_path, self._machine = self._own.record_path, machine or Machine()
-        self._finished = OutputMarker(self.state / COMPLETE)
-        self._libraries = versions_of(stage.libraries)
+        self.state = cast(Path, beside) if is_beside else state
+        self._own = own = Output(stage, output, self.state, settings.shared_scratch)
+        self.work = Run(
+            stage,
+            inputs,
+            output,
+            self.state,
+            own.scratch,
+            own.shared,
+            self.engine,
+            settings.keep_dropped,
+            format_name,
+            versions_of(stage.libraries),
+        )
+        self._machine, self._finished = machine or Machine(), OutputMarker(self.state / COMPLETE)
 
-    def _use(self, state: Path) -> None:
-        """Keep what resuming needs, and the files between phases, in a folder."""
-        self.state = state
-        self._own = Output(self.stage, self.output, state, self.settings.shared_scratch)
-        self.local_scratch, self.shared = self._own.scratch, self._own.shared
+    @property
+    def inputs(self) -> list[Location]:
+        """The files to read, in order."""
+        return self.work.inputs
 
     def run(self) -> Summary:
         """Do the rest, also in the runs that belong to this one, and return the summary.
@@ -109,58 +120,61 @@ class Job(Run):
         if nothing comes out.
         """
         summary, own = self._run(), self.settings
-        for stage, given, output in self.stage.companions(own.input, own.output):
+        for stage, given, output in self._companions():
             state = f"{own.state}-{location(output).name}" if own.state else ""
             its = dataclasses.replace(own, input=tuple(given), output=output, state=state, keep_dropped=False)
             job = Job(stage, its, self.engine, restart=self.restart, machine=self._machine)
             summary.companions.append(job.run())
         return summary
 
+    def _companions(self) -> list[tuple[Stage, Sequence[str], str]]:
+        stage, own = self.stage, self.settings
+        return stage.companions(own.input, own.output) if isinstance(stage, Accompanied) else []
+
     def _run(self) -> Summary:
-        start = time.monotonic()
-        beside = self.stage.companions(self.settings.input, self.settings.output)
-        companions = [location(output).name for _, _, output in beside]
+        own, work, start = self._own, self.work, time.monotonic()
+        companions = [location(output).name for _, _, output in self._companions()]
         allow_open_files()
-        place = lease.lease_place(self.output, is_prefix=self._own.is_prefix)
+        place = lease.lease_place(self.output, is_prefix=own.is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
-        self._own.refuse_foreign(self.inputs)
-        with locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
+        own.refuse_foreign(self.inputs)
+        with locked(self.state, self.output), lease.held(place, self.output, self.state) as work.lease:
             if self.restart:
-                self.engine.abandon(self._own.scratch)
-            is_new = self._own.make_own(self._settings(), self._libraries, companions, restart=self.restart)
+                self.engine.abandon(own.scratch)
+            is_new = own.make_own(work.settings(), work.libraries, companions, restart=self.restart)
             outcome = None
             try:
                 if "-" in self.settings.input:
                     self.inputs.append(spool_standard_input(self.state))
                 stamps = storage.stamps(self.inputs)
-                key = self._whole_key(stamps)
+                key = work.whole_key(stamps)
                 done = self._complete(key)
                 if done is not None:
-                    self._own.remove_scratch()  # a kill may have come just before this
-                    self._own.remove_companions(companions)
+                    own.remove_scratch()  # a kill may have come just before this
+                    own.remove_companions(companions)
                     return done
                 estimate = self.estimate(self.sample([stamp[1] for stamp in stamps]))
                 estimate.announce(is_checked=self.settings.space_check)
                 self._finished.remove()
-                self._own.begin()
-                self._own.remove_companions(companions)
-                outcome = self.stage.run(self)
+                own.begin()
+                own.remove_companions(companions)
+                outcome = self.stage.run(work)
                 for sentence in self.notes:
                     outcome.tally.problem(sentence)
-                self._check(outcome.tally)
+                self._check(outcome)
             except CommandError:
                 if is_new:
-                    self._own.withdraw(is_empty=outcome is not None and not outcome.tally.kept)
+                    own.withdraw(is_empty=outcome is not None and not outcome.tally.kept)
                 raise
-            self._check_lease()
-            self._own.remove_others(outcome.outputs)
-            self._own.remove_leftovers()
+            work.check_lease()
+            own.remove_others(outcome.outputs)
+            own.remove_leftovers()
             seconds = round(time.monotonic() - start, 3)
             needs = dataclasses.asdict(estimate.needs)
-            run = {"seconds": seconds, "engine": self.engine.name, "workers": self.workers, "estimate": needs}
-            self._own.finish(outcome, self._identity(), self._libraries, self.inputs, stamps, **run)
-            self._finished.write(key, outcome.outputs, self.record_path.parent)
-            self._own.remove_scratch()
+            run = {"seconds": seconds, "engine": self.engine.name, "workers": self.engine.workers, "estimate": needs}
+            own.finish(outcome, work.identity(), work.libraries, self.inputs, stamps, **run)
+            self._finished.write(key, outcome.outputs, own.record_path.parent)
+            own.remove_scratch()
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
 
     def check_output(self) -> None:
@@ -168,7 +182,7 @@ class Job(Run):
         libraries."""
         self._own.refuse_foreign(self.inputs)
         if not self.restart:
-            self._own.refuse_other_settings(self._settings(), self._libraries)
+            self._own.refuse_other_settings(self.work.settings(), self.work.libraries)
 
     def preview(self) -> Findings:
         """Say what the stage would do. Nothing is written but a folder in the state, which is removed at the end.
@@ -179,68 +193,73 @@ class Job(Run):
         allow_open_files()
         self._own.refuse_foreign(self.inputs)
         with locked(self.state, self.output):
-            self._use(self.state / "preview")
-            self.estimate(self.sample()).announce(is_checked=self.settings.space_check)
-            self._own.make_scratch()
-            found = self.stage.preview(self)
-            self._own.remove_scratch()
-            shutil.rmtree(self.state, ignore_errors=True)
+            state = self.state / "preview"
+            own = Output(self.stage, self.output, state, self.settings.shared_scratch)
+            its = dataclasses.replace(self.work, state=state, local_scratch=own.scratch, shared=own.shared)
+            self.estimate(self.sample(), own).announce(is_checked=self.settings.space_check)
+            own.make_scratch()
+            found = self.stage.preview(its)
+            own.remove_scratch()
+            shutil.rmtree(state, ignore_errors=True)
         return found
 
     def sample(self, sizes: Sequence[int] | None = None) -> Sample:
         """A sample of the input; `sizes` are the bytes of each file, if they are known already."""
         sizes = storage.sizes(self.inputs) if sizes is None else sizes
-        is_one = self.stage.is_one_document
-        sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
-        documents = self.expected_documents()
+        is_one = self.stage.reads.is_one_document
+        sample = take_sample(self.inputs, sizes, format_name=self.work.format, is_one_document=is_one)
+        documents = self.work.expected_documents()
         return sample if documents is None else dataclasses.replace(sample, documents=documents)
 
-    def estimate(self, sample: Sample) -> Estimate:
-        """The disk and memory that a run over input like `sample` needs, and what there is. Writes nothing."""
+    def estimate(self, sample: Sample, own: Output | None = None) -> Estimate:
+        """The disk and memory that a run over input like `sample` needs, and what there is. Writes nothing.
+
+        What is there of it already lies in `own`; by default where `run` writes.
+        """
         stage = self.stage
-        is_preview = isinstance(stage, Previews) and stage.is_preview
-        needs = stage.preview_needs(sample, self.workers) if is_preview else stage.needs(sample, self.workers)
+        workers, own = self.engine.workers, own or self._own
+        if isinstance(stage, Previews) and stage.is_preview:
+            needs = stage.preview_needs(sample, workers)
+        else:
+            needs = stage.needs(sample, workers)
         if not self.engine.is_here:
             needs = dataclasses.replace(needs, memory=0)
-        written, machine = self._own.written(), self._machine
+        written, machine = own.written(), self._machine
         return compare(
-            stage.name, stage.unit, needs, output=self.output, state=self.state, written=written, machine=machine
+            stage.name, stage.reads.unit, needs, output=self.output, state=own.state, written=written, machine=machine
         )
 
     def _summary(self, tally: Tally, facts: dict[str, Any], *, seconds: float = 0.0, resumed: bool = False) -> Summary:
-        unit = self.stage.unit
+        unit = self.stage.reads.unit
         return Summary(
             self.stage.name, hide_credentials(str(self.output)), tally, facts, seconds, resumed=resumed, unit=unit
         )
 
-    def _whole_key(self, stamps: Sequence[Any]) -> str:
-        of_settings = [storage.stamp(path) for path in self.stage.setting_files()]
-        identity = [self.stage.name, self.stage.version, self._identity(), [*of_settings, *stamps]]
-        return digest([*identity, *self._of_libraries])
-
     def _complete(self, key: str) -> Summary | None:
         """The summary of an earlier run, if all of it still stands."""
-        if not self._finished.holds(key, self.record_path.parent):
+        place = self._own.record_path
+        if not self._finished.holds(key, place.parent):
             return None
-        if isinstance(self.stage, Continues) and self.stage.wants_another_run(self):
+        if isinstance(self.stage, Continues) and self.stage.wants_another_run(self.work):
             return None
-        record = read_record(self.record_path.parent, self.record_path.name)
+        record = read_record(place.parent, place.name)
         return None if record is None else self._summary(Tally.from_dict(record), record.get("facts", {}), resumed=True)
 
-    def _check(self, tally: Tally) -> None:
+    def _check(self, outcome: Outcome) -> None:
+        tally = outcome.tally
         if not tally.is_balanced:
             came = f"{tally.read} in" + (f", {tally.added} added" if tally.added else "")
             raise WebtextError(
                 f"internal error: {came}, {tally.kept} out, {tally.dropped.total()} dropped do not add up."
             )
-        unit = self.stage.unit
+        unit = self.stage.reads.unit
         if tally.read == 0:
             names = ", ".join(str(path) for path in self.inputs[:3])
             raise InputError(f"{self.stage.name}: no {unit} in the input ({names}): check what made it.")
-        if tally.kept == 0 and not self.stage.may_be_empty:
+        if tally.kept == 0 and outcome.advice is not None:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in tally.dropped.most_common())
             problems = " " + " ".join(tally.problems[:1]) if tally.problems else ""
             raise WebtextError(
                 f"{self.stage.name}: none of the {tally.read:,} {unit} was kept ({reasons}): "
-                f"{self.stage.advice(tally)}.{problems}"
+                f"{outcome.advice}.{problems}"
             )

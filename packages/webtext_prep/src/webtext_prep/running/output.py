@@ -93,7 +93,7 @@ class Output:
         self.scratch = state / "scratch"
         name = f"{stage.name}-{digest([storage.identity(place), str(state.resolve())])[:16]}"
         self.shared = SharedScratch.of(shared, name) if shared else None
-        self.is_prefix = stage.makes == "tokens"
+        self.is_prefix = stage.writes.made == "tokens"
         self.record_path = record_place(place, is_prefix=self.is_prefix)
         # Which output the state belongs to, where that does not follow from its place; next to it, both may be moved.
         is_beside = state == state_place(place, is_prefix=self.is_prefix)
@@ -124,7 +124,7 @@ class Output:
         place = self.place
         if storage.is_folder(place) or str(place).endswith(("/", "\\")):
             raise InputError(f"--output {place} is a folder: give a file name prefix, such as {place / 'corpus'}.")
-        if unexpected := [] if is_claimed else [path.name for path in self.stage.outputs_in(place)]:
+        if unexpected := [] if is_claimed else [path.name for path in self.stage.writes.files_in(place)]:
             raise InputError(
                 f"{' and '.join(unexpected)} in {place.parent} were not made by this command: give another --output, "
                 "or remove them."
@@ -177,7 +177,7 @@ class Output:
         says nothing more: what was dropped, how fetching went. Of a run that failed with some shards done nothing is
         touched.
         """
-        outputs = self.stage.outputs_in(self.place)
+        outputs = self.stage.writes.files_in(self.place)
         tells = not self.is_prefix and any(path.parent != self.place for path in outputs)
         own = (LOCK, CLAIM, lease.OWNER)
         found = [path for path in self.state.rglob("*") if path.is_file() and path.name not in own]
@@ -250,12 +250,12 @@ class Output:
             or any(self._own_files())
             or (self.state / SHARED).is_file()
             or any((self.state / "markers").rglob("*.json"))
-            or bool(self.stage.outputs_in(self.place))
+            or bool(self.stage.writes.files_in(self.place))
         )
 
     def written(self) -> tuple[int, int]:
         """Bytes of the output, and of files between phases, that are there already."""
-        output = sum(storage.sizes(self.stage.outputs_in(self.place)))
+        output = sum(storage.sizes(self.stage.writes.files_in(self.place)))
         return output, sum(path.stat().st_size for path in self._own_files())
 
     def _own_files(self) -> Iterator[Path]:
@@ -276,14 +276,18 @@ class Output:
     def remove_others(self, outputs: Sequence[Location]) -> None:
         """Remove the stage's files that are not among `outputs`: shards of an earlier run over other inputs."""
         expected = set(outputs)
-        for path in self.stage.outputs_in(self.place):
+        for path in self.stage.writes.files_in(self.place):
             if path not in expected:
                 storage.remove(path)
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of killed processes: of an earlier run, or of workers of this one."""
         if not self.is_prefix:
-            places = [self.place, self.place / DROPPED, *(path.parent for path in self.stage.outputs_in(self.place))]
+            places = [
+                self.place,
+                self.place / DROPPED,
+                *(path.parent for path in self.stage.writes.files_in(self.place)),
+            ]
             for folder in dict.fromkeys(places):
                 storage.remove_leftovers(folder)
 

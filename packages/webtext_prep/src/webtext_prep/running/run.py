@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from command_kit import Progress
-from command_kit.settings import identity
+from command_kit.settings import identity as identity_of
 from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, shard_name
 from webtext_prep.documents.folders.stage_record import recorded_documents
@@ -30,8 +31,9 @@ KEPT = "kept"
 """In the state folder: what a stage leaves for its next run, over whatever input."""
 
 
+@dataclass
 class Run:
-    """A run as a stage's `run` is given it; `Job`, which is made from settings, is one.
+    """A run as a stage's `run` is given it, by the `Job` that a command makes of its settings.
 
     Attributes:
         stage: the `Stage`.
@@ -41,9 +43,10 @@ class Run:
         local_scratch: a folder of this machine for files that only one node needs.
         shared: the folder in storage for files between phases, where tasks do not see the state.
         engine: where tasks run.
-        workers: how many of them at once.
         keep_dropped: whether to write the dropped documents, with their reasons.
         format: how the shards are written, a name of `documents.formats`.
+        libraries: the versions of the libraries that the output depends on.
+        lease: the right to write the output; it is looked at while tasks run.
     """
 
     stage: Any
@@ -53,11 +56,15 @@ class Run:
     local_scratch: Path
     shared: SharedScratch | None
     engine: Engine
-    workers: int
     keep_dropped: bool
     format: str
-    _libraries: dict[str, str]
-    _lease: Lease | None = None
+    libraries: dict[str, str]
+    lease: Lease | None = None
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at once."""
+        return self.engine.workers
 
     @property
     def scratch(self) -> Location:
@@ -123,7 +130,7 @@ class Run:
             with Progress(label, unit, total, done=earlier) as progress:
 
                 def show(position: int, count: int) -> None:
-                    self._check_lease()
+                    self.check_lease()
                     units[todo[position]] = count
                     shards = f"{len(done)}/{len(tasks)} shards" if len(tasks) > 1 else ""
                     progress.update(earlier + sum(units.values()), shards)
@@ -189,37 +196,37 @@ class Run:
         stamps = stamps | dict(zip(unknown, storage.stamps(unknown), strict=True))
         return self.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """The settings that the output depends on."""
         chosen = {"format": self.format} if self.format != DEFAULT_FORMAT else {}
-        return {**identity(self.stage), **chosen, "keep_dropped": self.keep_dropped}
+        return {**identity_of(self.stage), **chosen, "keep_dropped": self.keep_dropped}
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """All that every shard depends on besides its input."""
-        return {**self._settings(), **self.stage.identity()}
+        return {**self.settings(), **self.stage.identity()}
+
+    def whole_key(self, stamps: Sequence[Any]) -> str:
+        """The digest of all that the whole output depends on; `stamps` are those of the inputs."""
+        return self._digest([*self._of_settings(), *stamps])
 
     def _key(self, phase: str, task: Task, stamps: dict[Location, Any]) -> str:
-        return digest(
-            [
-                self.stage.name,
-                self.stage.version,
-                self._identity(),
-                [storage.stamp(path) for path in self.stage.setting_files()],
-                phase,
-                [stamps[path] for path in task.reads.all()],
-                [output.name for output in task.writes.all()],
-                task.options,
-                *self._of_libraries,
-            ]
-        )
+        read = [stamps[path] for path in task.reads.all()]
+        written = [output.name for output in task.writes.all()]
+        return self._digest(self._of_settings(), phase, read, written, task.options)
 
-    @property
-    def _of_libraries(self) -> list[dict[str, str]]:
-        """The part of keys about libraries: nothing for a stage that depends on none."""
-        return [self._libraries] if self._libraries else []
+    def _of_settings(self) -> list[Any]:
+        """The stamps of the files that settings name."""
+        return [storage.stamp(path) for path in self.stage.setting_files()]
 
-    def _check_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
+    def _digest(self, *parts: Any) -> str:
+        """The digest of the stage, its settings and libraries, and of `parts`."""
+        libraries = [self.libraries] if self.libraries else []
+        return digest([self.stage.name, self.stage.version, self.identity(), *parts, *libraries])
+
+    def check_lease(self) -> None:
+        """Raise WebtextError if another command has taken the output over."""
+        if self.lease is not None:
+            self.lease.check()
 
 
 def _stamps(tasks: Iterable[Task]) -> dict[Location, Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from command_kit import CommandError, UsageError, add_flags, setting
+from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from command_kit.settings import flag_name, make_settings, removed_settings
 from webtext_prep.documents.folders.shards import known_formats
@@ -95,7 +96,7 @@ def make_engine(
     """
     known, values = find_engines(), values or {}
     if name not in known:
-        raise InputError(f"--engine {name} is not known: choose one of {', '.join(known)}.")
+        raise InputError(f"--engine {name} is not known: {meant(name, known)}choose one of {', '.join(known)}.")
     own = settings_of(known[name])
     for owner, engine in known.items():
         if others := [field for field in settings_of(engine) if field in values and field not in own]:
@@ -161,7 +162,7 @@ class Link:
     @property
     def made(self) -> str:
         """The output, as the stages after it name it."""
-        return self.run.output + (TOKENS_SUFFIX if self.stage.makes == "tokens" else "")
+        return self.run.output + (TOKENS_SUFFIX if self.stage.writes.made == "tokens" else "")
 
 
 def checked(settings_class: type[Settings], values: Mapping[str, Any], where: str, **more: Any) -> Settings:
@@ -227,11 +228,11 @@ class Chain:
 
         Raises UsageError if there is nothing to read.
         """
-        reads_tokens = self.has_tokens and stage.accepts(location(f"{self.tokens}.idx"))
+        reads_tokens = self.has_tokens and stage.reads.accepts(location(f"{self.tokens}.idx"))
         inputs = run.input or ((self.tokens,) if reads_tokens else self.documents)
         if not inputs:
             raise UsageError(f"the first stage, {stage.name}, has no input: give it with --input PATH.")
-        beside = stage.output_beside(inputs)
+        beside = stage.writes.beside(inputs)
         run = dataclasses.replace(run, input=inputs, output=beside or run.output or output)
         tokenizer = self.tokenizer if _takes_tokenizer(stage) else ""
         if tokenizer:
@@ -239,11 +240,11 @@ class Chain:
         reads = {link.made: at for at, link in enumerate(self.links)}.get(inputs[0], -1)
         link = Link(stage, run, bool(beside), reads, tokenizer)
         self.links.append(link)
-        if stage.makes == "tokens":
+        if stage.writes.made == "tokens":
             self.corpus, self.has_tokens = run.output, True
-        elif stage.makes == "tokenizer":
+        elif stage.writes.made == "tokenizer":
             self.tokenizer = run.output
-        elif stage.makes == "documents":
+        elif stage.writes.made == "documents":
             self.documents = (run.output,)
         return link
 

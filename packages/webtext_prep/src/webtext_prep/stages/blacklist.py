@@ -40,8 +40,9 @@ from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_l
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.preflight import Needs
+from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import Outcome, Stage, Verdict, shard_writer, shards_outcome
+from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import bucket_of, shards_for
@@ -122,7 +123,7 @@ def _are_no_urls(tally: Tally) -> bool:
 
 
 @dataclass(frozen=True)
-class Blacklist(Stage):
+class Blacklist(Stage, Replays):
     """Drop URLs that are malformed, too long, blocked by site or file extension, or repeated; split the rest by host.
 
     Reads URL lists: one URL, or one JSON object with "url", per line, or a table with a column "url" (.csv, .tsv);
@@ -135,10 +136,13 @@ class Blacklist(Stage):
     version: ClassVar[int] = 5
     libraries = ("tldextract",)
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
-    unit: ClassVar[str] = "URLs"
-    input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"
+    reads = Reads(
+        "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)",
+        is_url_list,
+        "URLs",
+        has_standard_input=True,
+    )
     process_bytes: ClassVar[int] = 200 << 20
-    reads_standard_input: ClassVar[bool] = True
 
     blocked_domains: str = setting("", "the list of blocked sites, instead of the shipped one", metavar="FILE")
     blocked_extensions: str = setting("", "the list of blocked extensions, instead of the shipped one", metavar="FILE")
@@ -147,11 +151,6 @@ class Blacklist(Stage):
 
     def __post_init__(self) -> None:
         _ = self.rules  # a list that can't be read is reported before anything is done
-
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """Text files of URLs."""
-        return is_url_list(path)
 
     @functools.cached_property
     def rules(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -169,10 +168,6 @@ class Blacklist(Stage):
         is_compressed = sample.text > sample.size
         scratch = sample.packed * (2 if is_compressed else 1)
         return Needs(sample.written, scratch, workers * self.process_bytes, sample.documents)
-
-    def advice(self, tally: Tally) -> str:
-        """What to do when no URL was kept."""
-        return NO_URLS if _are_no_urls(tally) else super().advice(tally)
 
     def judge(self, url: str, seen: set[str] | None = None) -> str | None:
         """The reason to drop `url`, or None to keep it.
@@ -218,10 +213,6 @@ class Blacklist(Stage):
             for row in itertools.islice(read_urls(file), most):
                 reason = self.judge(row.url, seen)
                 yield None if reason is None else with_reason(row, reason)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All reasons."""
-        return True
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large list that can only be read from its beginning to runs; see `cut_into_runs`."""
@@ -313,9 +304,11 @@ class Blacklist(Stage):
         outcome = shards_outcome(judged, results)
         if outcome.tally.read != sum(counts):
             raise WebtextError(f"internal error: {sum(counts)} URLs were split, and {outcome.tally.read} judged.")
-        if outcome.tally.kept and _are_no_urls(outcome.tally):
+        if _are_no_urls(outcome.tally):
+            outcome.advice = NO_URLS
             malformed = f"{outcome.tally.dropped['malformed']:,} of {outcome.tally.read:,}"
-            outcome.tally.problem(f"{malformed} lines are malformed: {NO_URLS}.")
+            if outcome.tally.kept:
+                outcome.tally.problem(f"{malformed} lines are malformed: {NO_URLS}.")
         return outcome
 
     def _splitting_tasks(self, job: Run, shards: int) -> list[Task]:

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from command_kit import setting
+from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from command_kit.settings import check_choices
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import DocumentStage, Verdict
+from webtext_prep.running.replays import Verdict
+from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tasks import Tally, with_reason
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
@@ -110,7 +112,8 @@ class Clean(DocumentStage):
         known = known_detectors()
         if self.language_detector not in known:
             raise InputError(
-                f"--language-detector {self.language_detector} is not known: choose one of {', '.join(known)}."
+                f"--language-detector {self.language_detector} is not known: {meant(self.language_detector, known)}"
+                f"choose one of {', '.join(known)}."
             )
         names = known[self.language_detector].languages()
         if not any(is_in(name, self.language) for name in names):

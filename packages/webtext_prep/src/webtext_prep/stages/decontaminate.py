@@ -31,7 +31,7 @@ from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import contamination
@@ -95,7 +95,7 @@ class Decontaminate(Stage):
     version: ClassVar[int] = 4
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
-    side_files: ClassVar[tuple[str, ...]] = (MATCHES, FREQUENT_NGRAMS)
+    writes: ClassVar[Writes] = Writes(tables=(MATCHES, FREQUENT_NGRAMS))
     process_bytes: ClassVar[int] = 250 << 20
 
     evaluation: tuple[str, ...] = setting(
@@ -123,7 +123,7 @@ class Decontaminate(Stage):
         return [Path(name) for name in self.evaluation]
 
     def hints(self, job: Run) -> dict[str, Any]:
-        """Whether there are enough documents and evaluation texts for machine code: see `DocumentStage.hints`."""
+        """The hint of its tasks whether there are enough documents and evaluation texts for machine code."""
         return {"compiled": characters_in([*job.inputs, *self.setting_files()]) > PLAIN_CHARACTERS}
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:

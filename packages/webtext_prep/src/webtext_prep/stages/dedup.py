@@ -42,7 +42,7 @@ from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import Outcome, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -77,8 +77,7 @@ class Dedup(NearDuplicates):
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
     libraries = ("datasketch", "tldextract")
-    side_files: ClassVar[tuple[str, ...]] = (DUPLICATES, SUPERSEDED)
-    grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
+    writes: ClassVar[Writes] = Writes(tables=(DUPLICATES, SUPERSEDED))
     preload: ClassVar[tuple[str, ...]] = ("webtext_prep.dedup.decisions",)
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"

@@ -52,7 +52,7 @@ from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.contamination import LINE_END, cut, joined
@@ -90,8 +90,7 @@ class DedupPassages(Stage):
     version: ClassVar[int] = 2
     order: ClassVar[int] = 65
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
-    side_files: ClassVar[tuple[str, ...]] = (REPEATS,)
-    grows_with_corpus: ClassVar[tuple[str, ...]] = ("repeated",)
+    writes: ClassVar[Writes] = Writes(tables=(REPEATS,))
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels",)
     process_bytes: ClassVar[int] = 600 << 20
 

@@ -29,7 +29,7 @@ from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Writes, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
@@ -51,6 +51,22 @@ def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
     yield from itertools.islice(rows, task.options["most"])
 
 
+def _saved_pages(output: Location) -> list[Location]:
+    from webtext_prep.crawl.saved_pages import SUFFIX
+
+    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX)]
+
+
+def advice_on(tally: Tally) -> str:
+    """What to do when no page was kept."""
+    if tally.dropped["blocked_address"] == tally.read:
+        return (
+            "these addresses are private; if they are meant, give --allow-private-addresses=loopback (of this "
+            "machine) or --allow-private-addresses=all (any), with --restart"
+        )
+    return "check the list, and the network of this machine"
+
+
 @dataclass(frozen=True)
 class Download(FetchSettings):
     """Fetch the pages of a list of URLs and keep their text.
@@ -69,23 +85,8 @@ class Download(FetchSettings):
     version: ClassVar[int] = 5
     oldest: ClassVar[int] = 5
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
-    unit: ClassVar[str] = "URLs"
-    is_one_process: ClassVar[bool] = True
-    input_kinds: ClassVar[str] = "URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)"
-
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """URL shards and plain lists."""
-        return is_url_list(path)
-
-    def advice(self, tally: Tally) -> str:
-        """What to do when no page was kept."""
-        if tally.dropped["blocked_address"] == tally.read:
-            return (
-                "these addresses are private; if they are meant, give --allow-private-addresses=loopback (of this "
-                "machine) or --allow-private-addresses=all (any), with --restart"
-            )
-        return "check the list, and the network of this machine"
+    reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
+    writes: ClassVar[Writes] = dataclasses.replace(FetchSettings.writes, others=_saved_pages)
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Documents and outcomes of an ordinary list, the same in the database, page bodies and extractors."""
@@ -96,13 +97,6 @@ class Download(FetchSettings):
         memory = workers * PROCESS_BYTES + PAGE_BYTES + available_cores() * PARSER_BYTES
         expected = self.expected(int(urls * (1 - PAGES_A_URL)))
         return Needs(output, output, memory, urls, tuple(expected))
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Shards of documents, of outcomes, and of what was dropped, and pages."""
-        from webtext_prep.crawl.saved_pages import SUFFIX
-
-        pages = (file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX))
-        return [*super().outputs_in(output), *pages]
 
     # The whole job
 
@@ -118,12 +112,12 @@ class Download(FetchSettings):
         crawl = Task(
             "crawl", Files(lists=job.inputs), Files(database=place), {"most": most}, {"retry_pass": retry_pass}
         )
-        (found,) = job.map("pages", self.fetch, [crawl], unit=self.unit, total=total, again=_always)
+        (found,) = job.map("pages", self.fetch, [crawl], unit=self.reads.unit, total=total, again=_always)
         if found["gone"]:
             for sentence in self.expected(found["gone"]):
                 print(f"{self.name}: {sentence}", file=sys.stderr)
             gone = found["gone"]
-            (asked,) = job.map("archives", self.ask_archives, [crawl], unit=self.unit, total=gone, again=_always)
+            (asked,) = job.map("archives", self.ask_archives, [crawl], unit=self.reads.unit, total=gone, again=_always)
             found |= asked
         tasks = []
         for number, (path, rows) in enumerate(zip(job.inputs, found["rows"], strict=True)):
@@ -139,9 +133,10 @@ class Download(FetchSettings):
             return bool(result["newest"] != found["newest"])
 
         with CrawlDatabase(place, is_checked=False) as database:  # open meanwhile: its log stays for all who read it
-            results = job.map("shards", self.write_shard, tasks, unit=self.unit, total=total, again=is_old)
+            results = job.map("shards", self.write_shard, tasks, unit=self.reads.unit, total=total, again=is_old)
             database.facts = facts = Facts(retry_pass, _sums(results, "retryable"), _sums(results, "gone"))
         outcome = shards_outcome(tasks, results)
+        outcome.advice = advice_on(outcome.tally)
         for sentence in found["notes"]:
             outcome.tally.problem(sentence)
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)

@@ -31,7 +31,7 @@ from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, coun
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
 from webtext_prep.storage.locations import Location
 
@@ -60,6 +60,24 @@ BYTES_A_ROW = 70
 
 def _is_html(path: Location) -> bool:
     return bare_name(path).lower().endswith(HTML)
+
+
+def _is_read(path: Location) -> bool:
+    """Whether it is an archive, a file of HTML, or one that may lie next to them."""
+    return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
+
+
+def _saved_pages(given: str) -> list[str]:
+    """The output of a download stands for the pages that it saved. Raises InputError where there are none."""
+    place = storage.location(given)
+    if not storage.is_file(place / RECORD):
+        return [given]
+    if not storage.is_folder(place / PAGES):
+        raise InputError(
+            f"{given} holds documents and no saved pages: give archives or HTML files, or make it again by "
+            "`webtext download --save-pages --restart`."
+        )
+    return [str(place / PAGES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,34 +119,19 @@ class Extract(PageStage):
     order: ClassVar[int] = 35
     version: ClassVar[int] = 7
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
-    unit: ClassVar[str] = "pages"
-    input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"
+    reads = Reads(
+        "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)",
+        _is_read,
+        "pages",
+        is_one_document=_is_html,
+        named=_saved_pages,
+    )
 
     pages_per_range: ClassVar[int] = 5_000
     """Pages in a range in which a large archive is read: a minute of one core with the slowest extractor."""
 
     truncated: bool = setting(False, "also take pages that the crawler cut off (WARC-Truncated)")
     opt_outs_from: str = setting("", "what hosts say, as `webtext opt-outs` found it", metavar="HOSTS.jsonl")
-
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """Archives, files of HTML, and files that may lie next to them."""
-        return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
-
-    is_one_document = staticmethod(_is_html)
-
-    @staticmethod
-    def files_named(given: str) -> list[str]:
-        """The output of a download stands for the pages that it saved. Raises InputError where there are none."""
-        place = storage.location(given)
-        if not storage.is_file(place / RECORD):
-            return [given]
-        if not storage.is_folder(place / PAGES):
-            raise InputError(
-                f"{given} holds documents and no saved pages: give archives or HTML files, or make it again by "
-                "`webtext download --save-pages --restart`."
-            )
-        return [str(place / PAGES)]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Documents, and outcomes; pages in memory, and extractors."""

@@ -42,8 +42,9 @@ from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
+from webtext_prep.running.replays import Verdict
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import FilterStage, Outcome, Verdict, shards_outcome, write_shard
+from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
@@ -207,10 +208,6 @@ class ScoreFilter(Filter):
         """The classifier's file."""
         return [self._model_file]
 
-    def hints(self, job: Run) -> dict[str, Any]:
-        """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
-        return {"compiled": not is_fasttext(self._model_file) and characters_in(job.inputs) > PLAIN_CHARACTERS}
-
     def needs(self, sample: Sample, workers: int) -> Needs:
         """The classifier in each process, and the scores and keys of all documents, besides what each stage needs."""
         scratch = 12 * sample.documents if self.keep_share is not None else 0
@@ -274,7 +271,8 @@ class ScoreFilter(Filter):
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
-        hints = self.hints(job)
+        is_compiled = not is_fasttext(self._model_file) and characters_in(job.inputs) > PLAIN_CHARACTERS
+        hints = {"compiled": is_compiled}
         tasks = [
             Task(f"part-{number:05}", Files(shard=path), job.shard_files(number), hints=hints)
             for number, path in enumerate(job.inputs)

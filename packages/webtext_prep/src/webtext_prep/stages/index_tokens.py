@@ -47,13 +47,13 @@ from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Previews
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Previews, Reads, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
-from webtext_prep.tokens.token_stage import pair_named
+from webtext_prep.tokens.token_stage import PAIRS, pair_named
 
 KINDS = {"sort_keys": ".keys.npy", "urls": ".urls"}
 """Files about a shard: its documents' keys, u64 of shape (documents,), and their URLs, one on a line."""
@@ -71,6 +71,31 @@ SLOWER = 1.5
 """a token of a whole part takes this much longer, since less of it lies in the caches of the processor."""
 
 
+def _is_of_pair(path: Location) -> bool:
+    return path.name.endswith((".bin", ".idx"))
+
+
+def _files_of_pair(given: str) -> list[str]:
+    """The files of the pair whose prefix, or one of whose files, is given."""
+    prefix = pair_named(given)
+    return [given] if prefix is None else [str(bin_path(prefix)), str(idx_path(prefix))]
+
+
+def _index_of(given: Sequence[str]) -> str:
+    """The folder next to the token files. Raises InputError for none, or several."""
+    if not given:
+        raise InputError("webtext index-tokens needs --input PREFIX: say which token files to index.")
+    prefixes = {pair_named(one) or prefix_of(one) for one in given}
+    if len(prefixes) > 1:
+        raise InputError("webtext index-tokens reads one pair of token files: index several one after another.")
+    return str(index_folder(prefixes.pop()))
+
+
+def _files_of_index(output: Location) -> list[Location]:
+    others = (SEAL, URLS, URL_ENDS)
+    return [path for path in storage.files_in(output) if path.name in others or _PART.fullmatch(path.name)]
+
+
 @dataclass(frozen=True)
 class IndexTokens(Previews):
     """Index token files, so that `webtext trace` and `gpt2 generate --trace` find which documents hold a text.
@@ -82,8 +107,8 @@ class IndexTokens(Previews):
     name: ClassVar[str] = "index-tokens"
     order: ClassVar[int] = 87
     summary: ClassVar[str] = "token files -> an index in which `webtext trace` finds what a model wrote"
-    input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
-    makes: ClassVar[Made] = "extras"
+    reads = Reads(PAIRS, _is_of_pair, named=_files_of_pair)
+    writes: ClassVar[Writes] = Writes("extras", folders=(), others=_files_of_index, beside=_index_of)
     process_bytes: ClassVar[int] = PROCESS_BYTES + MACHINE_CODE_BYTES
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
@@ -94,36 +119,10 @@ class IndexTokens(Previews):
         False, "write nothing, but print the disk, memory and time that it takes: a sample is sorted", identity=False
     )
 
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """The two files of a pair."""
-        return path.name.endswith((".bin", ".idx"))
-
-    @staticmethod
-    def files_named(given: str) -> list[str]:
-        """The files of the pair whose prefix, or one of whose files, is given."""
-        prefix = pair_named(given)
-        return [given] if prefix is None else [str(bin_path(prefix)), str(idx_path(prefix))]
-
-    @staticmethod
-    def output_beside(given: Sequence[str]) -> str:
-        """The folder next to the token files. Raises InputError for none, or several."""
-        if not given:
-            raise InputError("webtext index-tokens needs --input PREFIX: say which token files to index.")
-        prefixes = {pair_named(one) or prefix_of(one) for one in given}
-        if len(prefixes) > 1:
-            raise InputError("webtext index-tokens reads one pair of token files: index several one after another.")
-        return str(index_folder(prefixes.pop()))
-
     @property
     def is_preview(self) -> bool:
         """Whether only to say what it takes."""
         return self.dry_run
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """The files of an index."""
-        others = (SEAL, URLS, URL_ENDS)
-        return [path for path in storage.files_in(output) if path.name in others or _PART.fullmatch(path.name)]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Four bytes a token and the URLs; memory for a part in each worker."""

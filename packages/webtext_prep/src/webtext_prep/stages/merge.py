@@ -55,7 +55,7 @@ from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_ta
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import (
     CollectingTally,
     Context,
@@ -103,7 +103,6 @@ class Merge(HoldsOut):
     order: ClassVar[int] = 40
     version: ClassVar[int] = 6
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
-    input_kinds: ClassVar[str] = kinds_of_raw_files()
 
     text_key: tuple[str, ...] = setting(
         ("text", "content", "body", "raw_content"),
@@ -129,14 +128,12 @@ class Merge(HoldsOut):
             if not keys or not all(keys):
                 raise InputError(f"{name} must name at least one key, and none that is empty.")
 
-    @staticmethod
-    def accepts(path: Location) -> bool:
+    @property
+    def reads(self) -> Reads:
         """Files that one of the readers in `documents/records/` reads."""
-        return is_raw_file(path)
+        return Reads(kinds_of_raw_files(), is_raw_file, is_one_document=is_one_text, choose=self._choose)
 
-    is_one_document = staticmethod(is_one_text)
-
-    def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
+    def _choose(self, files: list[Location], folders: Sequence[Location]) -> tuple[list[Location], list[str]]:
         """The data of dataset folders, without what describes it: the splits that were asked for, else to train on."""
         files, described = without_descriptions(files)
         chosen = choose_splits(files, described, self.split, folders)
@@ -167,7 +164,7 @@ class Merge(HoldsOut):
     def _reader(self, place: Location) -> RecordReader:
         reader = reader_of(place)
         if reader is None:
-            raise InputError(f"{place} has the wrong suffix: here {self.input_kinds} are read.")
+            raise InputError(f"{place} has the wrong suffix: here {self.reads.kinds} are read.")
         return reader
 
     def read(
@@ -222,10 +219,6 @@ class Merge(HoldsOut):
                     is_new = seen.add(page_keys(document, url_key(document.url)))
                     yield None if is_new else with_reason(document, "duplicate_url")
             yield from tally.taken()
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All reasons."""
-        return True
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""
@@ -311,6 +304,8 @@ class Merge(HoldsOut):
         outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=read.kept))
         outcome.add_reading(read)
         outcome.outputs += [path for task in tasks for path in task.writes.get("dropped", ())]
+        if self.only_held_out:
+            outcome.advice = None  # a small share of few pages may be none
         return outcome
 
     def _reading_tasks(self, job: Run) -> tuple[list[Task], int]:

@@ -34,10 +34,18 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
+from webtext_prep.tokens.token_stage import (
+    PAIRS,
+    Checksums,
+    TokenFileStage,
+    open_draft,
+    pair_named,
+    publish,
+    token_files,
+)
 from webtext_prep.urls.held_out import HELD_OUT
 
 Shape = tuple[str, int, int, int]
@@ -56,6 +64,30 @@ class Source:
     offset: int
 
 
+def _is_of_pair(path: Location) -> bool:
+    return path.name.endswith(TOKEN_SUFFIXES)
+
+
+def files_of_pair(given: str) -> list[str]:
+    """The three files of the pair whose prefix, or one of whose files, is given; a folder stands for itself."""
+    prefix = pair_named(given)
+    if prefix is None:
+        return [given]
+    sidecar = tokenizer_path(prefix)
+    return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
+
+
+class _Pairs(Reads):
+    def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
+        """See `Reads.find`. Raises InputError where `output` names a pair that is read."""
+        files, notes = super().find(given, output)
+        own = [] if output is None else [output, output.with_name(f"{output.name}{TOKENS_SUFFIX}")]
+        for pair in _prefixes(files):
+            if storage.identity(pair) in map(storage.identity, own):
+                raise InputError(f"--output {output} names {pair}, which is read: give another prefix.")
+        return files, notes
+
+
 @dataclass(frozen=True)
 class MergeTokens(TokenFileStage):
     """Join token files to PREFIX_text_document.bin and .idx, in the order in which they are given.
@@ -68,35 +100,12 @@ class MergeTokens(TokenFileStage):
     order: ClassVar[int] = 85
     summary: ClassVar[str] = "several pairs of token files -> one"
     version: ClassVar[int] = 2
-    input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
+    reads = _Pairs(PAIRS, _is_of_pair, named=files_of_pair)
 
     part_bytes: ClassVar[int] = 256 << 20
     """Bytes of tokens that one task copies,"""
     part_entries: ClassVar[int] = 4 << 20
     """or entries of the index."""
-
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """The three files of a pair."""
-        return path.name.endswith(TOKEN_SUFFIXES)
-
-    @staticmethod
-    def files_named(given: str) -> list[str]:
-        """The files of the pair whose prefix, or one of whose files, is given; a folder stands for itself."""
-        prefix = pair_named(given)
-        if prefix is None:
-            return [given]
-        sidecar = tokenizer_path(prefix)
-        return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
-
-    def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
-        """See `Reads.find`. Raises InputError where `output` names a pair that is read."""
-        files, notes = super().find(given, output)
-        own = [] if output is None else [output, output.with_name(f"{output.name}{TOKENS_SUFFIX}")]
-        for pair in _prefixes(files):
-            if storage.identity(pair) in map(storage.identity, own):
-                raise InputError(f"--output {output} names {pair}, which is read: give another prefix.")
-        return files, notes
 
     def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
         """The pairs that were held out of some of these, joined."""

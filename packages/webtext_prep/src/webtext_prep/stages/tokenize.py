@@ -38,8 +38,9 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
+from webtext_prep.running.replays import Verdict
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Verdict
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
@@ -123,10 +124,6 @@ class Tokenize(HoldsOut, TokenFileStage):
         """See `Replays.judge_again`."""
         reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
         return Verdict(with_reason(document, reason) if reason else None)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All reasons."""
-        return True
 
     def open_tokenizer(self) -> Tokenizer:
         """GPT-2's tokenizer, or the one that the settings name. Raises IndexedTokensError."""
@@ -259,7 +256,10 @@ class Tokenize(HoldsOut, TokenFileStage):
         results = job.map("encode", self.encode_shard, tasks, total=job.expected_documents())
         tally = Tally.total(results)
         if not tally.kept:
-            return Outcome(tally, [])
+            outcome = Outcome(tally, [])
+            if self.only_held_out:
+                outcome.advice = None  # a small share of few pages may be none
+            return outcome
         tokenizer = self.open_tokenizer()
         outputs, runs = token_files(job.output), [result["runs"] for result in results]
         if job.is_here:

@@ -16,6 +16,7 @@ A kill costs the shards at work, and in the last phase all that it has done.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -36,8 +37,9 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
+from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
+from webtext_prep.running.stage import DOCUMENT_SHARDS, PROCESS_BYTES, Outcome, Reads, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import classifiers
@@ -76,7 +78,7 @@ def is_held_out(key: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainFilter(Stage):
+class TrainFilter(Stage, Replays):
     """Learn what good documents are like: a linear classifier on hashed n-grams of words, in DIR/model.filter.
 
     Good documents are in --good, or satisfy --good-when, or both where both are given; it learns to tell them from the
@@ -88,8 +90,7 @@ class TrainFilter(Stage):
     order: ClassVar[int] = 54
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
-    makes: ClassVar[Made] = "filter"
-    side_files: ClassVar[tuple[str, ...]] = (FILE,)
+    writes: ClassVar[Writes] = Writes("filter", tables=(FILE,))
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
 
     good: tuple[str, ...] = setting((), "good documents", metavar="DIR", identity=False)
@@ -116,9 +117,10 @@ class TrainFilter(Stage):
     def _condition(self) -> Condition | None:
         return Condition.parse(self.good_when, "--good-when") if self.good_when else None
 
-    def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
+    @property
+    def reads(self) -> Reads:
         """The good documents before --input, the others after it."""
-        return self.good, self.against
+        return dataclasses.replace(DOCUMENT_SHARDS, before=self.good, after=self.against)
 
     def identity(self) -> dict[str, Any]:
         """How many of the files hold good documents."""
@@ -126,7 +128,7 @@ class TrainFilter(Stage):
 
     @functools.cached_property
     def _good_files(self) -> list[Location]:
-        return self.find(self.good)[0] if self.good else []
+        return self.reads.find(self.good)[0] if self.good else []
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """The weights, the sample once more, and four bytes for each of its n-grams."""
@@ -284,7 +286,7 @@ class TrainFilter(Stage):
         good = {str(path) for path in self._good_files}
         if not good and self._condition is None:
             raise InputError("webtext train-filter needs --good DIR or --good-when CONDITION: say which are good.")
-        twice = good & {str(path) for path in (self.find(self.against)[0] if self.against else [])}
+        twice = good & {str(path) for path in (self.reads.find(self.against)[0] if self.against else [])}
         if twice:
             raise InputError(f"{min(twice)} is both in --good and in --against: give other folders.")
         others = [str(path) not in good for path in files]

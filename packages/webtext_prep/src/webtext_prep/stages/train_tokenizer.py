@@ -38,8 +38,9 @@ from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.running.preflight import Needs
+from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import Entries, document_key, first_by_key, shuffle_key
@@ -131,7 +132,7 @@ def is_held_out(key: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainTokenizer(Stage):
+class TrainTokenizer(Stage, Replays):
     """Learn a byte-level BPE from documents: vocab.json, merges.txt and tokenizer.json in the folder DIR.
 
     Reads document shards. Text is split into words as GPT-2 splits it, and <|endoftext|> is the last token.
@@ -142,8 +143,7 @@ class TrainTokenizer(Stage):
     order: ClassVar[int] = 75
     version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
-    makes: ClassVar[Made] = "tokenizer"
-    side_files: ClassVar[tuple[str, ...]] = FILES
+    writes: ClassVar[Writes] = Writes("tokenizer", tables=FILES)
     libraries = ("tiktoken", "tokenizers")
 
     vocabulary_size: int = setting(

@@ -42,8 +42,9 @@ from webtext_prep.reddit.rows import KINDS, Submission, is_dump, read_blocks, re
 from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, subreddit_names, time_of
 from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
+from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Verdict, shard_writer, shards_outcome
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import shards_for
@@ -66,7 +67,7 @@ PAGES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
-class Urls(Stage):
+class Urls(Stage, Replays):
     """Choose submissions from Reddit dumps, and list each page that they link to once, with score, subreddits, title.
 
     Reads Pushshift's dumps of submissions, old (2005-2017) and v2, and Arctic Shift's: RS_2015-01.zst, .xz, .bz2, .gz
@@ -80,11 +81,8 @@ class Urls(Stage):
     order: ClassVar[int] = 10
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "Reddit submission dumps -> URLs with score, subreddits and title"
-    unit: ClassVar[str] = "submissions"
-    input_kinds: ClassVar[str] = KINDS
-    reads_standard_input: ClassVar[bool] = True
+    reads = Reads(KINDS, is_dump, "submissions", has_standard_input=True)
     libraries = ("tldextract",)
-    grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate_url",)
 
     min_score: int = setting(3, "drop submissions with a lower score")
     sum_scores: bool = setting(
@@ -106,8 +104,6 @@ class Urls(Stage):
     def __post_init__(self) -> None:
         if self.rules.after is not None and self.rules.before is not None and self.rules.after >= self.rules.before:
             raise InputError(f"--after {self.after} is not before --before {self.before}: nothing lies between them.")
-
-    accepts = staticmethod(is_dump)
 
     @functools.cached_property
     def rules(self) -> Rules:
@@ -137,10 +133,6 @@ class Urls(Stage):
         bucket = size // ROW_BYTES // buckets * LINK_BYTES
         memory = PROCESS_BYTES + max(window + 2 * RUN_BYTES, bucket)
         return Needs(size, size, workers * memory, sample.documents)
-
-    def advice(self, tally: Tally) -> str:
-        """See `Stage`."""
-        return "check that these are dumps of submissions, and the settings that drop most"
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """See `Replays.judge_again`: the score of a submission that was dropped for it, or which one stands for the
@@ -246,7 +238,10 @@ class Urls(Stage):
             Task(f"part-{shard:05}", pieces, job.shard_files(shard), {"buckets": [shard, buckets, shards]})
             for shard in range(shards)
         ]
-        outcome = shards_outcome(joining, job.map("shards", self.join, joining, unit=self.unit, total=chosen.kept))
+        outcome = shards_outcome(
+            joining, job.map("shards", self.join, joining, unit=self.reads.unit, total=chosen.kept)
+        )
+        outcome.advice = "check that these are dumps of submissions, and the settings that drop most"
         outcome.add_reading(chosen)
         outcome.outputs += [path for task in tasks for path in task.writes.get("dropped", ())]
         return outcome

@@ -8,7 +8,7 @@ million different ones, which sorting by comparison, or by a limited number of t
 
 The letters are overwritten by what is known of them, and ranks stand in the free places of the order. So memory is some
 13 bytes a token, the result included, besides the tokens themselves; 0.3 microseconds a token on one core
-(docs/benchmarks.md).
+(docs/benchmarks/data.md).
 """
 
 from __future__ import annotations

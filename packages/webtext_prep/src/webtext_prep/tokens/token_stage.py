@@ -20,9 +20,11 @@ from indexed_tokens.writer import PairDraft
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import Made, Stage
+from webtext_prep.running.stage import Stage, Writes
 from webtext_prep.storage.locations import Location
 
+PAIRS = "token files (the prefix of a .bin and .idx)"
+"""The words of messages for them."""
 Checksums = dict[str, dict[str, int]]
 """See `PairDraft.checksums`; a fact of the record."""
 
@@ -44,15 +46,15 @@ def pair_named(given: str) -> Path | None:
     )
 
 
+def _files_in(output: Location) -> list[Location]:
+    return [path for path in token_files(output) if storage.is_file(path)]
+
+
 @dataclass(frozen=True)
 class TokenFileStage(Stage):
     """A stage whose output is `PREFIX_text_document.bin`, `.idx` and `.tokenizer.json`."""
 
-    makes: ClassVar[Made] = "tokens"
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """The pair of token files and their tokenizer."""
-        return [path for path in token_files(output) if storage.is_file(path)]
+    writes: ClassVar[Writes] = Writes("tokens", folders=(), others=_files_in)
 
 
 def open_draft(folder: Path, digest: str, dtype: str, sequences: int, documents: int, size: int) -> PairDraft:

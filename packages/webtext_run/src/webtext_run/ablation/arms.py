@@ -43,11 +43,11 @@ class Arm:
         return shared / max(self.tokens, other.tokens)
 
     def shared_with(self, other: Arm) -> int:
-        """How many of its documents `other` has, too, copies as often as in both."""
+        """The number of its documents that `other` has, too, copies as often as in both."""
         return int(self._also_in(other).sum())
 
     def _also_in(self, other: Arm) -> npt.NDArray[np.bool_]:
-        """Which of its documents `other` has: bool (documents,). The nth copy is the nth there."""
+        """The documents of it that `other` has: bool (documents,). The nth copy is the nth there."""
         return np.isin(document_keys(self.hashes, 0), document_keys(other.hashes, 0))
 
 

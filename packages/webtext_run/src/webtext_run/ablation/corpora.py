@@ -36,7 +36,7 @@ Plan = Callable[[Mapping[str, Any], Path, Sequence[str], Mapping[str, Sequence[s
 
 @dataclasses.dataclass(frozen=True)
 class Varied:
-    """What `--ablate` names.
+    """The target that `--ablate` names.
 
     Attributes:
         stage: the command.
@@ -54,7 +54,7 @@ class Varied:
 
 
 def parse_varied(text: str, tables: Mapping[str, Any], path: Path) -> Varied:
-    """What `--ablate` names. Raises UsageError where that is no setting of a stage before `[tokenize]`."""
+    """The target that `--ablate` names. Raises UsageError where that is no setting of a stage before `[tokenize]`."""
     place, _, values = text.partition("=")
     stage, _, key = place.partition(".")
     found = Varied(stage, key, tuple(values.split(",")))
@@ -68,7 +68,7 @@ def parse_varied(text: str, tables: Mapping[str, Any], path: Path) -> Varied:
     if "tokenize" not in names:
         raise UsageError(f"--ablate compares token files, and {path} has no [tokenize].")
     before = names[: names.index("tokenize")]
-    if stage not in before or stages[stage].makes == "tokenizer":
+    if stage not in before or stages[stage].writes.made == "tokenizer":
         raise UsageError(f"--ablate {text}: it should be a setting of a stage before [tokenize]: {', '.join(before)}.")
     if LEFT_OUT in found.values and key in tables[stage]:
         raise UsageError(
@@ -104,14 +104,16 @@ def plan_arms(
     at, end = names.index(varied.stage), names.index("tokenize")
     head = {name: tables[name] for name in names[:at]}
     shared = plan(head, folder, first, flags) if head else []
-    documents = [step.output for step in shared if step.stage is not None and step.stage.makes == "documents"]
-    tokenizer = next((step.output for step in shared if step.stage is not None and step.stage.makes == "tokenizer"), "")
+    documents = [step.output for step in shared if step.stage is not None and step.stage.writes.made == "documents"]
+    tokenizer = next(
+        (step.output for step in shared if step.stage is not None and step.stage.writes.made == "tokenizer"), ""
+    )
     of_each: dict[str, list[Step]] = {}
     for name, value in varied.arms().items():
         tail = copy.deepcopy({each: tables[each] for each in names[at : end + 1]})
         changes = [] if value == LEFT_OUT else [f"{varied.stage}.{varied.key}={_written(value)}"]
         if tokenizer and "tokenizer" not in tail["tokenize"]:
-            tail = {each: table for each, table in tail.items() if stages[each].makes != "tokenizer"}
+            tail = {each: table for each, table in tail.items() if stages[each].writes.made != "tokenizer"}
             changes.append(f"tokenize.tokenizer={tokenizer}")
         if not tail["tokenize"].get("hold_out"):
             changes.append(f"tokenize.hold_out={HOLD_OUT}")
@@ -120,7 +122,7 @@ def plan_arms(
         steps = plan(tail, folder / FOLDER / name, documents[-1:] or first, told)
         steps[-1].tokenizer = steps[-1].tokenizer or tokenizer
         of_each[name] = steps
-        made = (step.output for step in steps if step.stage is not None and step.stage.makes == "tokenizer")
+        made = (step.output for step in steps if step.stage is not None and step.stage.writes.made == "tokenizer")
         tokenizer = tokenizer or next(made, "")
     return Arms(shared, of_each)
 

@@ -1,4 +1,4 @@
-"""What models are measured on: documents that no arm learned from, in sets with a name.
+"""The documents that models are measured on: that no arm learned from, in sets with a name.
 
 A filter wins on text of its own kind: what it keeps is easier to predict after it. So there are several sets, and the
 one that the user wants decides. A document that stands in an arm's file is left out of every set, also if only most of
@@ -29,7 +29,7 @@ FEWEST = 10
 LONGEST = 2048
 """Tokens of a document that are scored: a long one must not be most of a set."""
 PASSAGE = Shingling("word", 13)
-"""As long as those that `webtext decontaminate` cuts out by itself; a shorter text counts whole."""
+"""Words of a passage: as long as those that `webtext decontaminate` cuts out; a shorter text counts whole."""
 BATCH = 1 << 22
 """Characters of the arms that are looked through at a time."""
 KNOWN = 0.5
@@ -58,7 +58,7 @@ class HeldOut:
     left_out: int
 
     def digest(self) -> str:
-        """Of all tokens: another set has another."""
+        """A digest of all tokens: another set has another."""
         found = hashlib.sha256()
         for tokens in self.documents:
             found.update(len(tokens).to_bytes(8, "little") + tokens.astype("<u4").tobytes())
@@ -203,7 +203,7 @@ def _of_tokens(prefix: str | Path, tokenizer: Tokenizer) -> Iterator[Tokens]:
 
 
 def _chosen(name: str, documents: Mapping[int, Tokens], known: set[int], tokenizer: Tokenizer, most: int) -> HeldOut:
-    """As many documents as make `most` tokens, in the order of their hashes, which is a sample by chance."""
+    """The documents that make `most` tokens, in the order of their hashes, which is a sample by chance."""
     new = [key for key in sorted(documents) if key not in known]
     taken: list[Tokens] = []
     total = 0

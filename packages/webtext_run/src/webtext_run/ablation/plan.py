@@ -1,4 +1,4 @@
-"""Which runs an ablation makes, of how many steps: decided once, before the first, and kept in `plan.json`.
+"""The runs of an ablation, and their steps: decided once, before the first, and kept in `plan.json`.
 
 For each seed every arm has a run, and the baseline two more: one in which as much comes in other batches as the arms do
 not share, so that this pair differs by nothing else; and one with half of the steps, whose distance to the whole run is
@@ -27,9 +27,9 @@ LOW_RATE = 0.1
 FEWEST_STEPS = 50
 """A run with fewer has not begun to learn."""
 SAVE_SECONDS = 120.0
-"""Between checkpoints, about: what a kill costs each process at most, the calibration aside."""
+"""Seconds between checkpoints, about: the most that a kill costs each process, the calibration aside."""
 OVERHEAD_SECONDS = 1.5
-"""Of a run, its steps and its scores aside: the order of the data, the checkpoint."""
+"""Seconds of a run, its steps and its scores aside: the order of the data, the checkpoint."""
 
 SHAPES = ((3, 128, 4), (4, 256, 4), (6, 384, 6), (8, 512, 8), (12, 768, 12))
 """Layers, width, heads: the quickstart's model, and larger ones to 124M."""
@@ -75,14 +75,14 @@ def half_of(seeds: Sequence[int]) -> Sequence[int]:
 
 
 def rounds_of(arms: int, seeds: int, processes: int) -> int:
-    """How many whole runs one process makes after another, with as many in all as `planned_runs` has."""
+    """Whole runs that one process makes one after another, of as many in all as `planned_runs` has."""
     some = max(1, seeds // 2)
     return math.ceil((seeds * (arms + 1.5) + some * arms) / processes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What an ablation does.
+    """The plan of an ablation.
 
     Attributes:
         asked: what it was begun with: settings, and digests of the token files and of the held-out sets.
@@ -119,7 +119,7 @@ class Plan:
 
 
 def recipe_of(settings: AblateSettings, shape: tuple[int, int, int], device: str) -> dict[str, Any]:
-    """What every run has in common, as settings of `gpt2 train`."""
+    """The settings that every run has in common, as settings of `gpt2 train`."""
     own = {field.name for field in dataclasses.fields(TrainSettings)}
     mine = {name: value for name, value in as_table(settings).items() if name in own}
     for name in ("data", "output", "minutes", "steps", "seed", "eval_task"):
@@ -167,7 +167,7 @@ def write_plan(folder: Path, plan: Plan) -> None:
 
 
 def steps_in(seconds: float, step_seconds: float, scoring_seconds: float) -> int:
-    """How many steps a run takes that has `seconds` for all."""
+    """Steps of a run that has `seconds` for all."""
     return int((seconds - OVERHEAD_SECONDS - scoring_seconds) / step_seconds)
 
 

@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
     @property
     def losses(self) -> Path:
-        """Where its losses are kept."""
+        """The file of its losses."""
         return Path(self.settings.output) / LOSSES_FILE
 
 
@@ -69,7 +69,7 @@ class Workers:
         """Each job with what was measured, as they end. Raises Gpt2Error as the first that fails."""
         waiting = list(reversed(jobs))
         while len(self._workers) < min(self._count, len(jobs)):
-            preload = ["gpt2_train.training.launch", "gpt2_train.inference.scorer"]
+            preload = ["gpt2_train.training.trainer", "gpt2_train.inference.scorer"]
             self._workers.append(WorkerProcess(_work, *self._arguments, preload=preload))
         at_work: dict[Any, tuple[WorkerProcess, Job]] = {}
         free = list(self._workers)
@@ -120,7 +120,7 @@ def train_and_score(job: Job, sets: Sequence[HeldOut], tasks: Sequence[str]) -> 
     from gpt2_train.evaluation.tasks import parse_task
     from gpt2_train.inference.model import open_model
     from gpt2_train.inference.scorer import Scorer
-    from gpt2_train.training.launch import train
+    from gpt2_train.training.trainer import train
 
     settings = job.settings
     device = choose_device(settings.device)
@@ -142,7 +142,7 @@ def train_and_score(job: Job, sets: Sequence[HeldOut], tasks: Sequence[str]) -> 
 
 
 def read_losses(path: Path) -> dict[str, Any] | None:
-    """What a run's `held_out.json` holds; None if there is none, or it is damaged."""
+    """The content of a run's `held_out.json`; None if there is none, or it is damaged."""
     try:
         return dict(parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -150,7 +150,7 @@ def read_losses(path: Path) -> dict[str, Any] | None:
 
 
 def all_runs(jobs: Sequence[Job], workers: Workers) -> dict[str, dict[str, Any]]:
-    """What was measured of each run, by its name; finished runs are not made again. Raises Gpt2Error."""
+    """The measurements of each run, by its name; finished runs are not made again. Raises Gpt2Error."""
     found = {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
     todo = [job for job in jobs if job.name not in found]
     with Progress("ablate", "runs", len(jobs), done=len(found)) as progress:
@@ -162,5 +162,5 @@ def all_runs(jobs: Sequence[Job], workers: Workers) -> dict[str, dict[str, Any]]
 
 
 def processes_for(device: str, wanted: int) -> int:
-    """How many runs are made at a time: one a core on CPU, and one on any other device, unless others are wanted."""
+    """Runs that are made at a time: one a core on CPU, and one on any other device, unless others are wanted."""
     return wanted or (available_cores() if device == "cpu" else 1)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 CONFIDENCE = 0.95
 POWER = 0.8
-"""How often a difference is found that a comparison is said to see."""
+"""The probability with which a difference is found that a comparison is said to see."""
 
 Values = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ class Estimate(NamedTuple):
     documents: Variance
 
     def reach(self, level: float) -> float:
-        """How far its interval of confidence 1 - `level` goes to each side."""
+        """The half width of its interval of confidence 1 - `level`."""
         from scipy.special import stdtrit
 
         return math.sqrt(sum(float(stdtrit(part.degrees, level / 2)) ** 2 * part.value for part in self._parts()))

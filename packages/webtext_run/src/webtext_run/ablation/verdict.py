@@ -32,7 +32,7 @@ MOST_DOUBLINGS = 10
 """A thousand times the training: no run says what that is worth."""
 
 Measured = Mapping[str, Mapping[str, Any]]
-"""What `held_out.json` of each run holds, by the run's name."""
+"""The content of `held_out.json` of each run, by the run's name."""
 
 
 class Losses:
@@ -47,7 +47,7 @@ class Losses:
         self.measured, self.set = measured, held_out
 
     def bits(self, arm: str, seed: int, kind: str = FULL) -> Values:
-        """Of each document, summed over its tokens: float64 (documents,)."""
+        """Nats of each document, summed over its tokens: float64 (documents,)."""
         nats = self.measured[PlannedRun(arm, seed, kind).name]["nats"][self.set.name]
         return np.asarray(nats, np.float64) / math.log(2)
 
@@ -73,7 +73,7 @@ class Losses:
 
 
 def verdict_of(difference: float, p: float, low_rate: Sequence[float]) -> str:
-    """What may be said of a difference.
+    """The words that may be said of a difference.
 
     Args:
         difference: in bits per byte.
@@ -153,7 +153,7 @@ def _comparison(plan: Plan, losses: Losses, base: str, arm: str, comparisons: in
 
 
 def _worth(deciding: Losses, plan: Plan, base: str, arm: str) -> dict[str, float] | None:
-    """How much more training of the baseline the difference on the deciding set is worth: 0.09 for 9% more steps.
+    """The further training of the baseline that the difference on the deciding set is worth: 0.09 for 9% more steps.
 
     The slope is what the second half of a run gains, by runs of half the steps whose schedule ended, too: bits for a
     doubling, of each seed and document. None where that is not surely above 0, or the interval has no end to speak of.

@@ -1,4 +1,4 @@
-"""What an ablation found, in sentences and a table."""
+"""The findings of an ablation, in sentences and a table."""
 
 from __future__ import annotations
 

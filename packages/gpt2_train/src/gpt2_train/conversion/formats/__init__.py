@@ -1,10 +1,8 @@
-"""The formats of models, one file of this folder and one class below `ModelFormat` each, and which one a path is of.
+"""A model in any format, and the formats: our own here, those of other programs in one file of this folder each.
 
-A path may also be the name of a model on Hugging Face's hub: `gpt2`, or `openai-community/gpt2-medium`. What lies in a
-folder wins: only a name under which nothing is here is looked for there, and never one that begins with a folder of
-this place, which is a path with a slip in it. huggingface_hub, an optional package, fetches into its own cache, and
-follows the variables of the environment that it knows (HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Weights are
-fetched as safetensors only, never as pickles, and only a GPT-2's.
+Names, shapes and order of rows of a `ModelWeights` are as in `gpt2.py`, whatever it was read from. Tensors are read
+when they are asked for, one at a time, so that converting needs the memory of the tensor being written. A path may also
+be the name of a model on Hugging Face's hub (`conversion.hub`).
 """
 
 from __future__ import annotations
@@ -12,125 +10,164 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import re
+import hashlib
+import shutil
 import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from command_kit.plugins import find_plugins
-from gpt2_train.checkpoint.info import find_checkpoint
-from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.checkpoint.info import checkpoint_in, find_checkpoint, load_tokenizer, read_info
+from gpt2_train.checkpoint.load import (
+    EMBEDDING,
+    StoredTensor,
+    StoredTensors,
+    check_model,
+    checked,
+    is_usable,
+    missing,
+    model_tensors,
+    parameter_shapes,
+    warn_if_not_finite,
+)
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.conversion.hub import fetch, hub_name
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 
-UNOWNED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
-"""Names without an owner that the hub has for GPT-2."""
-FILES = (
-    "config.json", "generation_config.json",
-    "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
-)  # fmt: skip
-SECONDS = 10
-"""How long the hub may take to say what it has."""
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_FILE = re.compile(r".*\.(bin|gguf|json|pt|pth|safetensors)")
+@dataclasses.dataclass(frozen=True)
+class ModelWeights:
+    """A model that can be read.
 
-
-def located(path: str | Path) -> Path:
-    """Where the model at `path` lies; if `path` is a name of the hub, where it lies once it has been fetched.
-
-    Raises Gpt2UsageError, Gpt2Error for a name of the hub whose model can't be had.
+    Attributes:
+        origin: the file or folder that it lies in.
+        format: the name of its format.
+        config: its shape.
+        tokenizer: None if the format has none, or none was found.
+        assumes_tokenizer: whether it is GPT-2's because none was found and the number of token ids is GPT-2's.
+        readers: for each parameter of `GPT2(config)` (tied ones once) what reads it, in the type in which it is
+            stored. The embedding may have more or fewer rows than the padded vocabulary, at least the rows of the
+            vocabulary.
+        step: optimizer steps that it was trained for; 0 if that is not known.
+        samples: training sequences that it has seen; 0 if that is not known.
+        settings: what decided the weights, as the training run recorded it; empty if it did not.
+        data: what the training files were; empty if that was not recorded.
+        trained_with: fingerprint of the tokenizer that it was trained with; None if that is not known.
     """
-    name = hub_name(str(path))
-    return Path(path) if name is None else fetch(name)
+
+    origin: Path
+    format: str
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    readers: Mapping[str, Callable[[], Tensor]]
+    step: int = 0
+    samples: int = 0
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    assumes_tokenizer: bool = False
+    trained_with: str | None = None
+
+    _warned: set[str] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, _ in parameter_shapes(self.config):
+            if name not in self.readers:
+                raise missing(self.origin, name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type in which its values are stored. Raises Gpt2UsageError if a file is damaged."""
+        return self.read("final_norm.weight").dtype
+
+    def read(self, name: str, *, rows: int | None = None) -> Tensor:
+        """One parameter, on the CPU, contiguous.
+
+        Args:
+            name: as in `GPT2.named_parameters()`.
+            rows: how many, if it is the embedding; as many as are stored without it.
+
+        Warns once if values of the model are no finite numbers. Raises Gpt2UsageError if it has another shape than the
+        model asks for, or is not floating-point.
+        """
+        tensor = self.readers[name]()
+        checked(self.origin, name, shapes_of(self.config)[name], StoredTensor(tuple(tensor.shape), is_usable(tensor)))
+        if not self._warned and warn_if_not_finite(self.origin, name, tensor):
+            self._warned.add(name)
+        if name == EMBEDDING and rows is not None:
+            return with_rows(tensor, rows, self.config.vocabulary_size)
+        return tensor.contiguous()
+
+    def items(self, rows: int | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Name and values of each parameter, the embedding with `rows`, those of the vocabulary without a number.
+
+        Raises Gpt2UsageError as `read` does.
+        """
+        for name in shapes_of(self.config):
+            yield name, self.read(name, rows=rows or self.config.vocabulary_size)
+
+    def digest(self) -> str:
+        """SHA-256 of shape and values in float32: the same for any format."""
+        found = hashlib.sha256(repr(sorted(self.config.as_table().items())).encode())
+        for name, tensor in self.items():
+            found.update(name.encode())
+            found.update(tensor.float().contiguous().numpy().data)
+        return found.hexdigest()
+
+    @torch.no_grad()
+    def load(
+        self,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        *,
+        divide: Callable[[GPT2], object] | None = None,
+        rank: int = 0,
+        size: int = 1,
+    ) -> GPT2:
+        """The model in evaluation mode, or a part of it.
+
+        Args:
+            device: where to put the parameters.
+            dtype: their type; float32 without it.
+            divide: makes a model, which has no memory then, the part of one of `size` processes.
+            rank: the number of that process.
+
+        Raises Gpt2UsageError if a file is damaged.
+        """
+        model = GPT2.empty(self.config, device, dtype, divide)
+        for name, parameter in model.named_parameters():
+            whole = self.read(name, rows=len(parameter) * size)
+            for dimension, length in enumerate(parameter.shape):
+                if whole.size(dimension) != length:
+                    whole = whole.narrow(dimension, rank * length, length)
+            parameter.copy_(whole)
+        return model.eval()
 
 
-def find_model(path: str | Path) -> Path:
-    """As `located`, for a model that is to be used. Raises Gpt2UsageError, too, if nothing is there."""
-    place = located(path)
-    if not place.exists():
-        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
-    return place
+@functools.lru_cache(maxsize=8)
+def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
+    """The shape of each parameter by its name, in the model's order; the embedding's rows are the vocabulary's."""
+    return types.MappingProxyType(dict(parameter_shapes(config)))
 
 
-def hub_name(path: str) -> str | None:
-    """`path` if it can be meant for a name of the hub only, else None.
+def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
+    """An embedding (any, hidden) with exactly `rows` rows (rows, hidden): the vocabulary's, then padding.
 
-    >>> hub_name("gpt2"), hub_name("openai-community/gpt2-xl"), hub_name("runs/first/model"), hub_name("./gpt2")
-    ('gpt2', 'openai-community/gpt2-xl', None, None)
+    Stored padding is not used, so that equal models become equal files: the last row of the vocabulary is
+    repeated, as Megatron-LM's own converter does. No result depends on it here: ids above the vocabulary are left out
+    of loss and choice.
     """
-    owner = path.partition("/")[0]
-    is_name = path in UNOWNED or bool(_NAME.fullmatch(path) and not _FILE.fullmatch(path))
-    return path if is_name and not Path(path).exists() and not (owner != path and Path(owner).exists()) else None
-
-
-def fetch(name: str) -> Path:
-    """The folder of the hub's model `name`, fetched if it is not in the cache.
-
-    Raises Gpt2UsageError for a name that the hub does not have, that is closed to this user, or no GPT-2; Gpt2Error
-    if it can't be fetched.
-    """
-    try:
-        from huggingface_hub import constants, errors
-    except ImportError:
-        raise Gpt2UsageError(
-            f"there is no folder {name} here, and huggingface_hub, which would fetch a GPT-2 of that name from Hugging "
-            'Face\'s hub, is not installed: pip install "webtext-gpt2[hub]"; or download it elsewhere by '
-            f"{_command(name)}."
-        ) from None
-    hub = constants.ENDPOINT
-    print(f"gpt2: {name}: no folder here, so the model of that name at {hub}", file=sys.stderr, flush=True)
-    try:
-        return _fetched(name, hub)
-    except Gpt2Error:
-        raise
-    except errors.GatedRepoError as error:
-        raise Gpt2UsageError(
-            f"{name} is open only to people who ask for access: do that at {hub}/{name}, log in with `hf auth login`, "
-            "and start the command again."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise Gpt2UsageError(
-            f"no model {name}: there is no such folder here, and {hub} has none of that name, or none that you may see "
-            "without `hf auth login`: check the path or the name."
-        ) from error
-    except errors.LocalEntryNotFoundError as error:
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{hub} can't be reached"
-        raise Gpt2Error(
-            f"{name} can't be fetched: {why}, and the cache does not have it; check the connection, or give a folder."
-        ) from error
-    except Exception as error:  # Of the hub, of the connection to it, of the disk.
-        reason = str(error).strip().partition("\n")[0]
-        raise Gpt2Error(f"{name} can't be fetched from {hub} ({reason}): try again later, or give a folder.") from error
-
-
-def _fetched(name: str, hub: str) -> Path:
-    """The folder; raises Gpt2UsageError, and huggingface_hub's errors."""
-    from huggingface_hub import HfApi, errors, snapshot_download
-
-    try:
-        known = HfApi(endpoint=hub).model_info(name, timeout=SECONDS)
-    except errors.RepositoryNotFoundError:
-        raise
-    except Exception:  # Offline, or the hub is: what the cache has will do.
-        return Path(snapshot_download(name, allow_patterns=[*FILES], local_files_only=True))
-    kind = (known.config or {}).get("model_type", "gpt2")
-    if kind != "gpt2":
-        raise Gpt2UsageError(f"{name} is a model of type {kind}: only GPT-2 can be read.")
-    if not any(file.rfilename.endswith(".safetensors") for file in known.siblings or ()):
-        raise Gpt2UsageError(
-            f"{name} at {hub} has no safetensors, and weights of another kind are not fetched: download it by "
-            f"{_command(name)}."
-        )
-    return Path(snapshot_download(name, allow_patterns=[*FILES]))
-
-
-def _command(name: str) -> str:
-    folder = name.rpartition("/")[2]
-    return f"`hf download {name} --local-dir {folder}`, and give the folder {folder}"
+    known = embedding[:vocabulary]
+    if rows <= vocabulary:
+        return known[:rows].contiguous()
+    return torch.cat([known, known[-1:].expand(rows - vocabulary, -1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +194,7 @@ class ReadOptions:
 
 @dataclasses.dataclass(frozen=True)
 class WriteOptions:
-    """How to write a model; a format ignores what it does not know.
+    """Options of writing a model; a format ignores what it does not know.
 
     Attributes:
         dtype: type of the values; None for that of the source.
@@ -193,10 +230,62 @@ class ModelFormat(abc.ABC):
         """Write `weights` into the folder `path`, which is empty (or as the file `path`), flushed to the disk."""
 
 
+class Checkpoint(ModelFormat):
+    """A run's folder, its `checkpoints` folder, or one step in it; written as one step's folder, without optimizer."""
+
+    name: ClassVar[str] = "checkpoint"
+    summary: ClassVar[str] = "a checkpoint of gpt2 train"
+
+    def recognises(self, path: Path) -> bool:
+        """Whether `path` holds a `checkpoint.json`, or a folder of checkpoints."""
+        return checkpoint_in(path) is not None
+
+    def open(self, path: Path, options: ReadOptions) -> ModelWeights:
+        """The checkpoint, with what its run recorded."""
+        info = read_info(path)
+        reader = check_model(info)
+        tokenizer = options.read_tokenizer()
+        if tokenizer is None and info.tokenizer:
+            tokenizer = load_tokenizer(info.folder)
+        rank, size = options.reader
+        stored = StoredTensors(info, "model", reader, rank=rank, size=size)
+        return ModelWeights(
+            origin=info.folder,
+            format=self.name,
+            config=info.config,
+            tokenizer=tokenizer,
+            readers={name: functools.partial(stored.read, name) for name in shapes_of(info.config)},
+            step=info.step,
+            samples=info.samples,
+            settings=info.settings,
+            data=info.data,
+            trained_with=info.tokenizer.get("fingerprint"),
+        )
+
+    def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
+        """One step's folder with the model alone."""
+        from gpt2_train.checkpoint.save import Checkpointer  # It takes part in exchanges between processes.
+
+        model = weights.load(dtype=options.dtype or weights.dtype)
+        saver = Checkpointer(
+            path / CHECKPOINTS_FOLDER,
+            config=weights.config,
+            tokenizer=weights.tokenizer,
+            settings=weights.settings,
+            data=weights.data,
+        )
+        folder = saver.save(model_tensors(model), step=weights.step, samples=weights.samples)
+        for entry in sorted(folder.iterdir()):
+            entry.replace(path / entry.name)
+        shutil.rmtree(path / CHECKPOINTS_FOLDER)
+
+
 @functools.lru_cache(maxsize=1)
 def known_formats() -> dict[str, ModelFormat]:
-    """Every format by its name: from `formats/`, and from the entry-point group `gpt2.formats`."""
-    return {found.name: found() for found in find_plugins(sys.modules[__name__], ModelFormat, group="gpt2.formats")}
+    """Every format by its name: our own, those of `formats/`, and those of the entry-point group `gpt2.formats`."""
+    formats: list[type[ModelFormat]] = [Checkpoint]
+    formats += find_plugins(sys.modules[__name__], ModelFormat, group="gpt2.formats")
+    return {found.name: found() for found in formats}
 
 
 def format_of(path: str | Path) -> ModelFormat:
@@ -220,3 +309,20 @@ def open_weights(path: str | Path, options: ReadOptions | None = None) -> ModelW
     """
     place = located(path)
     return format_of(place).open(place, options or ReadOptions())
+
+
+def located(path: str | Path) -> Path:
+    """The place of the model at `path`; if `path` is a name of the hub, where it lies once it has been fetched.
+
+    Raises Gpt2UsageError, Gpt2Error for a name of the hub whose model can't be had.
+    """
+    name = None if Path(path).exists() else hub_name(str(path))
+    return Path(path) if name is None else fetch(name)
+
+
+def find_model(path: str | Path) -> Path:
+    """The place of a model that is to be used (`located`). Raises Gpt2UsageError, too, if nothing is there."""
+    place = located(path)
+    if not place.exists():
+        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
+    return place

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, shapes_of
 from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
-from gpt2_train.conversion.weights import ModelWeights, parts_first, renamed, shapes_of
+from gpt2_train.conversion.names import parts_first, renamed
 from indexed_tokens import END_OF_TEXT
 
 SUFFIX = ".gguf"

@@ -19,20 +19,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from command_kit import parse_json, write_json
-from gpt2_train.checkpoint.load import StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.weights import (
-    EMBEDDING,
-    ModelWeights,
-    check_is_tied,
-    heads_first,
-    parts_first,
-    read_pickle,
-    renamed,
-    shapes_of,
-)
+from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, shapes_of
+from gpt2_train.conversion.names import check_is_tied, heads_first, parts_first, renamed
+from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.model.gpt2 import INIT_STD
 from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
 

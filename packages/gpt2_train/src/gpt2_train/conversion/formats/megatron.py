@@ -22,19 +22,13 @@ import torch
 from torch import Tensor
 
 from command_kit import write_text
-from gpt2_train.checkpoint.load import StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
-from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.weights import (
-    EMBEDDING,
-    ModelWeights,
-    check_is_tied,
-    heads_first,
-    read_pickle,
-    shapes_of,
-)
+from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, shapes_of
+from gpt2_train.conversion.names import check_is_tied, heads_first
+from gpt2_train.conversion.pickles import read_pickle
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -43,7 +37,7 @@ VOCABULARY_MULTIPLE = 128
 """Megatron pads the vocabulary to a multiple of this times the tensor-parallel size."""
 
 MOST_NESTED = 8
-"""So deep are the tables of a model nested at most; three levels in all that is known."""
+"""The most levels in which tables of a model are nested; three levels in all that is known."""
 
 _RANK = re.compile(r"mp_rank_([0-9]{2,9})(?:_([0-9]{3}))?(?:_([0-9]{3}))?")
 
@@ -60,7 +54,7 @@ _WHOLE = {
     for ours, theirs in (("token", "word_embeddings"), ("position", "position_embeddings"))
 }
 _STACK = ("transformer", "encoder", "decoder")
-"""What the layouts call the stack of blocks."""
+"""The name of the stack of blocks in each layout."""
 _FINAL_NORM = "final_layernorm"
 _FUSED_NORMS = {
     "self_attention.linear_qkv.layer_norm_": "attention_norm.",

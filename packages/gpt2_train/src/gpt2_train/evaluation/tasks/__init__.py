@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from command_kit import parse_json
+from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from command_kit.settings import make_settings
 from gpt2_train.config.errors import Gpt2UsageError
@@ -86,7 +87,7 @@ def parse_task(text: str) -> Task:
     name, *settings = re.split(r",(?=[\w-]+=)", head)
     flag = f"--eval-task {text}"
     if name not in known:
-        raise Gpt2UsageError(f"{flag}: no task {name!r}; known are {', '.join(known)}.")
+        raise Gpt2UsageError(f"{flag}: no task {name!r}; {meant(name, known)}known are {', '.join(known)}.")
     task = known[name]
     if not colon or not file:
         raise Gpt2UsageError(f"{flag} names no file: write {name}:FILE.")

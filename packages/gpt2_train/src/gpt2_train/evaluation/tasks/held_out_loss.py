@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from gpt2_train.inference.scorer import Scorer
 
 Counts = npt.NDArray[np.int64]
-"""How often each token id occurs, (vocabulary,)."""
+"""Counts of each token id, (vocabulary,)."""
 
 
 def count_tokens(pieces: Iterable[npt.NDArray[np.int64]], vocabulary_size: int, where: str) -> tuple[Counts, int]:
-    """How often each id occurs in `pieces`, and the first id (-1 if there is none).
+    """Counts of each id in `pieces`, and the first id (-1 if there is none).
 
     Raises Gpt2UsageError, naming `where`, for an id that the vocabulary does not have.
     """
@@ -53,7 +53,7 @@ def count_tokens(pieces: Iterable[npt.NDArray[np.int64]], vocabulary_size: int, 
 
 
 def count_after(pieces: Iterable[npt.NDArray[np.int64]], token: int | None, vocabulary_size: int) -> Counts:
-    """How often each id follows `token` in concatenated `pieces`."""
+    """Counts of each id that follows `token` in concatenated `pieces`."""
     counts, last = np.zeros(vocabulary_size, np.int64), -1
     for piece in pieces:
         before = np.concatenate([[last], piece[:-1]])

@@ -1,4 +1,4 @@
-"""What the tasks share that ask which of several answers is the most likely one."""
+"""The common part of tasks that ask which of several answers is the most likely one."""
 
 from __future__ import annotations
 

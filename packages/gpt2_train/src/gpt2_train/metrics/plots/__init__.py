@@ -6,7 +6,6 @@ a curve of text (`loss_curves`) they stand at the end of `gpt2 train`, and are w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
@@ -14,12 +13,13 @@ from typing import Literal, TextIO
 from command_kit.charts.curves import Axes, Curve, Show, scales_of, smoothed
 from command_kit.charts.numbers import short
 from command_kit.charts.terminal import MARKS, can_show, text_curves
+from command_kit.colours import columns_of
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.metrics.records import Moment, RecordedRun
 
 Across = Literal["steps", "tokens", "time"]
 SMOOTHED_SHARE = 50
-"""Without --smooth, the rows of a run divided by this number make one point, their mean."""
+"""The number of points of a smoothed curve without --smooth: each is the mean of as many rows."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class View:
-    """How runs are to be shown.
+    """The way in which runs are shown.
 
     Attributes:
         across: the axis below.
@@ -138,7 +138,7 @@ def _tasks(runs: Iterable[RecordedRun]) -> list[Quantity]:
 
 
 def _across(runs: Sequence[RecordedRun], across: Across) -> tuple[Callable[[Moment], float], str, Show]:
-    """Where a place is on the axis below, what that axis is, and how its values are written."""
+    """(place on the axis below of a moment, the axis's name, what writes its values)."""
     if across == "steps":
         return (lambda place: place.step), "by step", short
     if across == "tokens":
@@ -192,7 +192,7 @@ def _window(rows: int, smooth: int | None) -> int:
 
 
 def smoothing_note(panels: Iterable[Panel]) -> str:
-    """How curves were smoothed; empty if none was."""
+    """The sentence on how curves were smoothed; empty if none was."""
     used = sorted({window for panel in panels for window in panel.windows if window > 1})
     if not used:
         return ""
@@ -206,13 +206,13 @@ def legend_of(panels: Iterable[Panel]) -> list[tuple[str, int]]:
     return list(dict.fromkeys((curve.name, curve.look) for curves in several for curve in curves))
 
 
-ROWS, WIDEST, FALLBACK_COLUMNS = 7, 110, 80
+ROWS, WIDEST = 7, 110
 
 
 def loss_curves(runs: Sequence[RecordedRun], stream: TextIO) -> str:
     """The training and validation losses of each run, as wide as `stream`, in characters that it can show."""
     plain = not can_show(stream.encoding)
-    return "\n\n".join("\n".join(loss_curve(run, min(_columns(stream), WIDEST), plain=plain)) for run in runs)
+    return "\n\n".join("\n".join(loss_curve(run, min(columns_of(stream), WIDEST), plain=plain)) for run in runs)
 
 
 def loss_curve(run: RecordedRun, columns: int, *, plain: bool = False) -> list[str]:
@@ -233,10 +233,3 @@ def loss_curve(run: RecordedRun, columns: int, *, plain: bool = False) -> list[s
     last += [f"validation loss {validation[-1][1]:.4f} ({MARKS[1]})"] if validation else []
     head = f"{run.name}: {', '.join(last) or 'no loss logged yet'}, step {run.last.step:,}"
     return [head, *lines]
-
-
-def _columns(stream: TextIO) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or FALLBACK_COLUMNS
-    except (OSError, ValueError):
-        return FALLBACK_COLUMNS

@@ -111,7 +111,7 @@ def _final_figures(runs: Sequence[RecordedRun]) -> Markup:
 
 
 def final_figures(run: RecordedRun) -> list[str]:
-    """Where a run has got to, as a table shows it; empty where something was not recorded."""
+    """The last figures of a run, as a table shows it; empty where something was not recorded."""
     last = run.last
     valid = run.values.get("valid_loss", [])
     lowest = min(valid, key=lambda point: point[1], default=None)

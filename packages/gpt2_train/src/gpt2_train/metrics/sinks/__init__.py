@@ -1,4 +1,4 @@
-"""Where `gpt2 train --log-to NAME` also sends what a run measures, one file of this folder for each place.
+"""Sinks, to which `gpt2 train --log-to NAME` also sends what a run measures: one file of this folder each.
 
 A sink is a class below `Sink` with `open`, `log` and `close`; a new file is found by itself, and so is one in any other
 folder of this package's `__path__`. `metrics.jsonl` is written whatever happens to them. Keep the package that a sink
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import hide_credentials, parse_json, write_json
+from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import METRICS_FILE, SINKS_FOLDER, is_number, read_records
@@ -50,7 +51,7 @@ class WatchedRun:
 
     @property
     def name(self) -> str:
-        """How the run is called: the name of its folder."""
+        """The name of the run: that of its folder."""
         return self.folder.absolute().name
 
 
@@ -105,7 +106,7 @@ def chosen_sinks(texts: Iterable[str]) -> list[type[Sink]]:
     found = []
     for name in split_names(texts):
         if name not in known:
-            raise Gpt2UsageError(f"--log-to {name}: no such sink; known are {', '.join(known)}.")
+            raise Gpt2UsageError(f"--log-to {name}: no such sink; {meant(name, known)}known are {', '.join(known)}.")
         sink = known[name]
         if importlib.util.find_spec(sink.package) is None:
             raise Gpt2UsageError(
@@ -116,7 +117,7 @@ def chosen_sinks(texts: Iterable[str]) -> list[type[Sink]]:
 
 
 CLOSE_SECONDS = 60.0
-"""How long the end of a run waits for a sink to send the rest."""
+"""Seconds that the end of a run waits for a sink to send the rest."""
 
 TAGS = {
     "loss": "train/loss",
@@ -132,7 +133,7 @@ TAGS = {
     "data_wait_share": "speed/data_wait_share",
     "peak_memory_bytes": "speed/peak_memory_bytes",
 }
-"""How sinks call what a row measured, in groups as their pages show them."""
+"""The names that sinks give to what a row measured, in groups as their pages show them."""
 
 
 def tagged(row: dict[str, Any]) -> dict[str, float]:
@@ -170,7 +171,7 @@ class Sent:
 
     @classmethod
     def read(cls, path: Path) -> Sent:
-        """As it was written; nothing with a new id where it was not, or can't be read."""
+        """The record that was written; an empty one with a new id where there is none that can be read."""
         with contextlib.suppress(OSError, ValueError, TypeError):
             return cls(**parse_json(path.read_text(encoding="utf-8")))
         return cls(secrets.token_hex(4))

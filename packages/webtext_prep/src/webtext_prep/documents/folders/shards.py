@@ -13,6 +13,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 
+from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from webtext_prep import storage
 from webtext_prep.documents import formats
@@ -39,7 +40,8 @@ def format_of(file_name: str) -> Format | None:
 def check_format(name: str) -> str:
     """`name`, if `--format` may have that value. Raises InputError."""
     if name not in known_formats():
-        raise InputError(f"--format {name} is not known: choose one of {', '.join(sorted(known_formats()))}.")
+        known = sorted(known_formats())
+        raise InputError(f"--format {name} is not known: {meant(name, known)}choose one of {', '.join(known)}.")
     return name
 
 

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def seen(settings: SeenSettings) -> dict[str, Any]:
-    """What `--json` prints: `steps` of the run so far, `checkpoints`, and for each document `split` and `steps`.
+    """The object of `--json`: `steps` of the run so far, `checkpoints`, and for each document `split` and `steps`.
 
     Raises Gpt2UsageError for a folder without a run, data that it was not trained on, or a document that is not there.
     """
@@ -170,7 +170,7 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def described(result: dict[str, Any]) -> str:
-    """The same as a person reads it."""
+    """The result as a person reads it."""
     lines = [f"{result['run']}: {result['steps']:,} steps on {result['data']}"]
     for entry in result["documents"]:
         steps = entry["steps"]
