@@ -39,8 +39,8 @@ from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, corpus
 from machine import describe, save
 from webtext_run.ablation.arms import open_arms
 from webtext_run.ablation.held_out import held_out_sets
-from webtext_run.ablation.plan import AGAIN, FULL, LOW, LOW_RATE, Plan, PlannedRun, half_of, recipe_of
-from webtext_run.ablation.runs import Job, Workers, read_losses
+from webtext_run.ablation.plan import AGAIN, FULL, LOW, LOW_RATE, AblationPlan, PlannedRun, half_of, recipe_of
+from webtext_run.ablation.runs import TrainingJob, Workers, read_losses
 from webtext_run.ablation.settings import AblateSettings
 from webtext_run.ablation.statistics import Interval, over_seeds
 from webtext_run.ablation.verdict import NO_DIFFERENCE, Losses, verdict_of
@@ -174,7 +174,7 @@ class Bench:
         self.arms, tokenizer = open_arms({name: str(work / name) for name in (*arms_of_all(), HALF_OF_IT)})
         self.sets = held_out_sets(self.arms, tokenizer, held_out=str(work / "held_out"), want=(), most=40_000)
         recipe = recipe_of(AblateSettings(), (1, 64, 2), "cpu") | MODEL
-        self.plan = Plan({}, recipe, steps, 0, [], REPLACED)
+        self.plan = AblationPlan({}, recipe, steps, 0, [], REPLACED)
         self.found: dict[str, dict[str, Any]] = {}
         self.losses = Losses(self.found, self.sets[0])
 
@@ -189,7 +189,7 @@ class Bench:
 
     def make(self, runs: Iterable[PlannedRun]) -> None:
         """Make those that there are not; only the losses of each are kept."""
-        jobs = [Job(run.name, self.settings_of(run)) for run in runs]
+        jobs = [TrainingJob(run.name, self.settings_of(run)) for run in runs]
         self.found |= {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
         todo = [job for job in jobs if job.name not in self.found]
         done = len(jobs) - len(todo)

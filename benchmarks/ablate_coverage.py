@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from machine import describe, save, write_tables
-from webtext_run.ablation.statistics import CONFIDENCE, Estimate, Variance, estimate
+from webtext_run.ablation.statistics import CONFIDENCE, EffectEstimate, Variance, estimate
 
 SEEDS, DOCUMENTS, RATIOS = (2, 3, 5), (10, 40, 200), (0.0, 0.5, 1.0, 2.0, 100.0)
 TOGETHER = 0.5
@@ -44,7 +44,7 @@ def simulated(seeds: int, documents: int, ratio: float, trials: int) -> dict[str
     of_seed = math.sqrt(seeds * (1 - TOGETHER))
     of_document, of_both = ratio / math.sqrt(squares), math.sqrt(seeds * TOGETHER / squares)
     level = 1 - CONFIDENCE
-    truth = Estimate(0.0, Variance(1.0, seeds - 1), Variance(ratio**2, 1 / squares - 1))
+    truth = EffectEstimate(0.0, Variance(1.0, seeds - 1), Variance(ratio**2, 1 / squares - 1))
     sees = truth.can_see(level)
     wrong = found = 0
     for _ in range(trials):

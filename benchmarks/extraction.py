@@ -1,6 +1,6 @@
 """Extractors next to each other on pages of which people have said what their main text is.
 
-    ./uvw run --group extraction benchmarks/extraction.py FOLDER ...
+    ./uvw run --group peers benchmarks/extraction.py FOLDER ...
 
 Folders are as `extraction_pages.py` says. `learned` is measured on pages of domains that it has not learned from, in
 five folds, and in a row of its own without the whole folder; it is timed with the parameters of the package. The first
@@ -11,12 +11,16 @@ which kind `learned` takes them for.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import chromerag
 import html_text
 import justext
 import numpy as np
@@ -26,15 +30,18 @@ import trafilatura
 import learn_extraction
 from extraction_pages import ReviewedPage, match_of_set
 from machine import describe, save, write_tables
-from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
+from webtext_prep.extraction.extractors import EXTRACTORS
 from webtext_prep.text.decoding import readable
 
-PACKAGES = ("trafilatura", "newspaper3k", "resiliparse", "readability-lxml", "html-text", "justext", "lxml", "lightgbm")
+PACKAGES = (
+    *("trafilatura", "chromerag", "newspaper3k", "resiliparse", "readability-lxml", "html-text", "justext"),
+    *("lxml", "lightgbm"),
+)
+_MARKDOWN_LINK = re.compile(r"\]\([^()\s]*\)")
 
 
 def ours(name: str) -> Callable[[ReviewedPage], str]:
     """An extractor of `--extractor`."""
-    warm_up(name)
     return lambda page: EXTRACTORS[name](page.html, page.url, None).text
 
 
@@ -46,6 +53,12 @@ def by_trafilatura(**settings: Any) -> Callable[[ReviewedPage], str]:
 def by_readability(page: ReviewedPage) -> str:
     """readability's part of the page, by html-text."""
     return str(html_text.extract_text(readability.Document(readable(page.html, None)).summary()))
+
+
+def by_chromerag(page: ReviewedPage) -> str:
+    """ChromeRAG's Markdown without the addresses of its links, which no other text has, nor front matter."""
+    found = chromerag.ChromeRAG(enable_schema=False).extract(readable(page.html, None), page.url or None)
+    return _MARKDOWN_LINK.sub("]", found.markdown)
 
 
 def by_justext(page: ReviewedPage) -> str:
@@ -60,6 +73,7 @@ def peers() -> dict[str, Callable[[ReviewedPage], str]]:
         "`learned`": ours("learned"),
         "`trafilatura` (fast)": ours("trafilatura"),
         "trafilatura": by_trafilatura(include_comments=False),
+        "ChromeRAG": by_chromerag,
         "trafilatura with comments": by_trafilatura(),
         "trafilatura, favor_recall": by_trafilatura(favor_recall=True),
         "`newspaper`": ours("newspaper"),
@@ -70,8 +84,10 @@ def peers() -> dict[str, Callable[[ReviewedPage], str]]:
     }
 
 
-def extracted(extract: Callable[[ReviewedPage], str], pages: list[ReviewedPage]) -> tuple[dict[str, str], float]:
-    """The text of each page, and the processor time of all in seconds."""
+def extracted_by(name: str, pages: list[ReviewedPage]) -> tuple[dict[str, str], float]:
+    """What `extracted` gives of one of the peers, in a process that has read nothing else."""
+    extract = peers()[name]
+    extract(pages[0])  # what it imports and fills is not timed
     texts = {}
     begin = time.process_time()
     for page in pages:
@@ -80,6 +96,15 @@ def extracted(extract: Callable[[ReviewedPage], str], pages: list[ReviewedPage])
         except Exception:  # what an extractor can't read has no text
             texts[page.key] = ""
     return texts, time.process_time() - begin
+
+
+def extracted(name: str, pages: list[ReviewedPage]) -> tuple[dict[str, str], float]:
+    """The text of each page by one of the peers, and the processor time of all in seconds, on all cores."""
+    count = min(len(pages), os.cpu_count() or 1)
+    parts = [(name, pages[at::count]) for at in range(count)]
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        found = pool.starmap(extracted_by, parts)
+    return {key: text for texts, _ in found for key, text in texts.items()}, sum(seconds for _, seconds in found)
 
 
 def row_of(name: str, pages: list[ReviewedPage], texts: dict[str, str], seconds: float | None) -> dict[str, Any]:
@@ -98,20 +123,26 @@ def row_of(name: str, pages: list[ReviewedPage], texts: dict[str, str], seconds:
     return row
 
 
-def as_markdown(rows: list[dict[str, Any]], titles: tuple[str, ...], *, with_parts: bool) -> str:
-    """A table with F1 of each of these groups; with precision and recall of the first ones, if asked for."""
-    names = [(title, name) for title in titles for name in rows[0][title]]
-    heads = [name + (" (precision, recall)" if with_parts and title == titles[0] else "") for title, name in names]
-    lines = [f"| | {' | '.join(heads)} | pages a second |", "|---" * (len(heads) + 2) + "|"]
+def as_markdown(rows: list[dict[str, Any]], title: str, *, with_parts: bool = False) -> str:
+    """A table with F1 of each of these groups; of sets of pages also with precision, recall and speed, if asked for."""
+    names = list(rows[0][title])
+    heads = [name + (" (precision, recall)" if with_parts else "") for name in names]
+    heads += ["pages a second"] if with_parts else []
+    lines = [f"| | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for row in rows:
         cells = []
-        for title, name in names:
+        for name in names:
             found = row[title][name]
-            parts = f" ({found['precision']:.3f}, {found['recall']:.3f})" if with_parts and title == titles[0] else ""
-            cells.append(f"{found['f1']:.3f}{parts}")
-        rate = f"{row['pages a second']:,.0f}" if "pages a second" in row else ""
-        lines.append(f"| {row['extractor']} | {' | '.join(cells)} | {rate} |")
+            parts = f" ({_share(found['precision'])}, {_share(found['recall'])})" if with_parts else ""
+            cells.append(f"{_share(found['f1'])}{parts}")
+        if with_parts:
+            cells.append(f"{row['pages a second']:,.0f}" if "pages a second" in row else "")
+        lines.append(f"| {row['extractor']} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _share(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
 
 
 def kinds_of(pages: list[ReviewedPage], found: dict[str, str]) -> dict[str, dict[str, int]]:
@@ -145,16 +176,17 @@ def main() -> None:
     if len(arguments.folders) > 1:
         others = learn_extraction.unseen(examples, lambda page: page.folder)
         rows.append(row_of("`learned`, of other sets", pages, {key: text for key, (text, _) in others.items()}, None))
-    for name, extract in peers().items():
-        texts, seconds = extracted(extract, pages)
+    for name in peers():
+        texts, seconds = extracted(name, pages)
         texts = {key: text for key, (text, _) in by_folds.items()} if name == "`learned`" else texts
         rows.append(row_of(name, pages, texts, seconds))
         print(f"{name}: {rows[-1]['pages a second']:.0f} pages a second", flush=True)
     kinds = kinds_of([page for page in pages if page.kind], {key: kind for key, (_, kind) in by_folds.items()})
     save("extraction", {"machine": describe(*PACKAGES), "pages": len(pages), "rows": rows, "kinds": kinds})
-    tables = [as_markdown(rows, ("folders", "languages"), with_parts=True)]
+    tables = [as_markdown(rows, "folders", with_parts=True)]
+    tables += [as_markdown(rows, title) for title in ("languages", "kinds") if rows[0][title]]
     if kinds:
-        tables += [as_markdown(rows, ("kinds",), with_parts=False), kinds_as_markdown(kinds)]
+        tables.append(kinds_as_markdown(kinds))
     write_tables("extraction.py", "\n\n".join(tables))
 
 

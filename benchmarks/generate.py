@@ -21,9 +21,10 @@ import torch
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import DeviceKind
-from gpt2_train.inference.engine import Engine, Sampling, TokenRequest, WritingOptions
+from gpt2_train.inference.engine import Engine, TokenRequest, WritingOptions
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import for_writing, open_model
+from gpt2_train.inference.sampling import Sampling
 from machine import describe, save
 
 Write = Callable[[list[list[int]], int], list[list[int]]]

@@ -1,8 +1,8 @@
 """Learns which blocks of a page are its main text, and kinds of pages; writes the parameters of `--extractor learned`.
 
-    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER ...
-    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER ... --folds work/folds.json
-    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER ... --without-each work/without.json
+    ./uvw run --group peers benchmarks/learn_extraction.py FOLDER ...
+    ./uvw run --group peers benchmarks/learn_extraction.py FOLDER ... --folds work/folds.json
+    ./uvw run --group peers benchmarks/learn_extraction.py FOLDER ... --without-each work/without.json
 
 Folders are as `extraction_pages.py` says. The same ones give the same parameters, byte for byte. With `--folds`, what
 the extractor finds on each page is written instead, its text and kind: learned from the pages of other domains alone;
@@ -32,12 +32,18 @@ from webtext_prep.text.decoding import readable, title_of
 
 PARAMETERS = Path(extraction.__file__).with_name("learned.json")
 # The same sums in the same order, however many cores there are.
-SAME_BYTES = {"seed": 1, "deterministic": True, "force_row_wise": True, "verbose": -1}
-TREES = 330
+SAME_BYTES = {"seed": 1, "deterministic": True, "verbose": -1}
+TREES = 165
+"""Of each of the two forests."""
+SHARE_OF_ALL = 0.5
+"""What the forest that learns from all pages says of the logarithm of the odds; the rest is said by one that learns
+from pages of known kinds alone, among which are the lists whose links are their text."""
 SETTINGS = {
     **SAME_BYTES,
+    # By columns: a tree looks at few of them.
+    "force_col_wise": True,
     "objective": "cross_entropy",
-    "learning_rate": 0.06,
+    "learning_rate": 0.12,
     "num_leaves": 31,
     "min_data_in_leaf": 100,
     "min_sum_hessian_in_leaf": 1.0,
@@ -51,6 +57,7 @@ KIND_TREES = 60
 """Of each kind."""
 KIND_SETTINGS = {
     **SAME_BYTES,
+    "force_row_wise": True,
     "objective": "multiclass",
     "learning_rate": 0.1,
     "num_leaves": 7,
@@ -163,23 +170,32 @@ class Example:
         return written(self.blocks, parameters.kept(self.features)), parameters.kind(self.features)
 
 
-def learned_from(examples: list[Example]) -> str:
-    """The file of parameters."""
-    used = [example for example in examples if example.blocks is not None and example.weights.any()]
-    number_of = Counter(example.page.group for example in used)
+def text_trees(examples: list[Example], share: float) -> list[dict[str, Any]]:
+    """A forest that says how likely a block is main text, its leaves times a share."""
+    number_of = Counter(example.page.group for example in examples)
     sums: Counter[str] = Counter()
-    for example in used:
+    for example in examples:
         sums[example.page.group] += example.weights.sum()
     # A page weighs as much as one of any other set or language.
     scales = {group: 1000 * number / sums[group] for group, number in number_of.items()}
-    known = [example.weights > 0 for example in used]
-    rows = np.concatenate([example.features.rows[chosen] for example, chosen in zip(used, known, strict=True)])
-    labels = np.concatenate([example.labels[chosen] for example, chosen in zip(used, known, strict=True)])
+    known = [example.weights > 0 for example in examples]
+    rows = np.concatenate([example.features.rows[chosen] for example, chosen in zip(examples, known, strict=True)])
+    labels = np.concatenate([example.labels[chosen] for example, chosen in zip(examples, known, strict=True)])
     weights = np.concatenate(
-        [example.weights[chosen] * scales[example.page.group] for example, chosen in zip(used, known, strict=True)]
+        [example.weights[chosen] * scales[example.page.group] for example, chosen in zip(examples, known, strict=True)]
     )
     data = lightgbm.Dataset(rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
-    trees = trees_of(lightgbm.train(SETTINGS, data, TREES))
+    return trees_of(lightgbm.train(SETTINGS, data, TREES), share)
+
+
+def learned_from(examples: list[Example]) -> str:
+    """The file of parameters."""
+    used = [example for example in examples if example.blocks is not None and example.weights.any()]
+    of_kinds = [example for example in used if example.page.kind]
+    share = SHARE_OF_ALL if 0 < len(of_kinds) < len(used) else 1.0
+    trees = text_trees(used, share)
+    if share < 1:
+        trees += text_trees(of_kinds, 1 - share)
     # A page without its text, as some that are built by scripts, says nothing of its kind.
     used = [
         example
@@ -211,19 +227,19 @@ def as_lines(trees: list[dict[str, Any]]) -> str:
     return ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in trees).join(("[\n", "\n]"))
 
 
-def trees_of(model: lightgbm.Booster) -> list[dict[str, Any]]:
-    """All trees of a model of LightGBM's as `Forest.of` reads them."""
-    return [tree_of(tree["tree_structure"]) for tree in model.dump_model()["tree_info"]]
+def trees_of(model: lightgbm.Booster, share: float = 1.0) -> list[dict[str, Any]]:
+    """All trees of a model of LightGBM's as `Forest.of` reads them, their leaves times a share."""
+    return [tree_of(tree["tree_structure"], share) for tree in model.dump_model()["tree_info"]]
 
 
-def tree_of(structure: dict[str, Any]) -> dict[str, Any]:
+def tree_of(structure: dict[str, Any], share: float) -> dict[str, Any]:
     """One tree. Numbers are rounded to what decides."""
     nodes: list[list[Any]] = []
     leaves: list[float] = []
 
     def add(part: dict[str, Any]) -> int:
         if "leaf_value" in part:
-            leaves.append(round(part["leaf_value"], 4))
+            leaves.append(round(share * part["leaf_value"], 4))
             return -len(leaves)
         number = len(nodes)
         node: list[Any] = [part["split_feature"], float(f"{part['threshold']:.6g}"), 0, 0]

@@ -117,7 +117,7 @@ def run_command(arguments: Sequence[str | Path], **settings: Any) -> Usage:
 
     Orphans come back to this process, so that none is missed. Raises CalledProcessError if the command fails.
     """
-    _adopt_orphans()
+    adopt_orphans()
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     # Without its bytecode on disk, Python compiles numba again in each process: that is not what users have.
     settings.setdefault("env", {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON})
@@ -140,7 +140,8 @@ def webtext(*arguments: str | Path, **settings: Any) -> Usage:
     return run_command(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **settings)
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own one ends, so that what they took is counted, too."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
@@ -152,7 +153,7 @@ def _watched(session: int) -> Iterator[list[float]]:
 
     def watch() -> None:
         while not done.wait(0.1):
-            found.append(sum(_memory(process) for process in _session(session)))
+            found.append(sum(memory_of(process) for process in processes_of_session(session)))
             found[:] = [max(found)]
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -164,14 +165,16 @@ def _watched(session: int) -> Iterator[list[float]]:
         thread.join()
 
 
-def _session(session: int) -> Iterator[Path]:
+def processes_of_session(session: int) -> Iterator[Path]:
+    """The folder in /proc of each process of a session."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             if int((process / "stat").read_text().rpartition(")")[2].split()[3]) == session:
                 yield process
 
 
-def _memory(process: Path) -> float:
+def memory_of(process: Path) -> float:
+    """The memory of a process in MB, its share of what it has in common with others."""
     with contextlib.suppress(OSError):
         for line in (process / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -224,13 +227,17 @@ def _docstrings(library: Path) -> Iterator[str]:
 
 
 def documents(count: int, size: int = 3000, *, seed: int = 1, duplicates: float = 0.1) -> list[dict[str, str]]:
+    """The documents of `each_document`, all of them."""
+    return list(each_document(count, size, seed=seed, duplicates=duplicates))
+
+
+def each_document(count: int, size: int = 3000, *, seed: int = 1, duplicates: float = 0.1) -> Iterator[dict[str, str]]:
     """Documents (url, text) of some `size` characters, a fourth of them with non-ASCII punctuation.
 
     A share `duplicates` of them repeats an earlier one with a sentence or two changed.
     """
     source, pool = random.Random(seed), sentences()
     made: list[list[str]] = []
-    found = []
     for number in range(count):
         if made and source.random() < duplicates:
             parts = list(source.choice(made))
@@ -245,8 +252,7 @@ def documents(count: int, size: int = 3000, *, seed: int = 1, duplicates: float 
         text = "\n".join(lines)
         if number % 4 == 0:
             text = text.replace(" - ", " \u2014 ").replace("'", "\u2019").replace("e ", "\u00e9 ", 3)
-        found.append({"url": f"https://site-{number % 997}.example/{seed}/{number}", "text": text})
-    return found
+        yield {"url": f"https://site-{number % 997}.example/{seed}/{number}", "text": text}
 
 
 def write_json_lines(path: Path, rows: Sequence[dict[str, str]]) -> Path:

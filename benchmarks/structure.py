@@ -1,26 +1,36 @@
 """Is the structure of a page kept? Lines of code, cells of tables and formulas, on pages whose source is known.
 
-    ./uvw run --group docs benchmarks/structure.py
+    ./uvw run --group dev --group peers benchmarks/structure.py [FOLDER ...]
 
 Pages are the descriptions of installed packages that are Markdown, written as HTML by python-markdown, with code in
-three forms of Pygments (plain, line numbers in a column, and in each line), and prose with formulas in every way that
-formulas are shown. Each lies between a menu and a footer. What is in the pages is read by the standard library's
-parser. A line of code, or a row of a table, counts if it is a line of the text; a formula, if it stands in its
+three forms of Pygments (plain, line numbers in a column, and in each line); those that are reStructuredText, written by
+docutils; prose with formulas in every way that formulas are shown; and pages of folders (as `extraction_pages.py` says)
+with formulas in MathML, whose LaTeX must be in a block of text. All but the last lie between a menu and a footer. What
+is in the pages is read by the standard library's parser. A line of code, or a row of a table, counts if it is a line of
+the text of all blocks; "kept and right", of those that are taken for main text. A formula counts if it stands in its
 sentence.
 """
 
 from __future__ import annotations
 
+import argparse
 import html
 import importlib.metadata
+import re
 from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
+import docutils.core
 import markdown
+import numpy as np
 
+from extraction_pages import reviewed_pages
 from machine import describe, save
+from webtext_prep.extraction.blocks import blocks_of
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
+from webtext_prep.extraction.markup import written
 
 FORMS = {"plain": {}, "numbers beside": {"linenos": "table"}, "numbers inside": {"linenos": "inline"}}
 SOURCES = (
@@ -28,6 +38,9 @@ SOURCES = (
     r"P(A\mid B)", r"\int_0^1 f(x)\,dx", r"\mathbb{R}^{n}", r"A\cap B", r"\lVert v\rVert", r"f\colon X\to Y",
     r"\begin{pmatrix}1&0\\0&1\end{pmatrix}", r"n!", r"\log_2 n", r"O(n\log n)", r"\hat{y}", r"p<.05", r"\nabla f",
 )  # fmt: skip
+DOCUTILS = {"report_level": 5, "halt_level": 6, "file_insertion_enabled": False, "raw_enabled": False}
+"""What is wrong in a description is left as it is."""
+_ANNOTATION = re.compile(r'<annotation[^>]*encoding="application/x-tex"[^>]*>(.*?)</annotation>', re.DOTALL)
 BEFORE, AFTER = "The number that everybody looks for is ", " as was shown by many people in many other papers."
 PROSE = "It was a quiet morning, and nobody in the village had heard the news from the town, which was far away. " * 3
 _MATHML = '<math alttext="ESCAPED"OTHER><semantics><mrow><mi>x</mi><mn>2</mn></mrow>' \
@@ -99,38 +112,69 @@ def page_of(body: str, head: str = "") -> bytes:
     ).encode()
 
 
-def descriptions() -> Iterator[str]:
-    """Those of installed packages that are Markdown and have code or a table, in the order of names."""
+def descriptions(form: str, has_structure: str) -> Iterator[str]:
+    """Those of installed packages in a form (markdown, x-rst) with code or a table in them, in the order of names."""
     found = {
-        one.metadata["Name"].lower(): one.metadata.get_payload() or one.metadata.get("Description")
+        one.metadata["Name"].lower(): str(one.metadata.get_payload() or one.metadata.get("Description"))
         for one in importlib.metadata.distributions()
-        if "markdown" in (one.metadata.get("Description-Content-Type") or "")
+        if form in (one.metadata.get("Description-Content-Type") or "")
     }
-    yield from (str(text) for _, text in sorted(found.items()) if "```" in str(text) or "\n|" in str(text))
+    yield from (text for _, text in sorted(found.items()) if re.search(has_structure, text))
+
+
+def count_structure(counts: Counter[str], name: str, truth: Truth, body: str) -> None:
+    """Add how many lines of code and cells of tables of a page there are, and how many are right."""
+    page = page_of(body)
+    blocks = blocks_of(page.decode())
+    assert blocks is not None  # it has a menu
+    text = written(blocks, np.ones(len(blocks.texts), bool))
+    found = Counter(line.rstrip() for line in text.split("\n"))
+    in_kept = Counter(
+        line.rstrip() for line in EXTRACTORS["learned"](page, "http://example.com/", None).text.split("\n")
+    )
+    counts[f"code, {name}: kept and right"] += (Counter(truth.code) & in_kept).total()
+    counts[f"code, {name}: lines"] += len(truth.code)
+    counts[f"code, {name}: right"] += (Counter(truth.code) & found).total()
+    rows = [[cell for cell in row if cell] for row in truth.rows]
+    right = Counter(" | ".join(row) for row in rows) & found
+    counts[f"tables, {name}: cells"] += sum(map(len, rows))
+    counts[f"tables, {name}: right"] += sum((line.count(" | ") + 1) * number for line, number in right.items() if line)
+
+
+def count_annotations(counts: Counter[str], folder: Path) -> None:
+    """Add how many annotations with LaTeX the pages of a folder have, and how many stand in a block of text."""
+    for page in reviewed_pages(folder):
+        sources = _ANNOTATION.findall(page.html.decode("utf-8", "replace")) if b"x-tex" in page.html else []
+        blocks = blocks_of(page.html.decode("utf-8", "replace")) if sources else None
+        texts = Counter[str](blocks.texts if blocks is not None else ())
+        for source in sources:
+            wanted = " ".join(html.unescape(source).split())
+            counts["formulas of folders: all"] += 1
+            counts["formulas of folders: right"] += any(f"${wanted}$" in text for text in texts)
 
 
 def main() -> None:
     """Measure, print, and save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER")
+    arguments = parser.parse_args()
     warm_up("learned")
     extract = EXTRACTORS["learned"]
     counts: Counter[str] = Counter()
-    for text in descriptions():
-        plain = markdown.markdown(text, extensions=["fenced_code", "tables"])
+    for text in descriptions("markdown", r"```|\n\|"):
         truth = Truth()
-        truth.feed(plain)
+        truth.feed(markdown.markdown(text, extensions=["fenced_code", "tables"]))
         for name, options in FORMS.items():
             extensions = ["fenced_code", "tables", "codehilite"]
             body = markdown.markdown(text, extensions=extensions, extension_configs={"codehilite": options})
-            found = Counter(
-                line.rstrip() for line in extract(page_of(body), "http://example.com/", None).text.split("\n")
-            )
-            counts[f"code, {name}: lines"] += len(truth.code)
-            counts[f"code, {name}: right"] += (Counter(truth.code) & found).total()
-        rows = [[cell for cell in row if cell] for row in truth.rows]
-        lines = Counter(" | ".join(row) for row in rows)
-        right = lines & found
-        counts["tables: cells"] += sum(map(len, rows))
-        counts["tables: right"] += sum((line.count(" | ") + 1) * number for line, number in right.items() if line)
+            count_structure(counts, name, truth, body)
+    for text in descriptions("x-rst", r"::\n|\n=+ =|\n\+-"):
+        body = docutils.core.publish_parts(text, writer="html5", settings_overrides=DOCUTILS)["html_body"]
+        truth = Truth()
+        truth.feed(body)
+        count_structure(counts, "reStructuredText", truth, body)
+    for folder in arguments.folders:
+        count_annotations(counts, folder)
     for source in SOURCES:
         for name, (form, dollars) in WAYS.items():
             formula = form.replace("ESCAPED", html.escape(source)).replace("SOURCE", source)
@@ -145,7 +189,7 @@ def main() -> None:
                 print(name, source)
     for name, count in counts.items():
         print(f"{name:<32} {count:>8,}")
-    save("structure", {"machine": describe("markdown", "Pygments", "lxml"), "counts": counts})
+    save("structure", {"machine": describe("markdown", "docutils", "Pygments", "lxml"), "counts": counts})
 
 
 if __name__ == "__main__":

@@ -23,6 +23,19 @@ FIRST_STEPS, LAST_STEPS = 2, 3
 """How many of the lines with a training loss are shown, of the first and of the last ones."""
 PROGRESS = re.compile(r"[\w-]+(: [\w ]+)?  [\d,]+(/[\d,]+)? \w+  .*(/s|left|new)")
 """Lines of progress, which are other ones in each run."""
+MOVING = "|".join(
+    [
+        r"  \(\d+:\d\d(:\d\d)?\)$",
+        r", \d{4}-\d\d-\d\dT[\d:]+Z\b",
+        r"  [\d,]+ tokens/s",
+        r"  [\d:]+ left$",
+        r" in \d+:\d\d( \(training .*\))?$",
+        r"(?<=^Done) in [\d:]+",
+    ]
+)
+"""Numbers that another run would change: durations, dates, rates."""
+NOTES = ("loading PyTorch", "preparing the run", "run.py: loading", "checking the settings", "looking for the")
+"""What begins lines that only say why nothing is to be seen for a second."""
 ALL_THAT_IT_SAYS: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
@@ -51,9 +64,18 @@ def run(words: list[object]) -> str:
     return "".join(lines)
 
 
+def steady(printed: str) -> str:
+    """What a command prints, without progress, without a chart of losses, and without numbers that move."""
+    lines = [line for line in printed.splitlines() if not PROGRESS.match(line) and not line.startswith(NOTES)]
+    curve = next((at for at, line in enumerate(lines) if re.search(r"training loss .* \(line\)", line)), len(lines))
+    kept = lines[:curve] if curve else lines
+    return re.sub(MOVING, "", "\n".join(kept), flags=re.MULTILINE)
+
+
 def shortened(printed: str) -> str:
     """All that the quickstart prints from its first line on, but not every training step."""
-    lines = [line for line in printed[printed.index("quickstart: ") :].splitlines() if not PROGRESS.match(line)]
+    shown = re.sub(MOVING, "", printed[printed.index("quickstart: ") :], flags=re.MULTILINE)
+    lines = [line for line in shown.splitlines() if not PROGRESS.match(line)]
     steps = [at for at, line in enumerate(lines) if re.match(r"step [\d,/]+  loss", line)]
     left_out = range(steps[FIRST_STEPS], steps[-LAST_STEPS])
     kept = (("..." if at == left_out.start else line, at) for at, line in enumerate(lines))

@@ -30,11 +30,11 @@ POOL = """
 import asyncio, sys
 from pathlib import Path
 from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import Limits
+from webtext_prep.extraction.workers import PageLimits
 
 async def run(folder, rounds):
     pages = [path.read_bytes() for path in sorted(Path(folder).glob("*.html"))]
-    async with ExtractorPool(Limits("resiliparse", (), 60, 1024, folder), 2) as pool:
+    async with ExtractorPool(PageLimits("resiliparse", (), 60, 1024, folder), 2) as pool:
         for _ in range(rounds):
             await asyncio.gather(*(pool.extract(page, "http://example.com/page", None) for page in pages))
 

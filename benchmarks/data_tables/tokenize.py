@@ -1,4 +1,4 @@
-"""Tokenizing: the whole stage with each engine beside the engines alone, on the same documents."""
+"""Tokenizing: the whole stage beside the engines alone, on the same documents."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PEERS = ("tiktoken", "tokenizers", "gigatoken")
 
 
 def rows(quick: bool, folder: Path) -> Iterator[Row]:
-    """The engines alone and whether they agree, the stage with each engine, and its memory by the number of shards."""
+    """The engines alone and whether they agree, the stage, and its memory by the number of shards."""
     found = documents(1_000 if quick else 20_000)
     texts = [row["text"] for row in found]
     some = texts[:200] if quick else texts[:2000]
     alone = list(_engines(some))
     yield from alone
-    yield from _stages(found, folder, alone[0].rate or 0, 8 if quick else 256)
+    yield from _stages(found, folder, alone[-1].rate or 0, 8 if quick else 256)
 
 
 def _engines(texts: list[str]) -> Iterator[Row]:
@@ -40,11 +40,7 @@ def _engines(texts: list[str]) -> Iterator[Row]:
         "gigatoken alone": _gigatoken,
     }
     for name, opened in kinds.items():
-        try:
-            encode = opened()
-        except ImportError:
-            yield Row(name, note="not installed")
-            continue
+        encode = opened()
         unequal = sum(list(encode(text)) != ids for text, ids in zip(texts, expected, strict=True))
         few = texts if "gigatoken" in name else texts[:500]
         yield _row(name, encode, few, f"{unequal} of {len(texts):,} documents with other tokens")
@@ -73,29 +69,27 @@ def _gigatoken() -> Callable[[str], Any]:
     return gigatoken.Tokenizer.from_json(_without_special_tokens()).encode
 
 
-def _stages(found: list[dict[str, str]], folder: Path, tiktokens: float, many: int) -> Iterator[Row]:
+def _stages(found: list[dict[str, str]], folder: Path, alone: float, many: int) -> Iterator[Row]:
     size = sum(len(row["text"].encode()) for row in found)
     first = write_json_lines(folder / "first" / "part-00000.jsonl.zst", found[:100]).parent
-    for engine, shards in (("tiktoken", 1), ("gigatoken", 1), ("gigatoken", many)):
+    for shards in (1, many):
         source = folder / f"in-{shards}"
-        if not source.exists():
-            for number in range(shards):
-                write_json_lines(source / f"part-{number:05}.jsonl.zst", found[number::shards])
-        place = folder / f"{engine}-{shards}"
+        for number in range(shards):
+            write_json_lines(source / f"part-{number:05}.jsonl.zst", found[number::shards])
+        place = folder / f"out-{shards}"
         place.mkdir()
-        common = ("--workers", "1", "--engine-tokenizer", engine)
-        start = webtext("tokenize", "--input", first, "--output", place / "first", *common)
-        used = webtext("tokenize", "--input", source, "--output", place / "all", *common)
+        start = webtext("tokenize", "--input", first, "--output", place / "first", "--workers", "1")
+        used = webtext("tokenize", "--input", source, "--output", place / "all", "--workers", "1")
         seconds = used.cpu - start.cpu
+        rate = (len(found) - 100) / seconds
         yield Row(
-            f"ours: the whole stage, {engine}" + (f", {shards} shards" if shards > 1 else ""),
-            (len(found) - 100) / seconds, megabytes=size / seconds / 1e6,
-            goal=0.9 * tiktokens if engine == "tiktoken" else None, peak=used.peak,
-            note=f"after {start.cpu:.1f} s of start-up" + _bytes_of(folder, place),
+            "ours: the whole stage" + (f", {shards} shards" if shards > 1 else ""),
+            rate, megabytes=size / seconds / 1e6, peak=used.peak,
+            note=f"{rate / alone:.2f} of it alone, after {start.cpu:.1f} s of start-up" + _bytes_of(folder, place),
         )  # fmt: skip
 
 
 def _bytes_of(folder: Path, place: Path) -> str:
-    """Whether the token files are those of tiktoken on one shard: equal keys come in the same order in both."""
-    expected, found = (f / "all_text_document.bin" for f in (folder / "tiktoken-1", place))
+    """Whether the token files are those of one shard: equal keys come in the same order in both."""
+    expected, found = (f / "all_text_document.bin" for f in (folder / "out-1", place))
     return "; the same bytes" if expected.read_bytes() == found.read_bytes() else "; OTHER BYTES"

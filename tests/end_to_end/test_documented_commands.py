@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.documented import PAGES, ROOT, blocks, example
+from tests.documented import PAGES, ROOT, blocks, example, shown_lines
 
 import gpt2_train.cli
 import webtext_prep.cli
@@ -29,7 +29,9 @@ SCRIPTS = ("pipelines/documentation_site.py", "docs/make_reference.py", "benchma
 """Other programs of this repository, whose flags are looked for in their source."""
 PLACEHOLDERS = {"COMMAND": "clean", "STAGE": "clean", "GIB": "24", "NAME": "local", "N": "1", "LIST": "urls.txt"}
 """What stands for a value, in capitals, and a value for which it may stand."""
-FILES = {"lambada.jsonl": '{"text": "t"}', "hellaswag.jsonl": "{}", "my_sites.txt": "", "my_extensions.txt": ""}
+FILES = {"lambada.jsonl": '{"text": "t"}', "hellaswag.jsonl": "{}"}
+FILES |= {f"MY_{name.upper()}.jsonl": content for name, content in (("lambada", '{"text": "t"}'), ("hellaswag", "{}"))}
+FILES |= {"MY_SITES.txt": "", "MY_EXTENSIONS.txt": ""}
 """Files that commands name, and that are looked for when their settings are checked."""
 
 FOREIGN_FLAGS = {
@@ -42,17 +44,6 @@ FOREIGN_FLAGS |= {"--eod-mask-loss", "--reset-attention-mask", "--flag", "--no-f
 
 class Accepted(BaseException):
     """The settings of a command are valid: it would begin its work."""
-
-
-def shown_lines(text: str) -> Iterator[str]:
-    """The lines of a page that are commands, where they stand alone: in indented or fenced blocks, or behind `$ `."""
-    text = text.replace("\\\n", " ")
-    for block in blocks(text, "", "bash", "sh"):
-        yield from block.splitlines()
-    for block in blocks(text, "text"):
-        yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
-    outside = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
-    yield from (line for line in outside.splitlines() if line.startswith("    "))
 
 
 def mentioned_lines(text: str) -> Iterator[str]:
@@ -106,7 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) ->
     (tmp_path / "my_pipeline.toml").write_text(next(blocks(pipelines, "toml")) + "[train]\n")
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
-    for name, begin in {"work/quality/model.filter": MAGIC, "my_model.bin": FASTTEXT_MAGIC}.items():
+    for name, begin in {"work/quality/model.filter": MAGIC, "MY_MODEL.bin": FASTTEXT_MAGIC}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(begin)
     monkeypatch.chdir(tmp_path)

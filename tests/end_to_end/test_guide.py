@@ -94,7 +94,7 @@ def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
     """The README's picture and the pages of the guide showed other runs than the README's text."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
-    (outcome,) = re.findall(r"^Done in .*?(?=^What the model writes)", text, re.MULTILINE | re.DOTALL)
+    (outcome,) = re.findall(r"^Done\..*?(?=^What the model writes)", text, re.MULTILINE | re.DOTALL)
     assert re.search(r"\*\*([\d.]+) bits per byte\*\*", readme)[1] == re.search(r"this model +([\d.]+)", outcome)[1]
     assert re.search(r"\(zstd: ([\d.]+)\)", readme)[1] == re.search(r"zstd -19 +([\d.]+)", outcome)[1]
     assert f"  | {re.search(r'^> (.*)', readme, re.MULTILINE)[1]}" in text

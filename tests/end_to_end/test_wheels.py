@@ -35,6 +35,27 @@ def test_all_packages_have_one_version_and_need_each_other_in_it():
             assert not requirement.name.startswith(("command", "indexed")), "the old names"
 
 
+def test_all_places_have_one_address_of_the_repository_and_one_version():
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    address = root["urls"]["Repository"]
+    for project in PROJECTS:
+        assert project["urls"]["Repository"] == address
+        assert all(url.startswith(address) for url in project["urls"].values())
+        assert project["authors"] == root["authors"]
+    assert f"repo_url: {address}\n" in (ROOT / "mkdocs.yml").read_text()
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f'repository-code: "{address}"\n' in citation
+    assert f"\nversion: {root['version']}\n" in citation
+
+
+def test_actions_are_pinned_by_one_sha_each_with_its_version():
+    texts = [file.read_text() for file in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    used = [line for text in texts for line in re.findall(r"uses: (.*)", text)]
+    pinned = {re.fullmatch(r"([\w/-]+)@([0-9a-f]{40}) # v[\d.]+", line) for line in used}
+    assert used and None not in pinned
+    assert len({line.partition("@")[0] for line in used}) == len(set(used))
+
+
 def test_every_pipeline_comes_with_the_package():
     inside = ROOT / "packages" / "webtext_run" / "src" / "webtext_run" / "pipelines"
     assert {file.name for file in inside.iterdir()} == {file.name for file in (ROOT / "pipelines").glob("*.toml")}

@@ -17,13 +17,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from command_kit.settings import make_settings
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.data.batches import BatchReader
+from gpt2_train.data.batches import MicroBatch, MicroBatches
 from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import make_world
-from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training import trainer as train_module
-from gpt2_train.training.setup import Run, build_model
-from gpt2_train.training.trainer import train
+from gpt2_train.training.setup import Run, build_model, set_up
+from gpt2_train.training.trainer import Trainer
 
 seen: dict[str, Any] = {"samples": []}
 """What this process sees of its run."""
@@ -59,15 +57,40 @@ class Collectives(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def watched_build(run: Run) -> GPT2:
+class WatchedBatches(MicroBatches):
+    """Micro-batches whose samples are noted: a list for each step from `seen["first_step"]` on."""
+
+    def on_host(self, rows: Any) -> list[MicroBatch]:
+        """The same; validation, which reads one micro-batch at a time, has batches of its own."""
+        seen["samples"].append([hashlib.sha256(sample.tobytes()).hexdigest() for sample in rows])
+        return super().on_host(rows)
+
+
+class WatchedTrainer(Trainer):
+    """A trainer that notes its samples, its exchanges, and what of the model is shared out."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run, StopRequest())
+        self.model.register_forward_hook(note_shards)
+        seen["first_step"] = self.state.step + 1
+        self.reader.batches = WatchedBatches(**vars(run.batches))
+
+    def forward_backward(self, batches: Any) -> torch.Tensor:
+        """The step's; counts its exchanges."""
+        with Collectives() as collectives:
+            total = super().forward_backward(batches)
+        seen["collectives"] = collectives.counts
+        return total
+
+
+def note_build(run: Run) -> None:
+    """Note the memory that building the model takes, and the weights that a new run begins with."""
     with LiveBytes() as memory:
         model = build_model(run)
     local = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
     seen["build_peak"], seen["share"] = memory.peak, sum(part.nbytes for part in local)
     if run.resumed is None:
         seen["weights"] = {name: digest(parameter) for name, parameter in model.named_parameters()}
-    model.register_forward_hook(note_shards)
-    return model
 
 
 def digest(parameter: torch.Tensor) -> str:
@@ -81,28 +104,13 @@ def note_shards(model: torch.nn.Module, *_: Any) -> None:
     seen["sharded_after_forward"] = [isinstance(block.attention.qkv.weight, DTensor) for block in blocks]
 
 
-def watched_step(self: Any, batches: Any) -> torch.Tensor:
-    with Collectives() as collectives:
-        total = plain_step(self, batches)
-    seen["collectives"] = collectives.counts
-    return total
-
-
-def watched_read(self: BatchReader, places: list[tuple[int, int]]) -> Any:
-    samples = self.blend.read(places)
-    seen["samples"].append([self._step, *(hashlib.sha256(sample.tobytes()).hexdigest() for sample in samples)])
-    return plain_read(self, places)
-
-
-plain_step, plain_read = train_module.Trainer.forward_backward, BatchReader._read
-
-
 def work(folder: str, run: dict[str, Any]) -> None:
     """One process of a run."""
     settings = make_settings(TrainSettings, run["settings"], run["id"])
     world = make_world(torch.device("cpu"), settings.tensor_parallel, settings.data_parallel_replicate)
-    train_module.build_model = watched_build
-    train_module.Trainer.forward_backward = watched_step  # type: ignore[method-assign]
-    BatchReader._read = watched_read  # type: ignore[method-assign]
-    train(settings, world, StopRequest())
+    output = Path(settings.output)
+    output.mkdir(parents=True, exist_ok=True)
+    ready = set_up(settings, world, output)
+    note_build(ready)
+    WatchedTrainer(ready).fit()
     Path(folder, f"{run['id']}.{world.rank}.json").write_text(json.dumps(seen))

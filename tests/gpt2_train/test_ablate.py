@@ -25,9 +25,9 @@ from indexed_tokens import IndexedTokens, IndexedTokensWriter, save_corpus_token
 from webtext_run.ablation import comparison
 from webtext_run.ablation.arms import open_arms
 from webtext_run.ablation.held_out import HeldOut, held_out_sets
-from webtext_run.ablation.plan import Plan, planned_runs, rounds_of, shape_for
+from webtext_run.ablation.plan import AblationPlan, planned_runs, rounds_of, shape_for
 from webtext_run.ablation.statistics import (
-    Estimate,
+    EffectEstimate,
     Interval,
     Values,
     Variance,
@@ -96,7 +96,7 @@ def test_equal_data_are_called_different_in_five_trials_of_a_hundred_at_most(rat
 @pytest.mark.parametrize(("seeds", "level"), [(5, 0.05), (5, 0.01), (3, 0.05)])
 def test_what_a_comparison_can_see_is_found_four_times_in_five(seeds, level):
     sizes = np.full(30, 11)
-    truth = Estimate(0.0, Variance(1.0, seeds - 1), Variance(2.0, 29))
+    truth = EffectEstimate(0.0, Variance(1.0, seeds - 1), Variance(2.0, 29))
     sees = truth.can_see(level)
     assert sees > truth.reach(level) * 1.2
     found = (estimate(drawn(seed, math.sqrt(seeds), math.sqrt(60), 0, (seeds, 30), sees) * sizes, sizes)
@@ -170,7 +170,7 @@ def results(tmp_path: Path, sets: int, shift: float, seeds: int = 5, documents: 
                 writer.add([*b"text", number, END])
         save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
     arms, _ = open_arms({name: str(tmp_path / name) for name in "ab"})
-    plan = Plan({}, {}, 10, 0, list(range(seeds)))
+    plan = AblationPlan({}, {}, 10, 0, list(range(seeds)))
     held_out = [HeldOut(f"set {at}", [np.zeros(2, np.int64)] * 12, np.full(12, 10), 0) for at in range(sets)]
     measured = {}
     for number, run in enumerate(planned_runs("ab", plan.seeds)):

@@ -18,7 +18,6 @@ from tests.gpt2_train.conftest import command, read_until
 from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.distributed import collectives
 from gpt2_train.distributed.collectives import TimeoutReporter, is_time_out, operation_of
 
 GLOO = RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:84] Timed out waiting 1800000ms for recv operation")
@@ -27,12 +26,11 @@ GLOO = RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:84] Timed out wait
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[TimeoutReporter]:
     """Four processes that have met, on two machines."""
-    monkeypatch.setattr(collectives, "NOTE_SECONDS", 0.2)
     store = dist.HashStore()
     found = []
     for rank in range(4):
         monkeypatch.setattr(socket, "gethostname", lambda rank=rank: f"node{rank // 2}")
-        found.append(TimeoutReporter(store, rank, 4))
+        found.append(TimeoutReporter(store, rank, 4, later=0.2, poll=0.01))
     return found
 
 
@@ -59,7 +57,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(
     processes: list[TimeoutReporter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be on the machine that is gone."""
-    monkeypatch.setattr(collectives, "ANSWER_SECONDS", 0.1)
+    processes[0].answer = 0.1
     release = threading.Event()
     monkeypatch.setattr(TimeoutReporter, "_missing", lambda self: release.wait() and {})
     assert "their store does not answer" in str(processes[0].explained(GLOO))
@@ -84,11 +82,8 @@ def test_a_time_out_is_found_behind_the_error_that_it_caused() -> None:
     assert not is_time_out(Gpt2Error("can't save the checkpoint"))
 
 
-def test_nccl_is_asked_whether_it_has_given_up(
-    processes: list[TimeoutReporter], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nccl_is_asked_whether_it_has_given_up(processes: list[TimeoutReporter]) -> None:
     """Its own thread would abort the process."""
-    monkeypatch.setattr(collectives, "POLL_SECONDS", 0.01)
     answers = iter(["ErrorType.SUCCESS", "ErrorType.SUCCESS", "ErrorType.TIMEOUT"])
     group: Any = SimpleNamespace(_get_backend=lambda device: SimpleNamespace(get_error=lambda: next(answers)))
     ended = threading.Event()

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.gpt2_train import forks
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.data.batches import BatchReader, check_vocabulary
+from gpt2_train.data.batches import BatchReader, MicroBatches, check_vocabulary
 from gpt2_train.data.corpus import PIECE_TOKENS, SPLITS, Corpus, split_ranges
 from gpt2_train.data.index import IndexCache, build_sample_index, stream_seed
 from gpt2_train.data.streams import BLEND_BLOCK, Blend, Stream, blend_picks, blend_split
@@ -370,11 +371,16 @@ def test_the_global_batch_is_the_same_at_any_number_of_processes(tmp_path: Path,
     stream = make_stream(tmp_path)
     readers = [
         BatchReader(
-            Blend([stream], None, IndexCache(tmp_path)), global_batch=4, rank=rank, size=size, vocabulary_size=1000
+            Blend([stream], None, IndexCache(tmp_path)),
+            global_batch=4,
+            rank=rank,
+            size=size,
+            vocabulary_size=1000,
+            batches=MicroBatches(2, torch.device("cpu")),
         )
         for rank in range(size)
     ]
-    batch = np.concatenate([reader.take(3)[0] for reader in readers])
+    batch = np.concatenate([micro.rows for reader in readers for micro in reader.take(3).batches])
     for reader in readers:
         reader.close()
     assert np.array_equal(batch, np.stack([stream[number] for number in range(8, 12)]))

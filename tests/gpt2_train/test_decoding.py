@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tests.gpt2_train.small_models import BYTES, END, in_memory, random_model, save
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference import engine as engine_module
-from gpt2_train.inference.engine import Engine, NewToken, Sampling, TokenRequest, WritingOptions
+from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
 from gpt2_train.inference.generator import (
     GenerationRequest,
     StopStrings,
@@ -28,6 +27,7 @@ from gpt2_train.inference.generator import (
 )
 from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
 from gpt2_train.inference.model import for_writing, open_model
+from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.gpt2 import GPT2
 
 GREEDY = Sampling(temperature=0)
@@ -139,13 +139,12 @@ def drawn_request(source: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int) -> None:
     """What a sequence becomes follows from its request: neighbours that come, end or are removed change nothing."""
     source = random.Random(seed)
-    monkeypatch.setattr(engine_module, "POSITIONS_AT_ONCE", source.choice([1, 3, 7, 1000]))
-    monkeypatch.setattr(engine_module, "POSITIONS_BESIDE", source.choice([1, 2, 5]))
+    at_once, beside = source.choice([1, 3, 7, 1000]), source.choice([1, 2, 5])
     cached = CachedModel(model, source.choice([1, 3, 5]), static=seed % 2 == 1)
-    engine = Engine(cached, vocabulary_size=257, end=END)
+    engine = Engine(cached, vocabulary_size=257, end=END, at_once=at_once, beside=beside)
     asked: dict[int, dict[str, Any]] = {}
     found: dict[int, list[int]] = {}
     running: set[int] = set()
@@ -174,10 +173,9 @@ def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatc
         assert number not in ended or found[number] == expected
 
 
-def test_a_long_prompt_holds_nobody_up(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_prompt_holds_nobody_up(model: GPT2) -> None:
     """Those who write get a token in every step while a prompt is read piece by piece."""
-    monkeypatch.setattr(engine_module, "POSITIONS_BESIDE", 4)
-    engine = Engine(CachedModel(model, 2), vocabulary_size=257)
+    engine = Engine(CachedModel(model, 2), vocabulary_size=257, beside=4)
     first = engine.add(request([1], 10))
     engine.step()
     second = engine.add(request(list(range(14)), 10))
@@ -200,9 +198,8 @@ def test_samples_of_a_prompt_read_it_once(model: GPT2, monkeypatch: pytest.Monke
     assert fed == [9, 3]
 
 
-def test_whoever_reads_a_prompt_for_others_may_leave(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "POSITIONS_AT_ONCE", 5)
-    engine = Engine(CachedModel(model, 3), vocabulary_size=257)
+def test_whoever_reads_a_prompt_for_others_may_leave(model: GPT2) -> None:
+    engine = Engine(CachedModel(model, 3), vocabulary_size=257, at_once=5)
     first, second, third = (engine.add(request([5, 6] * 6, 4)) for _ in range(3))
     assert engine.step() == []
     engine.remove(first)

@@ -28,8 +28,8 @@ from gpt2_train.distributed.device import (
     widest_float,
 )
 from gpt2_train.distributed.jobs import Place
-from gpt2_train.inference.engine import Sampling, choose_for_each, choose_tokens
 from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.sampling import Sampling, choose_for_each, choose_tokens
 from gpt2_train.metrics.log import peak_flops_of
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses

@@ -30,11 +30,12 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompts
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator
-from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, Sampling, TokenRequest, WritingOptions, choose_tokens
+from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest, WritingOptions
 from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.prompts import prompts_of_lines
+from gpt2_train.inference.sampling import Sampling, choose_tokens
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 

@@ -292,7 +292,7 @@ def samples_by_step(runs: Path, name: str) -> dict[int, list[str]]:
     """What was read for each step of a run, by SHA-256: the rows of all data-parallel processes in their order."""
     found: dict[int, list[str]] = {}
     for part in seen(runs, name):
-        for step, *samples in part["samples"]:
+        for step, samples in enumerate(part["samples"], part["first_step"]):
             found.setdefault(step, []).extend(samples)
     return found
 

@@ -31,7 +31,7 @@ from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed import jobs
-from gpt2_train.distributed.jobs import LocalJob, errors_in
+from gpt2_train.distributed.local_job import LocalJob, errors_in
 from gpt2_train.distributed.mesh import World, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.tensor_parallel import SharedDropout, _mixed_bits, share_dropout

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from indexed_tokens import IndexedTokensWriter, Tokenizer
-from indexed_tokens.tokenizer import _byte_alphabet
+from indexed_tokens.tokenizer import byte_alphabet
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def write_tokens(tmp_path) -> Callable[..., Path]:
 def own_vocabulary(tmp_path) -> tuple[Path, Path]:
     """`vocab.json` and `merges.txt` of a small tokenizer: all bytes, four merges, ids counted down from the end."""
     merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o")]
-    tokens = ["<|endoftext|>", *_byte_alphabet(), *("".join(pair) for pair in merges)]
+    tokens = ["<|endoftext|>", *byte_alphabet(), *("".join(pair) for pair in merges)]
     vocabulary = {token: len(tokens) - 1 - number for number, token in enumerate(tokens)}
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import indexed_tokens.tokenizer_files
 from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, IndexedTokensError, Tokenizer
-from indexed_tokens.tokenizer import _byte_alphabet
+from indexed_tokens.tokenizer import byte_alphabet
 
 PUBLISHED_WORDS = regex.compile(
     r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -25,7 +25,7 @@ class PublishedEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.ids = tokenizer._vocabulary
         self.ranks = {pair: rank for rank, pair in enumerate(tokenizer._merges)}
-        self.letters = {byte: letter for letter, byte in _byte_alphabet().items()}
+        self.letters = {byte: letter for letter, byte in byte_alphabet().items()}
         self.merged = functools.lru_cache(maxsize=10000)(self._merged)
 
     def _merged(self, word: str) -> list[str]:
@@ -177,7 +177,7 @@ def test_any_text_comes_back_from_any_vocabulary(own_tokenizer, text):
 @pytest.fixture(scope="module")
 def own_tokenizer() -> Tokenizer:
     merges = [("h", "e"), ("l", "l"), ("Ġ", "he"), ("a", "b"), ("Ġhe", "ll")]
-    tokens = ["".join(pair) for pair in reversed(merges)] + list(_byte_alphabet())
+    tokens = ["".join(pair) for pair in reversed(merges)] + list(byte_alphabet())
     return Tokenizer({token: 7 * number for number, token in enumerate(tokens)}, merges)
 
 
@@ -199,20 +199,20 @@ def merges_and_text(draw) -> tuple[list[tuple[str, str]], str]:
 def test_tokens_of_any_merges_are_those_of_the_published_encoder(drawn):
     """Two neighbours were joined whenever together they made a known token, even if the list had no such merge."""
     merges, text = drawn
-    tokens = dict.fromkeys([*_byte_alphabet(), *("".join(pair) for pair in merges)])
+    tokens = dict.fromkeys([*byte_alphabet(), *("".join(pair) for pair in merges)])
     tokenizer = Tokenizer({token: number for number, token in enumerate(tokens)}, merges)
     assert tokenizer.encode(text) == PublishedEncoder(tokenizer).encode(text)
 
 
 def test_merges_out_of_their_order_are_refused():
-    tokens = [*_byte_alphabet(), "ab", "abc"]
+    tokens = [*byte_alphabet(), "ab", "abc"]
     with pytest.raises(IndexedTokensError, match="the merge ab c comes before the merges that make its parts"):
         Tokenizer({token: number for number, token in enumerate(tokens)}, [("ab", "c"), ("a", "b")])
 
 
 def test_two_pairs_that_make_one_token_are_merged_when_the_first_says():
     merges = [("a", "b"), ("b", "c"), ("ab", "c"), ("c", "d"), ("a", "bc")]
-    tokens = [*_byte_alphabet(), "ab", "bc", "abc", "cd"]
+    tokens = [*byte_alphabet(), "ab", "bc", "abc", "cd"]
     tokenizer = Tokenizer({token: number for number, token in enumerate(tokens)}, merges)
     assert tokenizer.encode("abcd") == [tokens.index("abc"), tokens.index("d")]
 

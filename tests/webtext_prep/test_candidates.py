@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.dedup import candidates, decisions
-from webtext_prep.dedup.blocks import Blocks, runs_of
+from webtext_prep.dedup.blocks import DocumentBlocks, runs_of
 from webtext_prep.text.compiled import compiled
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 
@@ -82,13 +82,13 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
 
 @given(st.lists(st.lists(st.integers(1, 5), max_size=3), max_size=5))
 def test_documents_are_numbered_through_all_shards(tmp_path_factory, counts):
-    blocks = Blocks.of(counts)
+    blocks = DocumentBlocks.of(counts)
     folder = tmp_path_factory.mktemp("blocks")
     blocks.save(folder / "blocks.npy")
     before = (folder / "blocks.npy").stat().st_mtime_ns
     blocks.save(folder / "blocks.npy")
     assert (folder / "blocks.npy").stat().st_mtime_ns == before
-    blocks = Blocks.load(folder / "blocks.npy")
+    blocks = DocumentBlocks.load(folder / "blocks.npy")
     assert blocks.documents == sum(map(sum, counts))
     number = 0
     for shard, sizes in enumerate(counts):

@@ -18,8 +18,8 @@ from webtext_prep.documents.folders.shards import shards_in, write_documents
 from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
-from webtext_prep.stages import decontaminate
 from webtext_prep.stages.decontaminate import _Matcher
+from webtext_prep.text import machine_code
 from webtext_prep.text.contamination import (
     SENTENCE_END,
     EvaluationText,
@@ -387,7 +387,7 @@ def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards
         for module in ("text.contamination_kernels", "text.fingerprint_kernels"):
             patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
         assert run(folder, output="plain").json["notes"] == {"cut": 3}
-    monkeypatch.setattr(decontaminate, "PLAIN_CHARACTERS", 0)
+    monkeypatch.setattr(machine_code, "PLAIN_CHARACTERS", 0)
     run(folder, output="compiled")
     assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
 

@@ -21,7 +21,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import DUPLICATES, shards_in
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
-from webtext_prep.text import fingerprints
+from webtext_prep.text import fingerprints, machine_code
 
 
 def text_of(seed: int, words: int = 200) -> str:
@@ -257,8 +257,7 @@ def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, cont
     with monkeypatch.context() as patched:
         patched.setattr(decisions, "MOST_PAIRS", 0)
         assert outputs("crowded") == plain
-    monkeypatch.setattr(phases, "PLAIN_CHARACTERS", -1)
-    monkeypatch.setattr(candidates, "PLAIN_DOCUMENTS", 0)
+    monkeypatch.setattr(machine_code, "PLAIN_CHARACTERS", -1)
     assert outputs("compiled") == plain
 
 

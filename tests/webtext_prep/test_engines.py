@@ -114,7 +114,7 @@ def test_workers_that_die_before_they_take_a_task_are_not_started_for_ever(monke
         worker.process.join()
         return False
 
-    monkeypatch.setattr(local._Worker, "start", die)
+    monkeypatch.setattr(local._TaskWorker, "start", die)
     with pytest.raises(WebtextError, match="failed 4 times: its worker process was killed by SIGKILL"):
         run(2, practice_calls.square, tasks_of(1, 2))
     assert not multiprocessing.active_children()

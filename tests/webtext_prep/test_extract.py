@@ -25,7 +25,7 @@ from warcio.statusandheaders import StatusAndHeaders
 from webtext_prep.crawl.archives import warc as archives_module
 from webtext_prep.crawl.archives.html_files import url_in_page
 from webtext_prep.crawl.archives.stored_bodies import decoded, without_chunks
-from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
+from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.stages.extract import Extract
@@ -54,12 +54,12 @@ def in_ranges(tmp_path, name, every):
 
 
 def outcomes_found(items):
-    return [item.outcome if isinstance(item, archives_module.Found) else item for item, _ in items]
+    return [item.outcome if isinstance(item, archives_module.FoundPage) else item for item, _ in items]
 
 
 def pages_and_losses(items):
     """The bodies of the pages that were found, by URL, and the pages that were lost."""
-    pages = {item.url: item.page.body for item, _ in items if isinstance(item, Found) and item.page is not None}
+    pages = {item.url: item.page.body for item, _ in items if isinstance(item, FoundPage) and item.page is not None}
     lost = [
         item.page if isinstance(item, Damage) else item for item, _ in items if getattr(item, "url", 0) not in pages
     ]
@@ -132,7 +132,7 @@ def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
     extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor=extractor)
     (document,) = documents_of(tmp_path / "out")
     assert TEXT in document.text
-    kind = {"kind": "article"} if extractor == "learned" else {}
+    kind = {"kind": "article", "text_share": 1.0} if extractor == "learned" else {}
     assert document.metadata == {"title": "A page", "domain": "a.org", **kind}
 
 

@@ -14,7 +14,7 @@ import pytest
 from command_kit import CommandError
 from webtext_prep.extraction import pool as pool_module
 from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import Limits
+from webtext_prep.extraction.workers import PageLimits
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(pool_module, "work", practice_extractor.work)
 
     def new_pool(workers=1, seconds=0.3):
-        return ExtractorPool(Limits("resiliparse", (), seconds, 256, str(tmp_path)), workers)
+        return ExtractorPool(PageLimits("resiliparse", (), seconds, 256, str(tmp_path)), workers)
 
     return new_pool
 

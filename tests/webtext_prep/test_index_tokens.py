@@ -18,6 +18,7 @@ from indexed_tokens import IndexedTokensError, IndexedTokensWriter, corpus_token
 from indexed_tokens.suffix_index import SuffixIndex, documents_with, occurrences
 from webtext_prep.documents.document import Document
 from webtext_prep.stages.index_tokens import SORT_BYTES
+from webtext_prep.text import machine_code
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.suffix_sorting import document_suffixes, suffix_array
 
@@ -144,7 +145,7 @@ def test_few_tokens_are_sorted_without_machine_code_to_the_same_bytes(prefix, we
         assert webtext(*command).code == 0
     folder = prefix.with_name("corpus_text_document.suffixes")
     plain = contents(folder)
-    monkeypatch.setattr(prefix_doubling, "PLAIN_TOKENS", 0)
+    monkeypatch.setattr(machine_code, "PLAIN_CHARACTERS", 0)
     assert webtext(*command, "--restart").code == 0
     assert contents(folder) == plain
 

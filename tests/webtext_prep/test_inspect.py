@@ -37,6 +37,30 @@ def test_a_finished_stage_shows_its_settings_and_reasons(shards, tmp_path, capsy
     assert (found["stage"], found["in"], found["out"], found["settings"]["min_tokens"]) == ("clean", 5, 5, 0)
 
 
+def test_what_changed_since_an_older_output_is_shown(shards, tmp_path, capsys, webtext):
+    """An upgrade of an extractor is seen before hours of tokenizing."""
+    texts = {0: "Text number 0.", 1: "-- Text 1", 2: "Text number 2.\nRead more\n" + "x" * 300, 7: "Another."}
+    with write_documents(tmp_path / "old" / "part-00000.jsonl.zst") as writer:
+        for number, text in texts.items():
+            writer.write(Document(f"http://a.org/{number}", text))
+        writer.write(Document("http://a.org/1", "A second text of that URL is not looked at."))
+    found = inspect(capsys, shards, "--compare", tmp_path / "old")
+    counts = ("documents", "not_in_old", "only_in_old", "same_text", "changed")
+    assert [found[name] for name in counts] == [5, 2, 1, 1, 2]
+    assert {name: count for name, count in found["of_the_changed"].items() if count} == {
+        "less than half": 1,
+        "to twice as long": 1,
+    }
+    assert found["characters"]["new"] == 70
+    samples = {sample["url"]: sample for sample in found["samples"]}
+    assert samples["http://a.org/1"]["text"] == "- -- Text 1\n+ Text number 1."
+    assert samples["http://a.org/2"]["characters"] == "325 -> 14"
+    assert samples["http://a.org/2"]["text"].split("\n")[0] == "- Read more"
+    assert inspect(capsys, shards, "--compare", shards)["changed"] == 0
+    assert "give one of them" in webtext("inspect", shards, "--compare", shards, "--dropped", "x").sentence
+    assert "nowhere" in webtext("inspect", shards, "--compare", tmp_path / "nowhere").sentence
+
+
 def test_a_single_shard_can_be_looked_at(shards, capsys):
     assert inspect(capsys, shards / "part-00000.jsonl.zst")["documents"] == 5
 

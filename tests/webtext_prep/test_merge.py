@@ -18,7 +18,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
 from webtext_prep.running.output import Output
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.stages.merge import Merge
 
 
@@ -364,13 +364,13 @@ def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, m
     settings = ("--input", tmp_path / "in", "--shards", 4, "--keep-dropped")
     whole = run(capsys, *settings, "--output", tmp_path / "whole")
     small_parts(monkeypatch)
-    run_map, phases = Run.map, {}
+    run_map, phases = StageRun.map, {}
 
     def noted(self, phase, call, tasks, **rest):
         phases[phase] = len(tasks)
         return run_map(self, phase, call, tasks, **rest)
 
-    monkeypatch.setattr(Run, "map", noted)
+    monkeypatch.setattr(StageRun, "map", noted)
     parts = run(capsys, *settings, "--output", tmp_path / "parts")
     assert phases["read"] > 5 or name in ("broken.json", "behind.json")
     for key in ("in", "out", "dropped"):

@@ -18,11 +18,11 @@ from indexed_tokens import (
     corpus_tokenizer,
     save_corpus_tokenizer,
 )
-from indexed_tokens.tokenizer import _byte_alphabet
+from indexed_tokens.tokenizer import byte_alphabet
 from webtext_prep import storage
 from webtext_prep.stages.merge_tokens import MergeTokens
 
-BYTES = ["<|endoftext|>", *_byte_alphabet()]
+BYTES = ["<|endoftext|>", *byte_alphabet()]
 
 
 def tokenizer_of(tokens) -> Tokenizer:

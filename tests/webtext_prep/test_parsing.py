@@ -15,7 +15,7 @@ from webtext_prep.errors import WebtextError
 from webtext_prep.extraction import pool
 from webtext_prep.extraction.extractors import EXTRACTORS
 from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import Limits
+from webtext_prep.extraction.workers import PageLimits
 
 GOOD = (
     b"<html><title>T</title><body><article><p>" + b"A plain sentence of words. " * 20 + b"</p></article></body></html>"
@@ -26,7 +26,7 @@ NESTED = b"<html><body>" + b"<div>" * 50_000 + b"<p>deep inside</p>" + b"</div>"
 
 def outcomes(name, pages, tmp_path, *, seconds=0.5, memory=1024):
     async def run():
-        async with ExtractorPool(Limits(name, (), seconds, memory, str(tmp_path)), 1) as pool:
+        async with ExtractorPool(PageLimits(name, (), seconds, memory, str(tmp_path)), 1) as pool:
             return [await pool.extract(page, "http://example.com/", None) for page in pages]
 
     return asyncio.run(run())
@@ -52,7 +52,7 @@ def test_a_page_that_wants_too_much_memory_is_named_so(name, tmp_path):
 
 def test_a_page_without_text_is_empty_and_plain_text_is_taken_whole(tmp_path):
     async def run():
-        async with ExtractorPool(Limits("resiliparse", (), 5, 1024, str(tmp_path)), 1) as pool:
+        async with ExtractorPool(PageLimits("resiliparse", (), 5, 1024, str(tmp_path)), 1) as pool:
             empty = await pool.extract(b"<html><body></body></html>", "http://example.com/", None)
             plain = await pool.extract(b"a < b\r\n\x00c", "http://example.com/", None, is_html=False)
             return empty, plain
@@ -64,7 +64,7 @@ def test_a_page_without_text_is_empty_and_plain_text_is_taken_whole(tmp_path):
 
 def test_a_worker_that_crashes_is_replaced(tmp_path):
     async def run():
-        async with ExtractorPool(Limits("resiliparse", (), 60, 1024, str(tmp_path)), 1) as pool:
+        async with ExtractorPool(PageLimits("resiliparse", (), 60, 1024, str(tmp_path)), 1) as pool:
             await pool.extract(GOOD, "http://example.com/", None)
             (process,) = pool.processes
             lost = asyncio.create_task(pool.extract(EMPTY_DIVS, "http://example.com/", None))
@@ -80,10 +80,10 @@ def test_a_worker_that_crashes_is_replaced(tmp_path):
 PARENT = """
 import asyncio, sys
 from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import Limits
+from webtext_prep.extraction.workers import PageLimits
 
 async def run():
-    async with ExtractorPool(Limits("resiliparse", (), 600, 4096, sys.argv[1]), 1) as pool:
+    async with ExtractorPool(PageLimits("resiliparse", (), 600, 4096, sys.argv[1]), 1) as pool:
         await pool.extract(b"<p>warm</p>", "http://example.com/", None)
         busy = asyncio.create_task(pool.extract(b"<div>" * 200_000, "http://example.com/", None))
         await asyncio.sleep(0)

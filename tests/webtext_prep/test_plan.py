@@ -143,7 +143,7 @@ def test_no_rows_are_an_error(tmp_path):
 
 
 def of(rows, total):
-    return sample.Sample(("in",), "URLs", rows, total, total / rows)
+    return sample.ChosenSample(("in",), "URLs", rows, total, total / rows)
 
 
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)

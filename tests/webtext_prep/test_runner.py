@@ -20,7 +20,7 @@ from webtext_prep.documents.folders.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import processes as versions
 from webtext_prep.running.output import Output
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tasks import Tally, Task
 
@@ -676,7 +676,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
             super().__init__(label, unit, total, done=done, **options)
 
     monkeypatch.setattr(module, "Progress", Watched)
-    monkeypatch.setattr(Run, "expected_documents", lambda self: 12)
+    monkeypatch.setattr(StageRun, "expected_documents", lambda self: 12)
     assert not shout(folder).resumed
     assert seen == [(12, 5)]
 

@@ -152,7 +152,7 @@ def test_jobs_that_somebody_cancels_are_not_submitted_again(cluster, run, monkey
 
     (cluster.folder / "hold").touch()
     monkeypatch.setattr(commands, "states", cancel_first)
-    monkeypatch.setattr(waiting.Waiting, "_has_begun", True, raising=False)
+    monkeypatch.setattr(waiting.SlurmRun, "_has_begun", True, raising=False)
     with pytest.raises(WebtextError, match=r"Slurm job 1_0 was cancelled: run the same command again"):
         run(practice_calls.square, tasks_of(1))
     assert cluster.calls("sbatch") == 1

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.errors import InputError
 from webtext_prep.reddit import pages
-from webtext_prep.reddit.pages import Link, best_of, document_of, page_key, page_key_by_rules, page_of, without_repeats
+from webtext_prep.reddit.pages import (
+    Submitted,
+    best_of,
+    document_of,
+    page_key,
+    page_key_by_rules,
+    page_of,
+    without_repeats,
+)
 from webtext_prep.reddit.rows import Submission, is_dump, read_any_row, read_blocks, read_rows, unescaped, url_of
 from webtext_prep.reddit.selection import Rules, subreddit_names, time_of
 
@@ -385,8 +393,8 @@ def test_names_of_tracking_parameters_are_none_that_pages_are_chosen_by():
         assert not pages._TRACKED.search(f"{name}=1"), name
 
 
-def link(url="http://a.org/", score=1, subreddit="news", title="t", id="", created=0) -> Link:
-    return Link("", url, score, subreddit, title, id, created)
+def link(url="http://a.org/", score=1, subreddit="news", title="t", id="", created=0) -> Submitted:
+    return Submitted("", url, score, subreddit, title, id, created)
 
 
 def test_the_best_submission_stands_for_a_page():

@@ -15,8 +15,8 @@ from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
 from webtext_prep.tokens.runs import (
     EncodedShard,
-    Plan,
     RunWriter,
+    ShufflePlan,
     parts_by_key,
     parts_in_order,
     read_plan,
@@ -64,7 +64,7 @@ def written(folder, shards, parts, order) -> IndexedTokens:
     size = 2 * sum(shard.count_tokens() for shard in shards)
     draft = PairDraft(bin_path(folder / "out"), idx_path(folder / "out"), "<u2", documents, documents, size)
     draft.create()
-    Plan(shards, parts, draft).write(folder / "plan.json")
+    ShufflePlan(shards, parts, draft).write(folder / "plan.json")
     plan = read_plan(folder / "plan.json")
     checksums = {number: plan.write_part(number, *plan.read_part(number)) for number in order}
     for kind, found in draft.checksums(checksums[number] for number in range(len(parts))).items():

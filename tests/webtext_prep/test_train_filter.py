@@ -75,7 +75,7 @@ def test_it_tells_what_it_has_learned(corpora, train, webtext):
 def test_the_same_bytes_whatever_the_shards_their_order_the_workers_and_the_compiler(
     write_shards, train, quality, monkeypatch
 ):
-    monkeypatch.setattr("webtext_prep.stages.train_filter.PLAIN_CHARACTERS", 0)
+    monkeypatch.setattr("webtext_prep.text.machine_code.PLAIN_CHARACTERS", 0)
     mixed = random.Random(1).sample([*GOOD, *AGAINST], 290)
     good, against = ([d for d in mixed if d in side] for side in (GOOD, AGAINST))
     folders = write_shards([good[:10], good[10:]], "g"), write_shards([against[50:], against[:50]], "a")
@@ -191,7 +191,7 @@ def test_a_share_is_exact_and_the_same_documents_whatever_the_shards(run, write_
     assert sorted(d.metadata["quality_score"] for d in whole) == scores[-len(whole) :]
     assert done["lowest_score_kept"] == scores[-len(whole)]
     random.Random(3).shuffle(both)
-    monkeypatch.setattr("webtext_prep.stages.filter.PLAIN_CHARACTERS", 0)
+    monkeypatch.setattr("webtext_prep.text.machine_code.PLAIN_CHARACTERS", 0)
     parts, _ = run("--keep-share", share, "--workers", 2, source=write_shards([both[:7], both[7:]], "parts"))
     assert {d.url for d in parts} == {d.url for d in whole}
 

@@ -1,9 +1,7 @@
 """`webtext train-tokenizer`: the same tokenizer from the same documents, in files that GPT-2's tools read."""
 
-import hashlib
 import itertools
 import json
-import os
 import random
 import subprocess
 import sys
@@ -15,11 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 from indexed_tokens import END_OF_TEXT, IndexedTokens, Tokenizer, corpus_tokenizer
+from indexed_tokens.tokenizer import byte_alphabet
+from indexed_tokens.tokenizer_files import TokenizerTables
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.train_tokenizer import FILES, is_held_out, pieces, sample_key, train_bpe
+from webtext_prep.stages.train_tokenizer import FILES, count_words, is_held_out, learn_bpe, pieces, sample_key
 from webtext_prep.tokens.runs import shuffle_key
 
 TEXTS = [text for _, text in sorted(topics.items())]
@@ -45,6 +47,10 @@ def files(folder: Path) -> list[bytes]:
 
 def words(text: str) -> list[str]:
     return [word for word, _ in ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
+
+
+def train_bpe(texts: list[str], size: int, least: int) -> TokenizerTables:
+    return learn_bpe(count_words(texts), size, least)
 
 
 def simple_bpe(texts: list[str], vocabulary_size: int, min_frequency: int) -> tuple[dict, list]:
@@ -144,36 +150,52 @@ def test_the_same_bytes_whatever_the_shards_their_order_and_the_workers(write_sh
         assert {name: first[name] for name in same} == {name: second[name] for name in same}
 
 
-TRAIN = """
-import json, sys
-from webtext_prep.stages.train_tokenizer import train_bpe
-print(json.dumps(train_bpe(json.load(sys.stdin), 3000, 2)))
-"""
+def test_the_merges_are_those_of_hugging_face():
+    """At every size, with tokens that two merges make, long runs and words, and characters of all kinds."""
+    source = random.Random(1)
+    letters = "abc\u00e9\u4e2d \n\t12!\u65e5\u672c\u00f1"
+    corpora = {
+        "topics": (TEXTS, 4000),
+        "few letters": (["".join(source.choices("ab ", k=200)) for _ in range(100)], 1200),
+        "runs": (["a" * count + " " + "ab" * count for count in range(1, 200)], 500),
+        "scripts": (["".join(source.choices(letters, k=500)) for _ in range(50)], 1500),
+    }
+    for texts, size in corpora.values():
+        for least in (1, 2, 5):
+            learner = HuggingFaceTokenizer(BPE())
+            learner.pre_tokenizer = ByteLevel(add_prefix_space=False)
+            alphabet = ByteLevel.alphabet()
+            learner.train_from_iterator(
+                texts,
+                BpeTrainer(vocab_size=size - 1, min_frequency=least, initial_alphabet=alphabet, show_progress=False),
+            )
+            model = json.loads(learner.to_str())["model"]
+            ours = train_bpe(texts, size, least)
+            assert [list(pair) for pair in ours.merges] == model["merges"]
+            assert ours.vocabulary == {**model["vocab"], END_OF_TEXT: len(model["vocab"])}
 
 
-def test_the_same_bytes_whatever_the_threads():
-    """The trainer counts in parallel, into tables whose order differs from run to run."""
-    found = set()
-    for threads in ({"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "5"}, {"TOKENIZERS_PARALLELISM": "false"}):
-        random.shuffle(TEXTS)
-        done = subprocess.run(
-            [sys.executable, "-c", TRAIN],
-            input=json.dumps(TEXTS),
-            env=os.environ | threads,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found.add(hashlib.sha256(done.stdout.encode()).hexdigest())
-    assert len(found) == 1
+@pytest.mark.exhaustive
+def test_every_code_point_is_split_as_hugging_face_does():
+    split = ByteLevel(add_prefix_space=False)
+    shown = {byte: character for character, byte in byte_alphabet().items()}
+    for point in range(sys.maxunicode + 1):
+        if 0xD800 <= point < 0xE000:
+            continue
+        text = f"a{chr(point)}b {chr(point)}{chr(point)}1 {chr(point)}!"
+        theirs = Counter(word for word, _ in split.pre_tokenize_str(text))
+        assert {"".join(map(shown.get, word)): n for word, n in count_words([text]).items()} == theirs, hex(point)
 
 
 def test_the_sample_is_chosen_by_hash_and_no_larger_than_wanted(write_shards, train, read_shards, monkeypatch):
     seen: list[str] = []
-    monkeypatch.setattr(
-        "webtext_prep.stages.train_tokenizer.train_bpe",
-        lambda texts, *rest: train_bpe(seen.extend(texts) or seen, *rest),
-    )
+
+    def listened(texts):
+        texts = list(texts)
+        seen.extend(texts)
+        return count_words(texts)
+
+    monkeypatch.setattr("webtext_prep.stages.train_tokenizer.count_words", listened)
     _, summary = train(write_shards([DOCUMENTS[:40], DOCUMENTS[40:]]), "--sample-bytes", 50_000, "--workers", 1)
     ranked = sorted(DOCUMENTS, key=lambda document: sample_key(document, 1234))
     ranked = [document for document in ranked if not is_held_out(shuffle_key(document, 1234))]
@@ -219,5 +241,5 @@ def test_a_tokenizer_may_be_written_behind_a_url(write_shards, webtext, home, tm
 
 
 def test_the_command_line_does_not_load_the_trainer():
-    code = "import sys; from webtext_prep.cli import find_stages; find_stages(); print('tokenizers' in sys.modules)"
+    code = "import sys; from webtext_prep.cli import find_stages; find_stages(); print('gigatoken' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

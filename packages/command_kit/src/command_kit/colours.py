@@ -24,7 +24,7 @@ BOLD, DIM, RED, GREEN, YELLOW, CYAN = "1", "2", "31", "32", "33", "36"
 
 FALLBACK_COLUMNS = 80
 CLEAR = "\r\x1b[K"
-"""To the beginning of a terminal's line, and nothing left on it."""
+"""The way to the beginning of a terminal's line, and nothing left on it."""
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -39,7 +39,7 @@ def end_after(wait: Callable[[], object], number: int = signal.SIGKILL) -> None:
 
 
 def end_with_parent() -> None:
-    """Let the system kill this worker process when the one that started it ends, even if it is stuck in a library."""
+    """End this worker process by the system when the one that started it ends, even if it is stuck in a library."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -33,9 +33,9 @@ from command_kit.colours import (
 )
 
 STALLED_SECONDS = 30.0
-"""After so long without a report the line says since when there has been none."""
+"""Seconds without a report after which the line says since when there has been none."""
 TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 4.0, 30.0
-"""Between lines: on a terminal; elsewhere in a job's first half minute, when somebody may be waiting; and later."""
+"""Seconds between lines: on a terminal; elsewhere in a job's first half minute, when somebody may wait; and later."""
 REPORT_EVERY = 64
 """Items that pass through between two reports."""
 Item = TypeVar("Item")

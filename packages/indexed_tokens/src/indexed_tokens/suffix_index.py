@@ -257,7 +257,7 @@ Occurrences = tuple[int, range]
 
 
 def longest_matches(indices: Sequence[SuffixIndex], query: npt.ArrayLike) -> Ints:
-    """For each position of a text, how many tokens from there on stand in a document of any index, shape (n,).
+    """The number of tokens from each position of a text on that stand in a document of any index, shape (n,).
 
     Where a match ends never comes before where that of the position before ends. So positions between two whose matches
     end at one place need no search: a text that was copied whole costs little.

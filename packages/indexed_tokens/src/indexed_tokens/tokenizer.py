@@ -47,7 +47,7 @@ _WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s
 _LONG_SPACE = re.compile("[\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{4000,}")
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """The printable stand-in of each byte in GPT-2's vocabulary files: character to byte."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
@@ -140,17 +140,13 @@ class Tokenizer:
     def __init__(self, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]], name: str = "vocabulary") -> None:
         self.name = name
         self._vocabulary, self._merges = vocabulary, merges
-        alphabet = _byte_alphabet()
+        alphabet = byte_alphabet()
         single_bytes = sorted(alphabet, key=lambda character: vocabulary.get(character, -1))
         by_rank = [*single_bytes, *("".join(pair) for pair in merges)]
         _check_tables(vocabulary, merges, by_rank, alphabet.keys(), name)
         of_character = str.maketrans(alphabet)
         in_bytes = {token: token.translate(of_character).encode("latin-1") for token in by_rank}
-        ranks = {
-            in_bytes[token]: len(single_bytes) + rank if rank >= 0 else single_bytes.index(token)
-            for token, rank in _rank_of_tokens(merges, single_bytes).items()
-        }
-        self._engine = tiktoken.Encoding(name, pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
+        self._single_bytes = single_bytes
         # The engine's ids are ranks: bytes, then merges in order. GPT-2's own ids are the same; others' may differ.
         ids = [vocabulary[token] for token in by_rank]
         self._id_of_rank = None if ids == list(range(len(ids))) else np.array(ids, dtype=np.int64)
@@ -161,6 +157,16 @@ class Tokenizer:
         """Ids run from 0 to one less than this."""
         self.document_end = vocabulary.get(END_OF_TEXT)
         """The id that ends a document (50256 in GPT-2); None if the vocabulary has none."""
+
+    @functools.cached_property
+    def _engine(self) -> tiktoken.Encoding:
+        """Made when it is first asked for, which takes as long as to read the files."""
+        alphabet, singles = byte_alphabet(), self._single_bytes
+        ranks = {
+            bytes(map(alphabet.__getitem__, token)): len(singles) + rank if rank >= 0 else singles.index(token)
+            for token, rank in _rank_of_tokens(self._merges, singles).items()
+        }
+        return tiktoken.Encoding(self.name, pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
 
     @classmethod
     @functools.lru_cache(maxsize=1)

@@ -92,7 +92,7 @@ class Trace:
 
 
 def chance_length(corpus_tokens: int, text_tokens: int) -> int:
-    """From how many tokens on a passage is hardly in a corpus by chance.
+    """The tokens from which on a passage is hardly in a corpus by chance.
 
     A passage of L tokens has a probability of about 1 / PERPLEXITY^L. With each of the places of the text beside
     each of the corpus, one such passage is expected where corpus · text = PERPLEXITY^L. Set phrases come more often.

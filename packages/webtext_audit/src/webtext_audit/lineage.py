@@ -109,7 +109,7 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
         raise InputError(f"{step.name} was made with another {', '.join(changed)} than what is here now.")
     if others := processes.changed(step.record.get("libraries", {}), processes.versions_of(stage.libraries)):
         raise InputError(f"{step.name} was made with {others}: install that version, or make it again.")
-    return stage.recalling(step.record.get("facts", {})) if isinstance(stage, Recalls) else stage
+    return stage.with_facts(step.record.get("facts", {})) if isinstance(stage, Recalls) else stage
 
 
 _T = TypeVar("_T")
@@ -218,7 +218,7 @@ class Planned:
     def stage(self, known: Mapping[str, type[Stage]]) -> Stage:
         """Its stage, which works on nothing but what has changed. Raises InputError as `stage_of`."""
         stage = stage_of(Step(Path(self.place), self.place, self.record, ""), known)
-        return stage.settled() if isinstance(stage, Continues) else stage
+        return stage.without_retries() if isinstance(stage, Continues) else stage
 
     def job(self, known: Mapping[str, type[Stage]], workers: int) -> Job:
         """The run that makes it again. Raises InputError if what it reads is gone."""

@@ -3,3 +3,7 @@
 A document goes through the stages in `stages/`, one file each, in the order of `webtext --help`; `runner` runs a stage
 over its shards so that it can be interrupted and gone on with at any moment.
 """
+
+DISTRIBUTION = "webtext-gpt2-prep"
+EXTRACTORS = ["trafilatura"]
+"""Distributions whose versions `webtext --version` shows, too."""

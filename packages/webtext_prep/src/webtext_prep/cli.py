@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from command_kit import Parser, add_flags, add_shell_flags, run_command, settings_from
 from command_kit.plugins import find_plugins
 from command_kit.settings import given_values, make_settings, source_name
-from webtext_prep import commands, stages
+from webtext_prep import DISTRIBUTION, EXTRACTORS, commands, stages
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
@@ -67,6 +67,18 @@ def find_commands() -> dict[str, type[Command]]:
     return {command.name: command for command in sorted(found, key=lambda command: command.order)}
 
 
+def find_one(name: str) -> tuple[dict[str, type[Stage]], dict[str, type[Command]]]:
+    """The one stage or other command of that name, whose module or entry point is called so too; else all of them.
+
+    Nothing of the others is imported: that takes longer than many a command.
+    """
+    known = {one.name: one for one in find_plugins(stages, Stage, group="webtext.stages", only=name)}
+    others = {one.name: one for one in find_plugins(commands, Command, group="webtext.commands", only=name)}
+    if [*known, *others] == [name]:
+        return known, others
+    return find_stages(), find_commands()
+
+
 def build_parser(
     known: dict[str, type[Stage]], others: dict[str, type[Command]], only: str | None = None
 ) -> argparse.ArgumentParser:
@@ -76,7 +88,7 @@ def build_parser(
     """
     parser = Parser(prog="webtext", description=DESCRIPTION, epilog=EPILOG)
     whole = functools.partial(build_parser, known, others)
-    add_shell_flags(parser, "webtext-gpt2-prep", others=["trafilatura"], whole=whole)
+    add_shell_flags(parser, DISTRIBUTION, others=EXTRACTORS, whole=whole)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="stages and commands")
     first_of = {
         next((name for name, stage in known.items() if stage.order >= order), ""): heading
@@ -150,11 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    known: dict[str, type[Stage]] = {}
-    others: dict[str, type[Command]] = {}
-    if words != ["--version"]:  # which needs none of them, and asks often, as scripts do
-        known, others = find_stages(), find_commands()
-    asked = next((word for word in words if word in known or word in others), "")
+    asked = next(iter(words), "")
+    known, others = find_one(asked) if words != ["--version"] else ({}, {})
     arguments = build_parser(known, others, asked).parse_args(with_options_joined(words))
 
     def body() -> int:

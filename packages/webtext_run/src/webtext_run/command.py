@@ -1,8 +1,8 @@
 """Runs a whole pipeline, from URLs, dumps, web archives or texts to a model that writes, as one TOML file describes it.
 
     webtext-run quickstart
-    webtext-run own_text --input my_texts
-    webtext-run openwebtext --urls my_urls.txt --check
+    webtext-run own_text --input MY_TEXTS
+    webtext-run openwebtext --urls MY_URLS.txt --check
     webtext-run my_pipeline.toml --set train.steps=60
 
 In a checkout `./uvw run pipelines/run.py` is the same command.
@@ -44,7 +44,7 @@ from webtext_run.steps import (
     RUN,
     WHOLE,
     Pipeline,
-    Step,
+    PipelineStep,
     change_settings,
     has_trainer,
     plan,
@@ -62,12 +62,17 @@ LOCK = ".run"
 def documentation_site(folder: Path) -> Iterator[None]:
     """Serve the documentation while the block runs; its URL list is `urls.txt` in `folder`.
 
-    The port is kept from one run to the next: the addresses of pages that were fetched must stay the same.
+    The port is kept from one run to the next: the addresses of pages that were fetched must stay the same. The first
+    time it is the one that `documentation_site.py` takes alone, where that is free, so that these are the same on most
+    machines.
     """
     kept = folder / "site.json"
-    port = json.loads(kept.read_text())["port"] if kept.exists() else 0
+    port = json.loads(kept.read_text())["port"] if kept.exists() else None
     process = subprocess.Popen(
-        [sys.executable, "-m", "webtext_run.documentation_site", "--port", str(port), "--until-input-ends"],
+        [
+            *(sys.executable, "-m", "webtext_run.documentation_site", "--until-input-ends"),
+            *([] if port is None else ["--port", str(port)]),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -198,7 +203,7 @@ def play(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) -> list[str]:
+def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[PipelineStep]) -> list[str]:
     """The command that also trains, where --until stopped before that; empty where there is none."""
     is_left = "train" in read_pipeline(arguments.pipeline)[1] and not any(step.name == "train" for step in steps)
     if arguments.until is None or not is_left or not has_trainer():
@@ -213,7 +218,7 @@ def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) ->
     return [*PREFIX, RUN, *words]
 
 
-def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
+def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[PipelineStep], Arms | None]:
     """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate each arm's steps, too.
 
     Raises UsageError.
@@ -240,7 +245,7 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
 
     def planned(
         tables: Mapping[str, Any], folder: Path, given: Sequence[str], flags: Mapping[str, Sequence[str]]
-    ) -> list[Step]:
+    ) -> list[PipelineStep]:
         is_made = whole.site or given is not first
         return plan(path, tables, folder, given, flags, site=is_made, of_all_stages=of_all_stages)
 

@@ -323,7 +323,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Keep quiet."""
 
 
-class Server(http.server.ThreadingHTTPServer):
+class SiteServer(http.server.ThreadingHTTPServer):
     """A thread for each connection; a reader that went away is not an error."""
 
     daemon_threads = True
@@ -337,14 +337,21 @@ class Server(http.server.ThreadingHTTPServer):
 def main() -> None:
     """Serve until a signal, or the end of standard input; the first line printed is the site's address."""
     parser = argparse.ArgumentParser(description="Serve the documentation of Python on loopback.")
-    parser.add_argument("--port", type=int, default=PORT, help=f"0 for any free one (default: {PORT})")
-    parser.add_argument("--until-input-ends", action="store_true", help="end when standard input does")
+    parser.add_argument("--port", type=int, help=f"0 for any free one (default: {PORT})")
+    parser.add_argument(
+        "--until-input-ends", action="store_true", help="end when standard input does; without --port, any will do"
+    )
     arguments = parser.parse_args()
-    port: int = arguments.port
+    port: int = PORT if arguments.port is None else arguments.port
     warnings.simplefilter("ignore", SyntaxWarning)  # of the sources that are parsed
     sources()
     try:
-        server = Server((HOST, port), Handler)
+        try:
+            server = SiteServer((HOST, port), Handler)
+        except OSError:
+            if arguments.port is not None or not arguments.until_input_ends:
+                raise
+            server = SiteServer((HOST, 0), Handler)
     except (OSError, OverflowError) as error:
         sys.exit(f"documentation_site.py: error: can't serve on port {port} ({error}): give another --port.")
     print(f"http://{HOST}:{server.server_port}", flush=True)

@@ -19,7 +19,7 @@ from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
 from command_kit.command import PARENT, WORDS, print_note
 from indexed_tokens import Tokenizer, corpus_tokenizer
-from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, Step, shown_command, words_of
+from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, PipelineStep, shown_command, words_of
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -33,7 +33,7 @@ COMPRESSED_TOKENS = 4_000_000
 """Tokens of the text that are compressed at most, some 15 MB: both take seconds for them, and more gains little."""
 
 
-def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = False) -> None:
+def run_steps(steps: Sequence[PipelineStep], path: Path, folder: Path, debug: bool = False) -> None:
     """Run them in order; an evaluation that has nothing to measure is left out, which is said before the training.
 
     With `debug` the steps show the tracebacks of errors.
@@ -49,7 +49,7 @@ def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = Fal
             run_step(step, path, folder, debug)
 
 
-def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
+def run_step(step: PipelineStep, path: Path, folder: Path, debug: bool = False) -> None:
     """Run one command; its JSON summary is kept in `step.summary`.
 
     Raises CommandError if it fails, KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
@@ -100,7 +100,7 @@ def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
 
 
-def discard_run(step: Step) -> None:
+def discard_run(step: PipelineStep) -> None:
     """Remove the run that a [train] made earlier. Raises UsageError where another is at work on it."""
     from gpt2_train.training import run_folder
 
@@ -134,7 +134,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
 
 
-def nothing_held_out(step: Step, train: Step | None) -> str:
+def nothing_held_out(step: PipelineStep, train: PipelineStep | None) -> str:
     """Why `[evaluate]` has nothing to measure in the token files that are there now, in a sentence; or nothing."""
     from gpt2_train.config.settings import parse_split
     from gpt2_train.data.corpus import Corpus
@@ -155,7 +155,7 @@ def nothing_held_out(step: Step, train: Step | None) -> str:
     )
 
 
-def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
+def funnel(steps: Sequence[PipelineStep], paint: Paint) -> list[str]:
     """A line a stage: what came in, what went out, and the share of it."""
     rows = []
     for step in steps:
@@ -170,7 +170,7 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
 
 
 def closing(
-    steps: Sequence[Step],
+    steps: Sequence[PipelineStep],
     folder: Path,
     seconds: float,
     paint: Paint = PLAIN,
@@ -224,7 +224,7 @@ def echoes(trace: dict[str, Any] | None) -> list[str]:
     return lines
 
 
-def write_more(steps: Sequence[Step]) -> list[str]:
+def write_more(steps: Sequence[PipelineStep]) -> list[str]:
     """The command that lets the pipeline's model write: with the prompt of its own [generate], if it has one."""
     command = [*PREFIX, "gpt2", "generate", "--checkpoint"]
     command.append(next(step.output for step in steps if step.name == "train"))
@@ -232,7 +232,9 @@ def write_more(steps: Sequence[Step]) -> list[str]:
     return [*command, "--prompt", prompts[0]] if prompts else command
 
 
-def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()) -> list[str]:
+def next_commands(
+    steps: Sequence[PipelineStep], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()
+) -> list[str]:
     """Commands to go on with, each with what it is for.
 
     With a model: other texts, a page to try the model, one's own texts; without one: what the last stage made.

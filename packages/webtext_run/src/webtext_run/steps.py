@@ -139,7 +139,7 @@ SAMPLES = "samples.json"
 
 
 @dataclass
-class Step:
+class PipelineStep:
     """One command of the pipeline.
 
     Attributes:
@@ -216,7 +216,7 @@ def plan(
     *,
     site: bool = False,
     of_all_stages: Mapping[str, Any] | None = None,
-) -> list[Step]:
+) -> list[PipelineStep]:
     """The steps of a pipeline, each wired to the steps before it, with its settings checked one by one.
 
     Args:
@@ -235,7 +235,7 @@ def plan(
     stages, commands = find_stages(), find_commands()
     made = set(first_input[:1]) if site else set()
     so_far = _Wiring(path, folder, made, Chain(first_input, str(folder / "corpus")), str(folder / "model"))
-    steps: list[Step] = []
+    steps: list[PipelineStep] = []
     for name, table in tables.items():
         if name == WHOLE:
             continue
@@ -273,7 +273,7 @@ def has_trainer() -> bool:
     return importlib.util.find_spec("gpt2_train") is not None
 
 
-def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
+def _without_unused_tokenizers(steps: list[PipelineStep]) -> list[PipelineStep]:
     """The steps without the ones that make a tokenizer for a `[tokenize]` that has another one."""
     if not any(step.name == "tokenize" for step in steps):
         return steps
@@ -288,7 +288,9 @@ def _is_here(engine: str) -> bool:
     return engine in find_engines() and find_engines()[engine].is_here
 
 
-def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
+def _stage_step(
+    so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]
+) -> PipelineStep:
     name, chain = kind.name, so_far.chain
     if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
@@ -306,7 +308,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
     inputs, output, state = link.run.input, link.run.output, settings.state
     if not (link.is_beside or state or is_local(location(output))):
         state = str(so_far.folder / f"{name}.state")
-    step = Step(name, "webtext_prep", table, dataclasses.replace(link.run, state=state))
+    step = PipelineStep(name, "webtext_prep", table, dataclasses.replace(link.run, state=state))
     step.arguments = ["--input", *inputs, *([] if link.is_beside else ["--output", output])]
     step.arguments += ["--state", state] if "state" not in table and state else []
     step.arguments += [flag for key, value in passed.items() for flag in as_flags(key, value, so_far.where(WHOLE))]
@@ -317,7 +319,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
     return step
 
 
-def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
+def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> PipelineStep:
     from gpt2_train.cli import settings_class
     from gpt2_train.evaluation.command import evaluation_of
 
@@ -334,7 +336,7 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     if name == "generate" and index in so_far.made:
         wanted["trace"] = so_far.chain.tokens
     paths = {key: value for key, value in wanted.items() if key not in table}
-    step = Step(name, "gpt2_train", table, None, output=so_far.model)
+    step = PipelineStep(name, "gpt2_train", table, None, output=so_far.model)
     if name == "evaluate":
         step.settings, step.task = evaluation_of({**table, **paths}, so_far.where(name), checked)
         file = getattr(step.task, step.task.source)
@@ -351,7 +353,7 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     return step
 
 
-def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> Step:
+def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> PipelineStep:
     """A command that looks at what there is: it gets the last folder, the place of its file, and the model."""
     last = so_far.chain.tokens if so_far.chain.has_tokens else (so_far.chain.documents or (str(so_far.folder),))[0]
     fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -369,13 +371,13 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
     if first and where is not None:
         values[where] = last  # a list of one, where it takes several
     settings = checked(kind, values, so_far.where(kind.name))
-    step = Step(kind.name, "webtext_prep", table, settings, output=values.get("output", ""))
+    step = PipelineStep(kind.name, "webtext_prep", table, settings, output=values.get("output", ""))
     step.arguments = [*first, *(part for key, value in paths.items() for part in (f"--{key}", value))]
     step.made = so_far.are_made([*first, *paths.values()])
     return step
 
 
-def restart(steps: Sequence[Step], first: str) -> None:
+def restart(steps: Sequence[PipelineStep], first: str) -> None:
     """Make the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
@@ -387,13 +389,13 @@ def restart(steps: Sequence[Step], first: str) -> None:
         step.restart = True
 
 
-def shown_command(step: Step, path: Path) -> list[str]:
+def shown_command(step: PipelineStep, path: Path) -> list[str]:
     """One step as it would be given by hand."""
     again = ["--restart"] if step.restart and step.stage is not None else []
     return [PROGRAMS[step.program], step.name, *step.arguments, *again, "--config", str(path)]
 
 
-def words_of(step: Step) -> dict[str, str]:
+def words_of(step: PipelineStep) -> dict[str, str]:
     """The words that run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
     settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]

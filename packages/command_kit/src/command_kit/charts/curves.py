@@ -102,7 +102,7 @@ def smoothed(points: Sequence[Point], window: int) -> list[Point]:
 
 
 def legend_mark(curve: Curve) -> Markup:
-    """What a curve looks like in its chart: a piece of its line, or a point where that is all there is."""
+    """The look of a curve in its chart: a piece of its line, or a point where that is all there is."""
     if len(curve.points) == 1:
         return tag("circle", class_=f"point r{curve.look % COLOURS + 1}", r=3, cx=13, cy=6)
     return legend_line(curve.look)

@@ -361,7 +361,7 @@ class Saver:
 
 
 ALIGNMENT = 64
-"""Bytes: each copy begins at a multiple of it."""
+"""Bytes of which each copy begins at a multiple."""
 
 
 class StagingArea:

@@ -1,4 +1,4 @@
-"""From token files to training batches: splits by document, shuffled sample index, blending, reading ahead.
+"""Training batches from token files: splits by document, shuffled sample index, blending, reading ahead.
 
 In the order of the work: `corpus` (token files and their splits), `index` (which tokens make up each sample, and that
 on disk), `order` (documents by what they hold), `streams` (endless samples of one split, and several streams in

@@ -10,8 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +26,11 @@ class TakenBatch(NamedTuple):
     """The part of a step's batch that a process gets.
 
     Attributes:
-        rows: what `finish` made of its rows.
-        waited: seconds until it was there.
+        batches: its micro-batches, on the host.
+        waited: seconds until they were there.
     """
 
-    rows: Any
+    batches: list[MicroBatch]
     waited: float
 
 
@@ -46,7 +45,7 @@ class BatchReader:
         global_batch: samples in a step, over all processes.
         rank, size: this process's number among the processes that share each batch.
         vocabulary_size: ids that may occur.
-        finish: what to make of the rows, int64 (rows, sequence_length + 1), still in the thread; the rows without it.
+        batches: makes micro-batches of the rows, still in the thread.
     """
 
     def __init__(
@@ -57,14 +56,14 @@ class BatchReader:
         rank: int,
         size: int,
         vocabulary_size: int,
-        finish: Callable[[npt.NDArray[np.int64]], Any] | None = None,
+        batches: MicroBatches,
     ) -> None:
-        self.finish = finish
+        self.batches = batches
         self.blend, self.global_batch, self.vocabulary_size = blend, global_batch, vocabulary_size
         self.rows = slice(rank * (global_batch // size), (rank + 1) * (global_batch // size))
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="batch-reader")
         self._step = 0
-        self._batch: concurrent.futures.Future[Any] | None = None
+        self._batch: concurrent.futures.Future[list[MicroBatch]] | None = None
 
     def request(self, step: int) -> None:
         """Begin to read the batch of `step`; all processes call this together."""
@@ -86,10 +85,10 @@ class BatchReader:
             self.request(step + 1)
         return taken
 
-    def _read(self, places: list[tuple[int, int]]) -> Any:
+    def _read(self, places: list[tuple[int, int]]) -> list[MicroBatch]:
         samples = self.blend.read(places)
         check_vocabulary(samples, self.vocabulary_size, "the training data")
-        return samples if self.finish is None else self.finish(samples)
+        return self.batches.on_host(samples)
 
     def close(self) -> None:
         """End the thread."""

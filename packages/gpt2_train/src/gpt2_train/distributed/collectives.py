@@ -132,14 +132,6 @@ def _picklable(error: Exception) -> Exception:
     return type(error)(str(error)) if isinstance(error, CommandError) else Gpt2Error(f"{type(error).__name__}: {error}")
 
 
-NOTE_SECONDS = 2.0
-"""Seconds by which other processes may give up later than this one."""
-
-ANSWER_SECONDS = 10.0
-"""Seconds that the store may take to answer; it may be on the machine that is gone."""
-
-POLL_SECONDS = 1.0
-
 _SIGNS = re.compile(r"Timed out waiting \d+ ?ms|wait timeout after|Watchdog caught collective operation timeout")
 """The words of gloo, the store and NCCL when they give up."""
 
@@ -150,11 +142,16 @@ class TimeoutReporter:
     Args:
         store: where they met.
         rank, size: this process's number among all.
+        later: seconds by which other processes may give up later than this one.
+        answer: seconds that the store may take to answer; it may be on the machine that is gone.
+        poll: seconds between two questions to NCCL.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, *, later: float = 2.0, answer: float = 10.0, poll: float = 1.0
+    ) -> None:
         self.store = dist.PrefixStore("timeouts", store)
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.later, self.answer, self.poll = rank, size, later, answer, poll
         self.timeout: datetime.timedelta | None = None
         self.store.set(f"host/{rank}", socket.gethostname())
 
@@ -175,7 +172,7 @@ class TimeoutReporter:
         # Asking an answer of a machine that is gone can take forever.
         asking = threading.Thread(target=lambda: found.append(self._missing()), daemon=True)
         asking.start()
-        asking.join(ANSWER_SECONDS)
+        asking.join(self.answer)
         if not found:
             who = "others did not take part (their store does not answer, either)"
         elif not found[0]:
@@ -195,7 +192,7 @@ class TimeoutReporter:
     def _missing(self) -> dict[int, str]:
         """The machines of the processes that leave no note, by their numbers."""
         self.store.set(f"waited/{self.rank}", "")
-        missing, deadline = set(range(self.size)), time.monotonic() + NOTE_SECONDS
+        missing, deadline = set(range(self.size)), time.monotonic() + self.later
         while missing and time.monotonic() < deadline:
             missing -= {rank for rank in missing if self.store.check([f"waited/{rank}"])}
             time.sleep(0.05)
@@ -206,12 +203,12 @@ class TimeoutReporter:
         return self.store.get(key).decode() if self.store.check([key]) else "an unknown machine"
 
     def watch(self, groups: Iterable[dist.ProcessGroup], end: Callable[[BaseException], object]) -> None:
-        """From now on, call `end` with the error if NCCL gives up in one of `groups`; in a thread."""
+        """Call `end`, in a thread and from now on, with the error if NCCL gives up in one of `groups`."""
         backends = [torch_private.backend_on_gpus(group) for group in groups]
 
         def ask() -> None:
             while not any(str(backend.get_error()).endswith("TIMEOUT") for backend in backends):
-                time.sleep(POLL_SECONDS)
+                time.sleep(self.poll)
             end(self.absence("NCCL"))
 
         threading.Thread(target=ask, name="nccl-watch", daemon=True).start()

@@ -168,7 +168,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def keep_freed_memory(device: torch.device) -> None:
-    """On a CPU under glibc, reuse large blocks instead of giving them back to the system after each step.
+    """Reuse large blocks, on a CPU under glibc, instead of giving them back to the system after each step.
 
     Logits are hundreds of megabytes; having their pages zeroed again each time was a quarter of a step.
     """

@@ -95,15 +95,15 @@ SETTINGS = GenerateSettings
 
 
 Numbers = collections.defaultdict[str, Iterator[int]]
-"""By prompt, the numbers of its samples that are still to come."""
+"""The numbers of a prompt's samples that are still to come, by prompt."""
 
 
 def requests_for(
     settings: GenerateSettings, prompts: Iterable[str], numbers: Numbers | None = None
 ) -> list[GenerationRequest]:
     """The texts to write for `prompts`, in order; a prompt that comes again gets further samples, not the same."""
-    from gpt2_train.inference.engine import Sampling
     from gpt2_train.inference.generator import GenerationRequest
+    from gpt2_train.inference.sampling import Sampling
 
     numbers = collections.defaultdict(itertools.count) if numbers is None else numbers
     return [

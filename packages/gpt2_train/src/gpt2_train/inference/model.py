@@ -216,7 +216,8 @@ class InferenceSettings:
             return work()
         load_torch()
         from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
-        from gpt2_train.distributed.jobs import LocalJob, work_in_job
+        from gpt2_train.distributed.jobs import work_in_job
+        from gpt2_train.distributed.local_job import LocalJob
         from gpt2_train.inference.divided import check_division
 
         if is_in_job():

@@ -47,7 +47,7 @@ def task_name(row: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a value was measured.
+    """The moment at which a value was measured.
 
     Attributes:
         step: optimizer steps taken.

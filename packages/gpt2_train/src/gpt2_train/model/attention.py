@@ -162,7 +162,7 @@ class Documents(NamedTuple):
 
     @property
     def last(self) -> None:
-        """None: logits of all tokens are asked for."""
+        """Places whose logits are asked for; None for all."""
         return None
 
     def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

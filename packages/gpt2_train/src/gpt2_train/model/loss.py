@@ -151,7 +151,7 @@ def _pieces(logits: Tensor) -> Iterator[slice]:
 
 
 def _row_sums_in_pieces(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
-    """As `_row_sums`, by kernels of torch, one after the other, on a few rows at a time."""
+    """`_row_sums` by kernels of torch, one after the other, on a few rows at a time."""
     total = torch.empty(logits.size(0), dtype=_wide(logits), device=logits.device)
     for piece in _pieces(logits):
         torch.logsumexp(logits[piece, :known].to(total.dtype), dim=1, out=total[piece])
@@ -159,7 +159,7 @@ def _row_sums_in_pieces(logits: Tensor, local: Tensor, known: int) -> tuple[Tens
 
 
 def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, weights: Tensor, known: int) -> Tensor:
-    """As `_overwrite`, a few rows at a time."""
+    """`_overwrite`, a few rows at a time."""
     width = logits.size(1)
     column, minus_one = local.clamp(0, width - 1)[:, None], -_is_here(local, width).to(total.dtype)[:, None]
     for piece in _pieces(logits):
@@ -175,7 +175,7 @@ def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, weights: 
 
 
 def _one_pass_in_pieces(logits: Tensor, targets: Tensor, weights: Tensor, known: int) -> Tensor:
-    """As `_one_pass`, a few rows at a time: one exponential of each logit for both."""
+    """`_one_pass`, a few rows at a time: one exponential of each logit for both."""
     losses = torch.empty(logits.size(0), dtype=_wide(logits), device=logits.device)
     logits[:, known:] = -torch.inf
     for piece in _pieces(logits):

@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference.generator import Encoder
 from gpt2_train.serving.completions import Answer, Limits, read_request
-from gpt2_train.serving.middleware import RECORD, ApiError, Guard, Log, Record, read_body
-from gpt2_train.serving.model_thread import ModelStoppedError, ModelThread, Texts, TooManyTextsError
+from gpt2_train.serving.middleware import RECORD, ApiError, Guard, Log, RequestRecord, read_body
+from gpt2_train.serving.model_thread import Completions, ModelStoppedError, ModelThread, TooManyCompletionsError
 
 LONG_BODY = 1 << 14
 """Bytes from which on a body is read in a thread, so that its tokenizing does not stop the others."""
@@ -31,7 +31,7 @@ BODY_SECONDS = 20
 """Seconds that a client may take to send a body."""
 RETRY_SECONDS = 2
 PLACE_SECONDS = 1.0
-"""Between two looks at the place of a request that waits."""
+"""Seconds between two looks at the place of a request that waits."""
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -74,7 +74,7 @@ class Service:
         wanted = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
         try:
             texts = self.thread.write(wanted.requests)
-        except TooManyTextsError:
+        except TooManyCompletionsError:
             raise ApiError(
                 429,
                 f"{self.thread.open_texts} of {self.thread.capacity} texts are being written or waiting, and this "
@@ -84,7 +84,7 @@ class Service:
             ) from None
         except ModelStoppedError as error:
             raise stopped(error, self.thread) from None
-        record: Record = request.scope[RECORD]
+        record: RequestRecord = request.scope[RECORD]
         record.texts, record.read = len(wanted.requests), wanted.prompt_tokens
         return Writing(texts, Answer(wanted, self.name, self.encoder.tokenizer), self.thread, record)
 
@@ -123,7 +123,7 @@ class Service:
 class Writing(Response):
     """The answer to a request for completions while it is being written; a client that leaves ends it."""
 
-    def __init__(self, texts: Texts, answer: Answer, thread: ModelThread, record: Record) -> None:
+    def __init__(self, texts: Completions, answer: Answer, thread: ModelThread, record: RequestRecord) -> None:
         self.texts, self.answer, self.thread, self.record = texts, answer, thread, record
         self.is_done = False
 

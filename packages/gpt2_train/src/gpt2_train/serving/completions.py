@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.engine import Sampling
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextPiece, TextToken
+from gpt2_train.inference.sampling import Sampling
 from gpt2_train.serving.middleware import ApiError, wrong
 from indexed_tokens import Tokenizer
 

@@ -70,11 +70,11 @@ def wrong(param: str, message: str, code: str | None = None) -> ApiError:
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_BODY_BYTES = 4 << 20
 RECORD = "gpt2.record"
-"""The key of a request's scope under which its `Record` is."""
+"""The key of a request's scope under which its `RequestRecord` is."""
 
 
 @dataclasses.dataclass
-class Record:
+class RequestRecord:
     """The words of the log on a request besides its path and status."""
 
     texts: int = 0
@@ -104,7 +104,7 @@ class Log:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
-        record = scope[RECORD] = Record()
+        record = scope[RECORD] = RequestRecord()
         status: int | None = None
 
         async def watched(message: Message) -> None:

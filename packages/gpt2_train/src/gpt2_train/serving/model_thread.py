@@ -19,7 +19,7 @@ STEPS_AHEAD = 64
 """Steps whose pieces may wait for the event loop: beyond them the model waits, so that the loop never falls behind."""
 
 
-class TooManyTextsError(Exception):
+class TooManyCompletionsError(Exception):
     """More texts than may wait."""
 
 
@@ -27,7 +27,7 @@ class ModelStoppedError(Exception):
     """The model writes no more: the server is stopping, or the model failed."""
 
 
-class Texts:
+class Completions:
     """The texts of one request: iterate over it for (index, piece) until each has ended; leaving the block cancels."""
 
     def __init__(self, owner: ModelThread, requests: Sequence[GenerationRequest]) -> None:
@@ -37,7 +37,7 @@ class Texts:
         self._owner = owner
         self._news: asyncio.Queue[tuple[int, TextPiece] | Exception] = asyncio.Queue()
 
-    def __enter__(self) -> Texts:
+    def __enter__(self) -> Completions:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -65,7 +65,7 @@ class Texts:
         self._news.put_nowait(news)
 
 
-News = tuple[Texts, int, TextPiece | Exception]
+News = tuple[Completions, int, TextPiece | Exception]
 """News from the thread to the loop: of which request, which of its texts, and what has happened to it."""
 
 
@@ -86,12 +86,12 @@ class ModelThread:
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], object] = lambda: None
         self._session = session
-        self._open: dict[Texts, None] = {}
+        self._open: dict[Completions, None] = {}
         """The open requests, in the order in which they came."""
         self._stopped: ModelStoppedError | None = None
-        self._orders: queue.SimpleQueue[tuple[str, Texts | None]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[str, Completions | None]] = queue.SimpleQueue()
         self._ahead = threading.Semaphore(STEPS_AHEAD)
-        self._writing: dict[int, tuple[Texts, int]] = {}
+        self._writing: dict[int, tuple[Completions, int]] = {}
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     # In the event loop
@@ -103,12 +103,12 @@ class ModelThread:
 
     @property
     def open_texts(self) -> int:
-        """Texts that are being written or waiting."""
+        """Completions that are being written or waiting."""
         return sum(texts.open for texts in self._open)
 
     @property
     def writing(self) -> int:
-        """Texts that have a row of the model's cache."""
+        """Completions that have a row of the model's cache."""
         return self._session.engine.writing
 
     @property
@@ -116,21 +116,21 @@ class ModelThread:
         """Whether no more texts are taken."""
         return self._stopped is not None
 
-    def write(self, requests: Sequence[GenerationRequest]) -> Texts:
+    def write(self, requests: Sequence[GenerationRequest]) -> Completions:
         """Submit `requests`, at least one: all of them or none.
 
-        Raises TooManyTextsError, ModelStoppedError.
+        Raises TooManyCompletionsError, ModelStoppedError.
         """
         if self._stopped is not None:
             raise self._stopped
         if self.open_texts + len(requests) > self.capacity:
-            raise TooManyTextsError
-        texts = Texts(self, requests)
+            raise TooManyCompletionsError
+        texts = Completions(self, requests)
         self._open[texts] = None
         self._orders.put(("write", texts))
         return texts
 
-    def place(self, texts: Texts) -> int:
+    def place(self, texts: Completions) -> int:
         """The place of `texts` among the requests that wait for a row, from 1; 0 if it has one, or has ended."""
         before, waiting = 0, 0
         for other in self._open:
@@ -140,7 +140,7 @@ class ModelThread:
             before += other.open
         return 0
 
-    def cancel(self, texts: Texts) -> None:
+    def cancel(self, texts: Completions) -> None:
         """Stop writing the rest of `texts`."""
         if texts in self._open:
             del self._open[texts]
@@ -218,7 +218,7 @@ class ModelThread:
                 return False
             (self._submit if order == "write" else self._forget)(texts)
 
-    def _submit(self, texts: Texts) -> None:
+    def _submit(self, texts: Completions) -> None:
         try:
             for index, request in enumerate(texts.requests):
                 if texts.is_cancelled:
@@ -228,7 +228,7 @@ class ModelThread:
             self._forget(texts)
             self._tell(self._deliver, [(texts, 0, error)])
 
-    def _forget(self, texts: Texts) -> None:
+    def _forget(self, texts: Completions) -> None:
         for number in [number for number, (owner, _) in self._writing.items() if owner is texts]:
             del self._writing[number]
             self._session.cancel(number)

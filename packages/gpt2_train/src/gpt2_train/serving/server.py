@@ -24,9 +24,9 @@ from gpt2_train.serving.model_thread import ModelThread
 HEAD_SECONDS = 5.0
 """Seconds that a client may take for the head of a request, and that a connection may rest between two."""
 LATE_SECONDS = 2.0
-"""Until clients are left alone that do not read what they were sent, once all texts have ended."""
+"""Seconds until clients that do not read what they were sent are left alone, once all texts have ended."""
 LOG_SECONDS = 60
-"""Between two lines of the log about the same trouble."""
+"""Seconds between two lines of the log about the same trouble."""
 STOPPING = "the server is stopping"
 
 
@@ -69,7 +69,7 @@ class Server:
                 self._loop.call_soon_threadsafe(self._begin_to_stop)
 
     def _begin_to_stop(self) -> None:
-        """In the loop."""
+        """Begin to stop; called in the loop."""
         self._stopping.set()
         self.model_thread.refuse(STOPPING)
         assert self._loop is not None
@@ -111,7 +111,7 @@ class Server:
 
     @contextlib.contextmanager
     def _signals_end_here(self) -> Iterator[None]:
-        """While open, SIGINT and SIGTERM end the server."""
+        """Make SIGINT and SIGTERM end the server while the block runs."""
         if threading.current_thread() is not threading.main_thread():
             yield  # Signals go to the main thread alone.
             return

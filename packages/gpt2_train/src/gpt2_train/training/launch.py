@@ -1,6 +1,6 @@
 """Starting a run: in this process, in several on this machine, or as one process of a torchrun job.
 
-`gpt2 train` that is to use several GPUs starts itself once for each (`distributed.jobs`), and trains nothing itself;
+`gpt2 train` that is to use several GPUs starts itself once for each (`LocalJob`), and trains nothing itself;
 each of these processes, like one that torchrun has started, is told by its environment that it is one of a job's.
 What a process then does, `trainer.train`, is given.
 """
@@ -28,7 +28,8 @@ from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import jobs
 from gpt2_train.distributed.collectives import SHARED, TimeoutReporter
 from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
-from gpt2_train.distributed.jobs import LocalJob, Place, StopRequest
+from gpt2_train.distributed.jobs import Place, StopRequest
+from gpt2_train.distributed.local_job import LocalJob
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
 

@@ -138,7 +138,7 @@ class TimePlan:
 
     @property
     def seconds(self) -> float:
-        """Used so far."""
+        """Seconds used so far."""
         return clock() - self._zero
 
     @contextlib.contextmanager

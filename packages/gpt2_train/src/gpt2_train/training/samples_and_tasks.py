@@ -39,11 +39,11 @@ from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.distributed.tensor_parallel import TPContext
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.divided import divide
-from gpt2_train.inference.engine import Sampling
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file
 from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
+from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.model.gpt2 import GPT2
 
@@ -180,7 +180,10 @@ class TrainingScorer(BatchScorer):
         self.share, self.batches_at_once, self.is_stopped = world.dp_rank, world.dp_size, is_stopped
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """As `BatchScorer.score`. Raises, on all processes, what any of them raises, or StoppedError for a signal."""
+        """The scores of at most `batches_at_once` batches, one by each data-parallel group.
+
+        Raises, on all processes, what any of them raises, or StoppedError for a signal.
+        """
         if self.is_stopped():
             raise StoppedError
 

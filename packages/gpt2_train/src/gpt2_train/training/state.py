@@ -33,7 +33,7 @@ class StepClock:
 
     def __init__(self, loss_sum: float = 0.0, steps: int = 0) -> None:
         self.loss_sum, self.steps = loss_sum, steps
-        """Since the last row, also of steps before a resume, so that the logged mean is that of an unbroken run."""
+        """Since the last row, those before a resume included: the logged mean is that of an unbroken run."""
         self.norm = math.nan
         self.timed_steps, self.seconds, self.waited = 0, 0.0, 0.0
         self._first_seconds = 0.0
@@ -64,7 +64,7 @@ class StepClock:
 
 
 REDRAW_SECONDS, LINE_SECONDS = 0.5, 30.0
-"""Between two lines that show where a run is, if no step is logged meanwhile: on a terminal, and in a log."""
+"""Seconds between two lines that show where a run is, if no step is logged meanwhile: on a terminal, and in a log."""
 
 
 class Heartbeat:

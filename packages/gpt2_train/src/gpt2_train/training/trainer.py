@@ -188,7 +188,7 @@ class Trainer:
             rank=world.dp_rank,
             size=world.dp_size,
             vocabulary_size=run.config.vocabulary_size,
-            finish=run.batches.on_host,
+            batches=run.batches,
         )
         # Where results are read late, what is said in a step is known everywhere before the end of the next one.
         self.state.time = open_time_plan(run, late=1 if is_late else 0)

@@ -25,6 +25,7 @@ from indexed_tokens import (
     tokenizer_path,
 )
 from indexed_tokens.checksums import record_path
+from webtext_audit.comparison import compare
 from webtext_audit.lineage import sample_dropped
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
@@ -63,11 +64,25 @@ class Inspect(Command):
         "show what the stage dropped for that reason; without --keep-dropped its input is read again",
         metavar="REASON",
     )
+    compare: str = setting(
+        "",
+        "show what changed since another output of the same pages, as by an older extractor: which documents, how much "
+        "shorter or longer they are, and lines that came and went",
+        metavar="OLD",
+    )
 
     def find(self) -> Findings:
         """What lies at `path`. Raises InputError if there is nothing to show."""
         if not self.path:
             raise InputError("webtext inspect needs a PATH: say what to look at.")
+        if self.compare:
+            if self.dropped:
+                raise InputError(
+                    "--compare is for what two outputs hold, --dropped for what one lacks: give one of them."
+                )
+            compared = compare(self.path, self.compare, self.samples)
+            compared = {"path": hide_credentials(self.path), "old": hide_credentials(self.compare), **compared}
+            return Findings(_shown(compared), compared)
         if self.dropped:
             found = inspect_dropped(self.path, self.dropped, self.samples)
             return Findings(_shown(found), found)

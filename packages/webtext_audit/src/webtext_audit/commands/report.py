@@ -13,7 +13,7 @@ from webtext_prep.running.summary import Findings
 from webtext_prep.storage import location
 
 if TYPE_CHECKING:
-    from webtext_audit.plan.plan_file import Plan
+    from webtext_audit.plan.plan_file import CorpusPlan
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Report(Command):
         values = {"output": str(output), "bytes": size, "steps": len(found.steps), "changes": found.changes}
         return Findings("\n".join([f"report: {output}", *(f"note: {sentence}" for sentence in found.changes)]), values)
 
-    def _plan(self) -> Plan | None:
+    def _plan(self) -> CorpusPlan | None:
         """The plan that is given, or lies next to the reported folders. Raises InputError for one that is damaged."""
         from webtext_audit.plan.plan_file import find_plan, read_plan
 

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 from command_kit import available_cores, setting
 from webtext_audit.commands.why import seen_in_training, steps_of, whole
 from webtext_audit.lineage import Planned, plan_of, read_plan, stamps_of, write_plan
-from webtext_audit.lookup import catalogue as kinds
-from webtext_audit.lookup.catalogue import Catalogue
+from webtext_audit.lookup.catalogue import GONE, LISTED, ORDER, OUTCOME, URLS, Catalogue, joined
 from webtext_audit.lookup.index import FOLDER, Hit
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
@@ -171,11 +170,9 @@ class _Search:
         if step.state is None:
             return {**told, "note": "not searched: it is gone, made again since, or not on this machine"}
         if not step.is_tokens:
-            self._hits[id(step)] = self._all(step, kinds.URLS)
-            told["files"] = _by_file(
-                self._hits[id(step)] + self._all(step, kinds.GONE) + self._all(step, kinds.OUTCOME)
-            )
-            listed = self._all(step, kinds.LISTED)
+            self._hits[id(step)] = self._all(step, URLS)
+            told["files"] = _by_file(self._hits[id(step)] + self._all(step, GONE) + self._all(step, OUTCOME))
+            listed = self._all(step, LISTED)
             told["lists"] = _by_file(listed)
             told["rows"] = {name: [hit.row + 1 for hit in listed if str(hit.file) == name] for name in told["lists"]}
             return told
@@ -183,7 +180,7 @@ class _Search:
             numbers = self._encoded(step)
         else:
             is_searched = all(source.name in self.tokens for source in step.inputs)
-            numbers = kinds.joined(step, self.tokens) if is_searched else None
+            numbers = joined(step, self.tokens) if is_searched else None
         if numbers is None:
             return {**told, "note": "not searched: what it was made from is gone"}
         self.tokens[step.name] = numbers
@@ -199,11 +196,11 @@ class _Search:
     def _encoded(self, step: Step) -> list[int] | None:
         """The numbers of the documents in the token files of `tokenize`: a pass over each shard that holds some."""
         hits = [hit for before in step.inputs for hit in self._hits.get(id(before), [])]
-        hits = hits or self._all(step, kinds.LISTED)
+        hits = hits or self._all(step, LISTED)
         taken_out = {url: self._catalogue.numbers_as_read(step, url) for url in self._urls}
         self.found |= {url for url, numbers in taken_out.items() if numbers}
         numbers = [number for found in taken_out.values() for number in found]
-        if not hits and not numbers and not self._catalogue.has(step, kinds.ORDER):
+        if not hits and not numbers and not self._catalogue.has(step, ORDER):
             return None
         rows: dict[Location, set[int]] = {}
         for hit in hits:

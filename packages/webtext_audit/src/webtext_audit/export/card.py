@@ -33,7 +33,7 @@ _LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (1
 
 
 @dataclass(frozen=True)
-class Corpus:
+class ExportedCorpus:
     """What a card tells.
 
     Attributes:
@@ -59,7 +59,7 @@ class Corpus:
     plain_files: int
 
 
-def header(corpus: Corpus) -> str:
+def header(corpus: ExportedCorpus) -> str:
     """The YAML at the beginning of the card, by which `datasets` finds the files and the types of the columns."""
     import yaml
 
@@ -81,7 +81,7 @@ def header(corpus: Corpus) -> str:
     return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n"
 
 
-def card(corpus: Corpus) -> str:
+def card(corpus: ExportedCorpus) -> str:
     """The whole card."""
     documents, size, tokens = corpus.measures.total
     domains = len(corpus.measures.domains_by_size)
@@ -101,7 +101,7 @@ def card(corpus: Corpus) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def domain_list(corpus: Corpus) -> str:
+def domain_list(corpus: ExportedCorpus) -> str:
     """The list of the largest domains: a table of comma-separated values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -139,7 +139,7 @@ def _numbers(count: Count, size: int) -> list[str]:
     return [*(f"{number:,}" for number in count), _percent(count[1], size)]
 
 
-def _sources(corpus: Corpus) -> Iterable[str]:
+def _sources(corpus: ExportedCorpus) -> Iterable[str]:
     size = corpus.measures.total[1]
     domains = corpus.measures.domains_by_size
     rows = [[f"`{name}`", *_numbers(count, size)] for name, count in domains[:SHOWN_DOMAINS]]
@@ -170,7 +170,7 @@ def _sources(corpus: Corpus) -> Iterable[str]:
     )
 
 
-def _licences(corpus: Corpus) -> Iterable[str]:
+def _licences(corpus: ExportedCorpus) -> Iterable[str]:
     yield "## Licences"
     if corpus.license == UNKNOWN:
         yield (
@@ -185,7 +185,7 @@ def _licences(corpus: Corpus) -> Iterable[str]:
     yield from _personal_data(corpus)
 
 
-def _personal_data(corpus: Corpus) -> Iterable[str]:
+def _personal_data(corpus: ExportedCorpus) -> Iterable[str]:
     """What `clean --mask` has replaced, over all steps."""
     names = {"masked_email": "e-mail address", "masked_ip": "public IP address"}
     masked = {name: sum(step.get("notes", {}).get(name, 0) for step in corpus.steps) for name in names}
@@ -202,7 +202,7 @@ def _personal_data(corpus: Corpus) -> Iterable[str]:
         yield "No stage of `webtext` has looked for personal data; what is in the documents is in the dataset."
 
 
-def _opt_outs(corpus: Corpus) -> Iterable[str]:
+def _opt_outs(corpus: ExportedCorpus) -> Iterable[str]:
     """What owners say of training, as the steps that fetched the pages have counted it."""
     did = {"obey": "left out", "record": "kept and marked (`opt_out`)", "ignore": "not looked for"}
     asked = {did[step["settings"]["opt_outs"]] for step in corpus.steps if "opt_outs" in step.get("settings", {})}
@@ -216,7 +216,7 @@ def _opt_outs(corpus: Corpus) -> Iterable[str]:
         yield f"Pages whose owners refuse training by machine-readable means are {how}. By signal: {counts}."
 
 
-def _making(corpus: Corpus) -> Iterable[str]:
+def _making(corpus: ExportedCorpus) -> Iterable[str]:
     yield "## How it was made"
     if not corpus.steps:
         yield "Not recorded: the documents were exported from files that no stage of `webtext` has made."
@@ -252,7 +252,7 @@ def _without_folders(value: str) -> str:
     return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if _PATH.match(value) else value
 
 
-def _classification(corpus: Corpus) -> Iterable[str]:
+def _classification(corpus: ExportedCorpus) -> Iterable[str]:
     """How a classifier has chosen the documents, where one has."""
     for step in corpus.steps:
         settings, facts = step.get("settings", {}), step.get("facts", {})
@@ -279,7 +279,7 @@ def _classification(corpus: Corpus) -> Iterable[str]:
         )
 
 
-def _deduplication(corpus: Corpus) -> Iterable[str]:
+def _deduplication(corpus: ExportedCorpus) -> Iterable[str]:
     yield "## Duplicates"
     found = [step for step in corpus.steps if step["stage"] == "dedup"]
     for step in found:
@@ -299,7 +299,7 @@ def _deduplication(corpus: Corpus) -> Iterable[str]:
         yield f"{merged:,} documents were dropped because their URL came up before."
 
 
-def _languages(corpus: Corpus) -> Iterable[str]:
+def _languages(corpus: ExportedCorpus) -> Iterable[str]:
     size = corpus.measures.total[1]
     rows = [[name or "not recorded", *_numbers(count, size)] for name, count in by_size(corpus.measures.languages)]
     yield "## Languages"
@@ -307,7 +307,7 @@ def _languages(corpus: Corpus) -> Iterable[str]:
     yield "As a detector told them from the text; such a verdict may be wrong."
 
 
-def _columns(corpus: Corpus) -> Iterable[str]:
+def _columns(corpus: ExportedCorpus) -> Iterable[str]:
     documents = corpus.measures.total[0]
     rows = [["`url`", "string", _percent(documents, documents)], ["`text`", "string", _percent(documents, documents)]]
     for column in corpus.columns:

@@ -16,8 +16,7 @@ import msgspec
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, corpus_tokenizer
 from webtext_audit.lineage import stage_of
-from webtext_audit.lookup import catalogue as kinds
-from webtext_audit.lookup.catalogue import Catalogue
+from webtext_audit.lookup.catalogue import CUT, GONE, LISTED, LOST, ORDER, OUTCOME, URLS, WON, Catalogue, joined
 from webtext_audit.lookup.index import Hit, row_of
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, piece_in
@@ -97,11 +96,11 @@ class Story:
     def _find(self, step: Step, kind: str) -> list[Hit]:
         """Its rows in one of a step's tables: of a piece also the rows of the page, or piece, that it was cut from."""
         hits = self._catalogue.find(step, kind, self.url)
-        if not self._piece and (kind != kinds.URLS or len(hits) < 2):
+        if not self._piece and (kind != URLS or len(hits) < 2):
             return hits
         found = []
         for hit, identity in _identities(hits, kind):
-            if kind in (kinds.URLS, kinds.GONE):
+            if kind in (URLS, GONE):
                 self._met[identity] = None
             piece = piece_in(identity)
             if not self._piece or _is_of(self._piece, piece):
@@ -114,7 +113,7 @@ class Story:
     # Shards
 
     def _in_shards(self, step: Step) -> Event:
-        found, lists = self._find(step, kinds.URLS), self._find(step, kinds.LISTED)
+        found, lists = self._find(step, URLS), self._find(step, LISTED)
         self._came[id(step)] = found
         sources = [hit for before in step.inputs for hit in self._came.get(id(before), [])] + lists
         event: Event = {}
@@ -128,7 +127,7 @@ class Story:
         if found:
             event |= {"verdict": KEPT, "at": [_place(hit, "row") for hit in found[:MOST_PLACES]]}
             event |= self._of_kept(step, found)
-        elif sources or "outcome" in event or (self._catalogue.has(step, kinds.GONE) and self._dropped(step)):
+        elif sources or "outcome" in event or (self._catalogue.has(step, GONE) and self._dropped(step)):
             event |= self._of_dropped(step, sources)
             if "reason" not in event and self._catalogue.has_other_input(step):
                 event |= {"verdict": UNKNOWN, "note": NEVER_CAME}
@@ -160,17 +159,17 @@ class Story:
         return {"verdict": KEPT}
 
     def _outcome(self, step: Step) -> Event:
-        for hit in self._find(step, kinds.OUTCOME)[:1]:
+        for hit in self._find(step, OUTCOME)[:1]:
             row = _row(hit)
             return {name: value for name, value in row.items() if name not in ("url", "text")}
         return {}
 
     def _of_kept(self, step: Step, found: list[Hit]) -> Event:
         event: Event = {}
-        represents = self._count(step, kinds.WON)
+        represents = self._count(step, WON)
         if represents:
             event["kept_instead_of"] = represents
-        matches = self._find(step, kinds.CUT)
+        matches = self._find(step, CUT)
         if matches:
             event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
         if "scores" in step.record.get("facts", {}) and (document := _source(found[0])) is not None:
@@ -179,7 +178,7 @@ class Story:
 
     def _dropped(self, step: Step) -> Document | None:
         """The document among the dropped ones that the step has kept on disk."""
-        hit = next(iter(self._find(step, kinds.GONE)), None)
+        hit = next(iter(self._find(step, GONE)), None)
         return None if hit is None else _document(hit.file, hit.row)
 
     def _of_dropped(self, step: Step, sources: list[Hit]) -> Event:
@@ -191,7 +190,7 @@ class Story:
             document = _source(sources[0])
         if document is not None and document.text:
             self.text = document.text[:EXCERPT]
-        duplicate = next(iter(self._find(step, kinds.LOST)), None)
+        duplicate = next(iter(self._find(step, LOST)), None)
         if duplicate is not None:
             return {"reason": "duplicate", **{k: v for k, v in _row(duplicate).items() if k != "url"}}
         event: Event = {}
@@ -202,7 +201,7 @@ class Story:
             return {"reason": outcome}
         if (shown := document or gone) is not None:
             event = {**self._judged(step, shown), **event}
-        matches = self._find(step, kinds.CUT)
+        matches = self._find(step, CUT)
         if matches:
             event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
         reasons = [] if self._catalogue.has_other_input(step) else self._possible_reasons(step)
@@ -249,7 +248,7 @@ class Story:
     # Token files
 
     def _in_tokens(self, step: Step) -> Event:
-        numbers = kinds.joined(step, self.tokens) if step.stage == "merge-tokens" else self._encoded(step)
+        numbers = joined(step, self.tokens) if step.stage == "merge-tokens" else self._encoded(step)
         if numbers is None:
             self._unknown.add(id(step))
             return {"note": "its input is gone, so that documents can't be found in it"}
@@ -272,7 +271,7 @@ class Story:
     def _encoded(self, step: Step) -> list[int] | None:
         """The numbers of the document in the token files of `tokenize`; None if that can't be known."""
         hits = self._hits_before(step)
-        if not hits and not self._catalogue.has(step, kinds.ORDER):
+        if not hits and not self._catalogue.has(step, ORDER):
             return None
         numbers = self._catalogue.numbers_as_read(step, self.url)
         for hit in hits:
@@ -285,7 +284,7 @@ class Story:
     def _hits_before(self, step: Step) -> list[Hit]:
         """Its rows in what a step read: in the outputs of steps before it, or in files of the user's own."""
         came = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
-        return came or self._find(step, kinds.LISTED)
+        return came or self._find(step, LISTED)
 
 
 def _is_of(piece: str, other: str) -> bool:
@@ -344,9 +343,9 @@ def _identities(hits: Iterable[Hit], kind: str) -> Iterator[tuple[Hit, str]]:
         by_file.setdefault(hit.file, {})[hit.row] = hit
     for file, chosen in by_file.items():
         named: Iterable[tuple[int, str]] = ((row, "") for row in chosen)  # of a list: whole pages
-        if kind in (kinds.LOST, kinds.WON, kinds.CUT):
-            key = "duplicate_of" if kind == kinds.WON else "url"
+        if kind in (LOST, WON, CUT):
+            key = "duplicate_of" if kind == WON else "url"
             named = ((number, row.get(key, "")) for number, row in _rows(file, chosen))
-        elif kind != kinds.OUTCOME and format_of(file.name) is not None:
+        elif kind != OUTCOME and format_of(file.name) is not None:
             named = ((number, found.id) for number, found in read_chosen_documents(file, chosen.__contains__))
         yield from ((chosen[row], identity) for row, identity in named)

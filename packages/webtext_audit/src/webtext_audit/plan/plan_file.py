@@ -29,7 +29,7 @@ class Expected:
         unit: what it counts.
         read: how many come in,
         kept: how many are left, in proportion to the sample.
-        seconds: how long it takes, with `Plan.workers` tasks at once.
+        seconds: how long it takes, with `CorpusPlan.workers` tasks at once.
         memory: bytes, with all tasks at once, at most.
         output: bytes of what it writes,
         scratch: and of its files between phases, at their most.
@@ -48,7 +48,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CorpusPlan:
     """A whole plan.
 
     Attributes:
@@ -75,7 +75,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def read_plan(given: str | Path) -> Plan:
+def read_plan(given: str | Path) -> CorpusPlan:
     """A plan by its file, or the folder that holds it. Raises InputError if there is none, or a damaged one."""
     path = Path(given)
     path = path / NAME if path.is_dir() else path
@@ -88,7 +88,7 @@ def read_plan(given: str | Path) -> Plan:
     if not isinstance(values, dict) or values.pop("version", None) != VERSION:
         raise InputError(f"{path} is no plan of this version of webtext: run `webtext plan` again.")
     try:
-        return msgspec.convert(values, Plan)
+        return msgspec.convert(values, CorpusPlan)
     except msgspec.ValidationError as error:
         raise InputError(f"the plan {path} is damaged ({error}): run `webtext plan` again.") from error
 
@@ -100,7 +100,7 @@ def find_plan(places: Sequence[Path]) -> Path | None:
     return next(filter(Path.is_file, candidates), None)
 
 
-def shown(plan: Plan, paint: Paint = PLAIN) -> str:
+def shown(plan: CorpusPlan, paint: Paint = PLAIN) -> str:
     """The plan as people read it: a line a stage, all of them, and on what the numbers rest."""
     what = f"{plan.sampled:,} of {plan.total:,} {plan.unit} took {spoken_duration(plan.seconds)}"
     head = f"{what}; all of them, on {plan.workers} cores like this machine's:"

@@ -26,8 +26,8 @@ from command_kit.command import PARENT
 from command_kit.progress import spoken_duration
 from command_kit.settings import as_table, to_toml
 from webtext_audit.lookup.index import url_hash
-from webtext_audit.plan.plan_file import Expected, Plan, about
-from webtext_audit.plan.sample import SMALL_SEED, Sample, reads_documents, take, write_rows
+from webtext_audit.plan.plan_file import CorpusPlan, Expected, about
+from webtext_audit.plan.sample import SMALL_SEED, ChosenSample, reads_documents, take, write_rows
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
@@ -78,7 +78,7 @@ def stages_of(
 def make_plan(
     stages: Sequence[tuple[Stage, RunSettings]], folder: Path, given: Sequence[str], config: str, workers: int,
     *, share: float, at_least: int, at_most: int,
-) -> Plan:  # fmt: skip
+) -> CorpusPlan:  # fmt: skip
     """A plan for an input.
 
     Args:
@@ -108,10 +108,10 @@ def make_plan(
             found.append(_expected(link, did, sample.scale, workers))
             notes += _notes(link, did, found[-1], sample.scale)
     of_sample = (sample.unit, sample.rows, sample.total, sample.scale)
-    return Plan(tuple(given), config, workers, *of_sample, seconds, tuple(found), tuple(notes))
+    return CorpusPlan(tuple(given), config, workers, *of_sample, seconds, tuple(found), tuple(notes))
 
 
-def _linked(stages: Sequence[tuple[Stage, RunSettings]], sample: Sample, folder: Path) -> list[Link]:
+def _linked(stages: Sequence[tuple[Stage, RunSettings]], sample: ChosenSample, folder: Path) -> list[Link]:
     """The stages, one after another: the first reads the sample, each writes into `folder`."""
     chain = Chain(sample.files, "")
     for number, (stage, run) in enumerate(stages, 1):

@@ -36,7 +36,7 @@ SMALL_SEED = 0x736D616C
 
 
 @dataclass(frozen=True)
-class Sample:
+class ChosenSample:
     """A sample of the input.
 
     Attributes:
@@ -54,7 +54,9 @@ class Sample:
     scale: float
 
 
-def take(files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int) -> Sample:
+def take(
+    files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int
+) -> ChosenSample:
     """The sample of files, as the first stage reads them; rows are written to `folder`.
 
     Args:
@@ -74,7 +76,7 @@ def take(files: Sequence[Location], stage: Stage, folder: Path, share: float, at
     else:
         chosen, unit = _by_hash(files, share), FILES
         scale = max(1.0, sum(storage.sizes(files)) / max(sum(storage.sizes(chosen)), 1))
-    return Sample(tuple(map(str, chosen)), unit, len(chosen), len(files), scale)
+    return ChosenSample(tuple(map(str, chosen)), unit, len(chosen), len(files), scale)
 
 
 def reads_urls(stage: Stage) -> bool:
@@ -102,7 +104,7 @@ def _by_hash(files: Sequence[Location], share: float) -> list[Location]:
 
 def _of_rows(
     files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int
-) -> Sample:
+) -> ChosenSample:
     is_list = reads_urls(stage)
     some = list(files) if is_list else _by_hash(files, min(1.0, FILES_FOR_ROWS * share))
     with Progress("plan: choosing the sample", stage.reads.unit) as progress:
@@ -114,7 +116,7 @@ def _of_rows(
     # A name of its own, as a document shard or as a list: the first stage goes by it.
     place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
     rows = write_rows(some, stage, place, lambda url: url_hash(url) <= limit)
-    return Sample((str(place),), stage.reads.unit, rows, max(total, rows), max(1.0, total / rows))
+    return ChosenSample((str(place),), stage.reads.unit, rows, max(total, rows), max(1.0, total / rows))
 
 
 def _rows(files: Sequence[Location], stage: Stage) -> Iterator[Document]:

@@ -18,7 +18,7 @@ import numpy as np
 from command_kit import Progress
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
 from webtext_audit.lineage import dropped_of, has_dropped, stage_of
-from webtext_audit.plan.plan_file import Plan
+from webtext_audit.plan.plan_file import CorpusPlan
 from webtext_audit.report.figures import (
     BINS_PER_DOUBLING,
     DocumentFigures,
@@ -47,7 +47,7 @@ MOST_REASONS = 60
 
 
 @dataclass
-class Corpus:
+class ReportedCorpus:
     """What one of the given folders holds.
 
     Attributes:
@@ -93,18 +93,18 @@ class Gathered:
 
     ends: list[Step]
     steps: list[Step]
-    corpora: list[Corpus]
+    corpora: list[ReportedCorpus]
     outcomes: list[tuple[Step, OutcomeFigures, float]]
     duplicates: list[tuple[Step, DuplicateFigures]]
     examples: list[Examples]
     run: TrainingRun | None = None
-    plan: Plan | None = None
+    plan: CorpusPlan | None = None
     changes: list[str] = field(default_factory=list)
     ablation: dict[str, Any] | None = None
 
 
 def gather(
-    ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun | None, plan: Plan | None = None
+    ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun | None, plan: CorpusPlan | None = None
 ) -> Gathered:
     """Read what there is of the steps that led to `ends`; shows progress.
 
@@ -137,7 +137,7 @@ def _share(rows: int, sample: int) -> float:
     return min(1.0, sample / rows) if sample and rows else 1.0
 
 
-def _corpus(end: Step, sample: int, workers: int) -> Corpus:
+def _corpus(end: Step, sample: int, workers: int) -> ReportedCorpus:
     steps = document_steps(end)
     shards = [shard for step in steps for shard in step.shards() if storage.is_file(shard)]
     documents = sum(step.record["out"] for step in steps)
@@ -146,7 +146,7 @@ def _corpus(end: Step, sample: int, workers: int) -> Corpus:
     tokenizer = str(own) if own is not None and own.is_file() else ""
     counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), tokenizer)
     figures = counting.over(shards, round(share * documents), workers)
-    corpus = Corpus(end, steps, documents, figures)
+    corpus = ReportedCorpus(end, steps, documents, figures)
     if end.is_tokens and isinstance(end.place, Path):
         with contextlib.suppress(IndexedTokensError, OSError):
             lengths = np.asarray(IndexedTokens(end.place).lengths)

@@ -14,8 +14,9 @@ from command_kit.charts import bars, cell
 from command_kit.charts.drawing import Show
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, share, short, size
-from webtext_audit.report.collect import Corpus, Examples, Gathered
+from webtext_audit.report.collect import Examples, Gathered, ReportedCorpus
 from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
+from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 
 MOST_ROWS = 15
@@ -40,7 +41,7 @@ def _bars(
     return bars([head, *(columns[at][0] for at in there)], cells)
 
 
-def domains(corpus: Corpus) -> Markup | None:
+def domains(corpus: ReportedCorpus) -> Markup | None:
     """Documents, bytes and tokens of the largest domains; nothing where all came from this machine."""
     figures, scale = corpus.figures, corpus.scale
     if set(figures.domains.names) <= LOOPBACK:
@@ -57,7 +58,7 @@ def domains(corpus: Corpus) -> Markup | None:
     return join([_bars("domain", (DOCUMENTS, TEXT, TOKENS), rows, whole), _notes(corpus)])
 
 
-def _notes(corpus: Corpus) -> Markup | None:
+def _notes(corpus: ReportedCorpus) -> Markup | None:
     """How exact the figures of domains are, where they are not."""
     figures, notes = corpus.figures, []
     if corpus.is_sample:
@@ -71,7 +72,7 @@ def _notes(corpus: Corpus) -> Markup | None:
     return tag("p", " ".join(notes), class_="note") if notes else None
 
 
-def lengths(corpus: Corpus) -> Markup | None:
+def lengths(corpus: ReportedCorpus) -> Markup | None:
     """The lengths of the documents."""
     parts = []
     if corpus.figures.lengths.bins:
@@ -98,7 +99,7 @@ def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
     )
 
 
-def languages(corpus: Corpus) -> Markup | None:
+def languages(corpus: ReportedCorpus) -> Markup | None:
     """The languages of the documents, and of documents dropped for their language."""
     kept = [(name, values[0] * corpus.scale, "kept") for name, values in corpus.figures.languages.top(MOST_ROWS)]
     gone = Counter[str]()
@@ -120,13 +121,32 @@ def languages(corpus: Corpus) -> Markup | None:
     return bars(["language", "documents"], cells)
 
 
-def kinds(corpus: Corpus) -> Markup | None:
-    """Documents and bytes of each kind of page, as the extractor tells them."""
+def kinds(corpus: ReportedCorpus) -> Markup | None:
+    """Documents and bytes of each kind of page, as the extractor tells them, and where it may have failed."""
     found = corpus.figures.kinds
     rows = [(name, [value * corpus.scale for value in values]) for name, values in found.top(MOST_ROWS)]
     if not rows:
         return None
-    return _bars("kind of page", (DOCUMENTS, TEXT), rows, [value * corpus.scale for value in found.totals()])
+    table = _bars("kind of page", (DOCUMENTS, TEXT), rows, [value * corpus.scale for value in found.totals()])
+    return join([table, _odd_texts(corpus)])
+
+
+def _odd_texts(corpus: ReportedCorpus) -> Markup:
+    """The shares of pages, by language and kind, of which suspiciously little or much is text."""
+    found = corpus.figures.odd
+    rows = [*found.top(MOST_ROWS), ("all", found.totals())]
+    scale = corpus.scale
+    cells = [
+        [
+            name,
+            count(of * scale),
+            cell(count(little * scale), share(little, of), little, of, "dropped"),
+            cell(count(much * scale), share(much, known), much, known, "dropped") if known else "",
+        ]
+        for name, (of, little, known, much) in rows
+    ]
+    heads = ["pages", "documents", f"under {SHORT_TEXT} characters", f"over {share(WHOLE_PAGE, 1)} of the page"]
+    return bars(heads, cells)
 
 
 NAMES = {
@@ -300,7 +320,7 @@ def _groups(found: DuplicateFigures) -> Markup:
     return join([bars(head, rows[:SHOWN_GROUPS], "bars wordy"), rest])
 
 
-def kept_examples(corpora: Sequence[Corpus]) -> list[Markup]:
+def kept_examples(corpora: Sequence[ReportedCorpus]) -> list[Markup]:
     """Some of the documents that are there."""
     return [_example(entry, "sample") for corpus in corpora for entry in corpus.figures.examples.ordered()]
 

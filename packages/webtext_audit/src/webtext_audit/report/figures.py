@@ -234,6 +234,8 @@ class DocumentFigures(Figures):
         languages: documents.
         kinds: of pages: documents and bytes.
         refusals: of documents whose owners refuse training, by signal: as of `domains`.
+        odd: of pages by language and kind: documents, short ones, those of which is known what share of their page
+            they are, and those that are nearly all of it.
         examples: a few documents, as JSON-like values.
     """
 
@@ -245,6 +247,7 @@ class DocumentFigures(Figures):
     languages: TopCounter = field(default_factory=TopCounter)
     kinds: TopCounter = field(default_factory=lambda: TopCounter(2))
     refusals: TopCounter = field(default_factory=lambda: TopCounter(4))
+    odd: TopCounter = field(default_factory=lambda: TopCounter(4))
     examples: Lowest = field(default_factory=lambda: Lowest(KEPT_EXAMPLES))
 
     def tokens_in(self, bytes_: float, counted_bytes: float = 0.0, counted_tokens: float = 0.0) -> float:

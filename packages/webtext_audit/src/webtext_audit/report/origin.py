@@ -13,8 +13,8 @@ from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
 from webtext_audit.commands.inspect import figure
-from webtext_audit.plan.plan_file import Expected, Plan, about
-from webtext_audit.report.collect import Corpus, Gathered
+from webtext_audit.plan.plan_file import CorpusPlan, Expected, about
+from webtext_audit.report.collect import Gathered, ReportedCorpus
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.training import PIPELINE, bits_per_byte
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
@@ -50,7 +50,7 @@ def outcome(found: Gathered) -> Iterator[str]:
             yield f"{share(kept, read)} of {count(read)} {unit} are in the corpus. {part}: {reason} ({count(number)})."
 
 
-def _read_and_kept(corpus: Corpus) -> tuple[int, int]:
+def _read_and_kept(corpus: ReportedCorpus) -> tuple[int, int]:
     """What its sources had, and what it has."""
     read = sum(step.record.get("in", 0) for step in all_steps(corpus.end) if not step.inputs)
     return read, corpus.end.record.get("out", 0)
@@ -76,7 +76,7 @@ def tiles(found: Gathered) -> Markup:
     )
 
 
-def _tiles_of(corpus: Corpus) -> Iterator[tuple[str, str, str]]:
+def _tiles_of(corpus: ReportedCorpus) -> Iterator[tuple[str, str, str]]:
     """Each figure of a corpus: what it is, the figure, and a word on it."""
     read, kept = _read_and_kept(corpus)
     yield "documents", brief(kept), f"{share(kept, read)} of {brief(read)} in"
@@ -93,7 +93,7 @@ def _tiles_of(corpus: Corpus) -> Iterator[tuple[str, str, str]]:
         yield "domains", ("" if is_all else "≥ ") + brief(len(names.names)), "" if is_all else "in what was counted"
 
 
-def tokens_of(corpus: Corpus) -> tuple[float, bool]:
+def tokens_of(corpus: ReportedCorpus) -> tuple[float, bool]:
     """The tokens of a corpus, and whether all of them were counted."""
     if corpus.tokens is not None:
         return corpus.tokens, True
@@ -289,7 +289,7 @@ def _value(value: Any) -> str:
 HEAD = ("stage", "left, as planned", "left", "time, as planned", "time", "output, as planned", "output")
 
 
-def comparison(plan: Plan, steps: list[Step]) -> Markup | None:
+def comparison(plan: CorpusPlan, steps: list[Step]) -> Markup | None:
     """A row for each planned stage that has run, with the shares of what was planned; None if none has."""
     pairs = [(stage, step) for stage in plan.stages if (step := _only(steps, stage.stage)) is not None]
     if not pairs:

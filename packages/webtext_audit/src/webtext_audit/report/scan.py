@@ -40,6 +40,10 @@ NAME_CHARACTERS = 500
 """Longer names and URLs are cut off, so that counters stay as small as they should."""
 MOST_BYTES = 200_000
 """A longer text has its tokens counted in so much of it."""
+SHORT_TEXT = 200
+"""Characters of a text that may be what little was found of a page,"""
+WHOLE_PAGE = 0.9
+"""and the share of a page's characters above which its menus may be among its text."""
 NO_DOMAIN = "(no domain)"
 _SPACE = 1 << 64
 _SEED = 0x7265706F
@@ -133,6 +137,10 @@ class DocumentPass(Pass[DocumentFigures]):
             kind = document.metadata.get("kind")
             if isinstance(kind, str):
                 found.kinds.add(kind[:NAME_CHARACTERS], 1, size)
+                is_short, page_share = float(len(document.text) < SHORT_TEXT), document.metadata.get("text_share")
+                known = [1.0, float(page_share > WHOLE_PAGE)] if isinstance(page_share, int | float) else [0.0, 0.0]
+                name = ", ".join(part[:NAME_CHARACTERS] for part in (language, kind) if isinstance(part, str))
+                found.odd.add(name, 1, is_short, *known)
             signal = document.metadata.get(SIGNAL)
             if isinstance(signal, str):
                 found.refusals.add(signal[:NAME_CHARACTERS], 1, size, *counted)

@@ -20,7 +20,7 @@ import msgspec
 
 from command_kit import setting
 from indexed_tokens import Tokenizer
-from webtext_audit.export.card import DOMAINS, README, UNKNOWN, Corpus, card, domain_list, header
+from webtext_audit.export.card import DOMAINS, README, UNKNOWN, ExportedCorpus, card, domain_list, header
 from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -32,7 +32,7 @@ from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.parquet import RowWriter
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -172,7 +172,7 @@ class Export(Stage):
         columns = [Column(**column) for column in options["columns"]]
         about = {name: options[name] for name in ("path", "files", "size", "steps", "plain_files")}
         top = TopDomains.parse(self.top_domains)
-        corpus = Corpus(measures=measures, columns=columns, license=self.license, top=top, **about)
+        corpus = ExportedCorpus(measures=measures, columns=columns, license=self.license, top=top, **about)
         texts = [card(corpus), domain_list(corpus)] if self.card else [header(corpus)]
         # The card last: it is what makes the folder a dataset.
         for place, text in reversed(list(zip(task.writes.all(), texts, strict=True))):
@@ -183,7 +183,7 @@ class Export(Stage):
         found = {"bytes": size, "domains": len(measures.domains_by_size)}
         return {"documents": documents, **found, **({"tokens": tokens} if self.card else {})}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Measure, write, describe."""
         if job.format not in FORMATS:
             raise InputError(f"--format {job.format} is no format of datasets: choose one of {', '.join(FORMATS)}.")
@@ -222,7 +222,7 @@ class Export(Stage):
         return Outcome(tally, [*files, *about.all()], shards, {**facts, "files": len(files)})
 
     def _writing_tasks(
-        self, job: Run, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
+        self, job: StageRun, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
     ) -> list[Task]:
         groups = _grouped(_pieces(results), self.shard_bytes)
         tasks = []

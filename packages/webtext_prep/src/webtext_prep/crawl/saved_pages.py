@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from webtext_prep.crawl.archives.warc_writing import NO_DATE, Source, info_record, is_plain, source_record
+from webtext_prep.crawl.archives.warc_writing import NO_DATE, PageSource, info_record, is_plain, source_record
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.extraction.pages import CAPTURE
@@ -46,7 +46,7 @@ class PageFile:
         final_url = row.get("final_url")
         metadata = {**asked.metadata, **{key: row[key] for key in (*CAPTURE, *KEYS) if key in row}}
         if final_url is not None or metadata or not is_plain(asked.url):
-            source = Source(*without_surrogates([asked.url, final_url, metadata]))
+            source = PageSource(*without_surrogates([asked.url, final_url, metadata]))
             self._write(source_record(source, row["fetched_at"]))
         digest = xxhash.xxh3_64_hexdigest(record)
         row[KEY] = {"offset": self._offset, "length": len(record), "xxh3_64": digest}

@@ -26,7 +26,7 @@ PART_CHARACTERS = (32 << 20, 128 << 20)
 
 
 @dataclass(frozen=True)
-class Blocks:
+class DocumentBlocks:
     """All blocks of a corpus, in the order of the input.
 
     Attributes:
@@ -38,14 +38,14 @@ class Blocks:
     firsts: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, counts: list[list[int]]) -> Blocks:
+    def of(cls, counts: list[list[int]]) -> DocumentBlocks:
         """The blocks of shards of which block by block the number of documents is given."""
         shards = [shard for shard, blocks in enumerate(counts) for _ in blocks]
         firsts = np.cumsum([0, *(count for blocks in counts for count in blocks)], dtype=np.int64)
         return cls(np.array(shards, dtype=np.int64), firsts)
 
     @classmethod
-    def load(cls, place: Location) -> Blocks:
+    def load(cls, place: Location) -> DocumentBlocks:
         """What `save` wrote."""
         shards, counts = load_array(place)
         return cls(shards, np.append(0, np.cumsum(counts)).astype(np.int64))
@@ -78,7 +78,7 @@ class Blocks:
         return slice(int(self.firsts[block]), int(self.firsts[block + 1]))
 
 
-class Packed(msgspec.Struct, array_like=True):
+class PackedRecord(msgspec.Struct, array_like=True):
     """Records that pass from one task to another as bytes."""
 
     def pack(self) -> bytes:

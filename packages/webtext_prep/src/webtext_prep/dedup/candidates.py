@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, Blocks
+from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, DocumentBlocks
 from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.document import Document
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location
+from webtext_prep.text import machine_code
 from webtext_prep.text.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
 
 Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -146,8 +147,8 @@ def divide(parents: Numbers, weights: npt.NDArray[np.int64], most: int, parts: n
 
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
-PLAIN_DOCUMENTS = 1 << 16
-"""Corpora of more documents are divided into parts by machine code."""
+DOCUMENT_CHARACTERS = 128
+"""Work on a document that is divided into parts, as on so many characters of text: see `machine_code.pays`."""
 PARTS = 1024
 """Parts that keep all cores at work: larger corpora have larger ones, up to the most."""
 
@@ -191,7 +192,7 @@ class Fingerprints:
         lengths_of: the file of lengths of each shard.
     """
 
-    blocks: Blocks
+    blocks: DocumentBlocks
     bands: int
     keys_of: Mapping[int, Location] = field(default_factory=dict)
     lengths_of: Mapping[int, Location] = field(default_factory=dict)
@@ -260,7 +261,7 @@ class Fingerprints:
         """
         count = self.blocks.documents
         join, add_up, assign = unite, flatten, divide
-        if count > PLAIN_DOCUMENTS:
+        if machine_code.pays(DOCUMENT_CHARACTERS * count):
             from webtext_prep.text.compiled import compiled
 
             join, add_up, assign = compiled(unite), compiled(flatten), compiled(divide)

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.dedup.blocks import Against, Packed
+from webtext_prep.dedup.blocks import Against, PackedRecord
 from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
@@ -29,7 +29,7 @@ MEMORY_BYTES = 256 << 20
 """Sets that take more than this are kept in a file mapped into memory: sets of one large component."""
 
 
-class CandidateFrame(Packed):
+class CandidateFrame(PackedRecord):
     """Some candidates of one block, in the order of the input.
 
     Attributes:
@@ -70,7 +70,7 @@ def as_text(content: bytes) -> str:
     return content.decode("utf-8", "surrogatepass")
 
 
-class Decided(Packed):
+class Decided(PackedRecord):
     """What was decided about the documents of one block by one task: which ones go, in the order of the input.
 
     Attributes:

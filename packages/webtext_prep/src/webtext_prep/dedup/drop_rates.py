@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from webtext_prep.dedup.blocks import Packed
+from webtext_prep.dedup.blocks import PackedRecord
 from webtext_prep.documents.document import Document
 
 LEAST = 20
@@ -28,7 +28,7 @@ KINDS = ("domain", "source")
 """The kinds of groups, in the order in which `Groups.members` has them."""
 
 
-class Groups(Packed):
+class Groups(PackedRecord):
     """To which groups the documents of a shard belong.
 
     Attributes:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import LOSERS, Against, Blocks, runs_of
+from webtext_prep.dedup.blocks import LOSERS, Against, DocumentBlocks, runs_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
@@ -27,10 +27,11 @@ from webtext_prep.documents.folders.shards import read_chosen_documents, read_do
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Previews
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.text import machine_code
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 BLOCKS = "blocks.npy"
 PARTS = "components/parts.npy"
 """How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
-PLAIN_CHARACTERS = 12 << 20
-"""Texts of this many characters in all are done before machine code would be loaded; a quarter of it in n-grams of
-characters, which there are more of. Shards say little of it: pages of one template take a fiftieth of their text."""
 SORTED_DOCUMENTS = 1 << 23
 """Keys of a band that a task sorts, about, at most."""
 
@@ -110,7 +108,7 @@ class NearDuplicates(Previews):
     def _old_digest(self) -> str:
         return digest(storage.stamps(self.old_shards))
 
-    def all_shards(self, job: Run) -> list[Location]:
+    def all_shards(self, job: StageRun) -> list[Location]:
         """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
         places = {str(path) for path in job.inputs}
         for path in self.old_shards:
@@ -120,15 +118,15 @@ class NearDuplicates(Previews):
                 raise InputError(f"--against names the output itself, {job.output}: give other folders.")
         return [*job.inputs, *self.old_shards]
 
-    def hints(self, job: Run) -> dict[str, bool]:
+    def hints(self, job: StageRun) -> dict[str, bool]:
         """The hint of its tasks whether there are enough texts for machine code."""
         characters = _characters_of(tuple(self.all_shards(job)))
-        most = PLAIN_CHARACTERS // (1 if Shingling.parse(self.shingle).kind == "word" else 4)
-        return {"compiled": characters > most}
+        shingles = 1 if Shingling.parse(self.shingle).kind == "word" else 4  # of characters there are more
+        return {"compiled": machine_code.pays(shingles * characters)}
 
     # Phases
 
-    def prints(self, job: Run, sample: int = 0) -> Prints:
+    def prints(self, job: StageRun, sample: int = 0) -> Prints:
         """Phase `fingerprints`: the band keys and the lengths of all documents; for a preview, what samples them."""
         from webtext_prep.dedup.candidates import Fingerprints
 
@@ -151,14 +149,14 @@ class NearDuplicates(Previews):
         ]
         expected = None if self.against else job.expected_documents()
         counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=expected)
-        blocks = Blocks.of(counts)
+        blocks = DocumentBlocks.of(counts)
         blocks.save(job.scratch / BLOCKS)
         keys, lengths = (tuple(path for task in tasks for path in task.writes[kind]) for kind in ("prints", "lengths"))
         stamps = storage.stamps([path for pair in zip(keys, lengths, strict=True) for path in pair])
         identity = {"fingerprints": digest(stamps), "new": sum(map(sum, counts[: len(job.inputs)]))}
         return Prints(identity, blocks.documents, keys, lengths, tuple(hashes), sample)
 
-    def components(self, job: Run, prints: Prints) -> dict[str, Any]:
+    def components(self, job: StageRun, prints: Prints) -> dict[str, Any]:
         """Phases `bands` and `components`: the buckets of each band, and the parts of the work that they connect."""
         blocks, (bands, _) = job.scratch / BLOCKS, bands_for(self.similarity)
         ranges = 1 << max(0, (prints.documents - 1) // SORTED_DOCUMENTS).bit_length()
@@ -187,7 +185,7 @@ class NearDuplicates(Previews):
         (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
         return {**prints.identity, "documents": prints.documents, **joined}
 
-    def candidates(self, job: Run, parts: dict[str, Any]) -> dict[str, Any]:
+    def candidates(self, job: StageRun, parts: dict[str, Any]) -> dict[str, Any]:
         """Phase `candidates`: the texts of all candidates, sorted into the parts."""
         from webtext_prep.dedup.candidates import Fingerprints
 
@@ -205,7 +203,7 @@ class NearDuplicates(Previews):
         count = sum(result["candidates"] for result in results)
         return {**parts, "candidates": count, "digest": digest([result["digest"] for result in results])}
 
-    def decisions(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
+    def decisions(self, job: StageRun, found: dict[str, Any]) -> dict[str, Any]:
         """Phases `decisions` and `receipts`: which candidates go and for whom, part by part, then shard by shard."""
         deciding = [
             dataclasses.replace(task, writes=Files(decided=job.scratch / "decisions" / f"{task.name}.parts"))
@@ -222,7 +220,7 @@ class NearDuplicates(Previews):
         facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
         return {**facts, "superseded": sum(counts[len(job.inputs) :]), "new": found["new"]}
 
-    def tasks_of_parts(self, job: Run, found: dict[str, Any]) -> list[Task]:
+    def tasks_of_parts(self, job: StageRun, found: dict[str, Any]) -> list[Task]:
         """A task for each part of the work, which reads its candidates."""
         hints, candidates = self.hints(job), Files(candidates=self.candidates_of(job))
         blocks = Files(blocks=job.scratch / BLOCKS)
@@ -231,12 +229,12 @@ class NearDuplicates(Previews):
             for part in range(found["parts"])
         ]
 
-    def candidates_of(self, job: Run) -> tuple[Location, ...]:
+    def candidates_of(self, job: StageRun) -> tuple[Location, ...]:
         """For each shard, its candidates."""
         shards = range(len(self.all_shards(job)))
         return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
 
-    def receipts_of(self, job: Run) -> list[Files]:
+    def receipts_of(self, job: StageRun) -> list[Files]:
         """For each shard, the numbers of the documents that go, and their rows of the table."""
         folder, count = job.scratch / "receipts", len(self.all_shards(job))
         names = [f"part-{shard:05}" for shard in range(count)]
@@ -248,7 +246,7 @@ class NearDuplicates(Previews):
         """What `fingerprint_shard` wrote; the blocks of a task say how all shards are divided."""
         from webtext_prep.dedup.candidates import Fingerprints
 
-        return Fingerprints(Blocks.load(task.reads.blocks), bands_for(self.similarity)[0], **files)
+        return Fingerprints(DocumentBlocks.load(task.reads.blocks), bands_for(self.similarity)[0], **files)
 
     def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
@@ -371,11 +369,11 @@ class NearDuplicates(Previews):
 
     def _part(
         self, task: Task, context: Context, report: Callable[[int], None]
-    ) -> tuple[CandidatePart, Against, Blocks]:
+    ) -> tuple[CandidatePart, Against, DocumentBlocks]:
         """The candidates of a task's part, which of them are old, and the blocks of all shards."""
         from webtext_prep.dedup.decisions import CandidatePart
 
-        blocks = Blocks.load(task.reads.blocks)
+        blocks = DocumentBlocks.load(task.reads.blocks)
         frames = (content for _, content in _frames(task, blocks))
         shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
         part = CandidatePart.read(frames, shingling, context.scratch, report, compiled=compiled)
@@ -385,7 +383,7 @@ class NearDuplicates(Previews):
         """Task: which documents of one shard go, and their rows of the table, in the order of the input."""
         from webtext_prep.dedup.decisions import Decided
 
-        blocks = Blocks.load(task.reads.blocks)
+        blocks = DocumentBlocks.load(task.reads.blocks)
         dropped = []
         with write_zstd(task.writes.rows, durable=False) as table:
             for block in blocks.in_shard(task.options["shard"]):
@@ -403,7 +401,7 @@ class NearDuplicates(Previews):
         return len(dropped)
 
 
-def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
+def _frames(task: Task, blocks: DocumentBlocks) -> Iterator[tuple[int, bytes]]:
     """The candidates of one part, packed, by the numbers of their blocks."""
     parts = task.options["parts"]
     for block, shard in enumerate(blocks.shards.tolist()):
@@ -424,6 +422,6 @@ def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Doc
         yield document
 
 
-def groups_of(job: Run, count: int | None = None) -> list[Location]:
+def groups_of(job: StageRun, count: int | None = None) -> list[Location]:
     """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
     return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]

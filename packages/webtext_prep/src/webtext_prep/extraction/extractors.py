@@ -44,11 +44,13 @@ class Extracted:
         text: its main text, paragraphs separated by newlines.
         title: "" where it has none.
         kind: one of KINDS, or "" where the extractor does not tell.
+        text_share: the share of the page's characters that are its text, or None where the extractor does not tell.
     """
 
     text: str
     title: str = ""
     kind: str = ""
+    text_share: float | None = None
 
 
 Extractor = Callable[..., Extracted]
@@ -147,8 +149,8 @@ def learned(html: bytes, url: str, charset: str | None = None, markup: Markup = 
 
     page = readable(html, charset)
     title = title_of(page)
-    text, kind = main_text(page, url, title, markup)
-    return Extracted(scrub(text).strip(), title, kind)
+    text, kind, share = main_text(page, url, title, markup)
+    return Extracted(scrub(text).strip(), title, kind, round(share, 2))
 
 
 def plain_text(html: bytes, url: str, charset: str | None = None) -> Extracted:

@@ -134,19 +134,19 @@ def _mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats
 
 def page_features(html: str, url: str) -> dict[str, float]:
     """What the page says as a whole, by name."""
-    lower = html.lower()
+    lower = html.encode("utf-8", "replace").lower()  # bytes are searched faster than characters
     types = [found for pattern in _SCHEMAS for found in pattern.findall(html)]
     path = url.partition("://")[2].partition("/")[2].partition("?")[0]
     last = path.rstrip("/").rpartition("/")[2]
     return {
-        "images": np.log1p(lower.count("<img")),
-        "forms": lower.count("<form"),
-        "list items": np.log1p(lower.count("<li")),
-        "cells": np.log1p(lower.count("<td")),
-        "code": np.log1p(lower.count("<code") + lower.count("<pre")),
-        "documentation": sum(name in lower for name in DOCUMENTATION),
-        "forum": sum(name in lower for name in FORUMS),
-        "shop": sum(name in lower for name in SHOPS),
+        "images": np.log1p(lower.count(b"<img")),
+        "forms": lower.count(b"<form"),
+        "list items": np.log1p(lower.count(b"<li")),
+        "cells": np.log1p(lower.count(b"<td")),
+        "code": np.log1p(lower.count(b"<code") + lower.count(b"<pre")),
+        "documentation": sum(name.encode() in lower for name in DOCUMENTATION),
+        "forum": sum(name.encode() in lower for name in FORUMS),
+        "shop": sum(name.encode() in lower for name in SHOPS),
         **{f"schema {name}": min(3, types.count(name)) for name in SCHEMAS},
         **{f"url {kind}": float(pattern.search(url) is not None) for kind, pattern in _URLS},
         "url length": len(last),

@@ -142,13 +142,15 @@ def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64
     return np.asarray(probabilities > min(max(LEAST, CAUTION * best / 2), float(probabilities.max()) - 1e-12))
 
 
-def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str]:
-    """(main text, kind) of a page's HTML; both are "" where it has no text."""
+def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str, float]:
+    """(main text, kind, share of the page's characters that it is) of a page's HTML; ("", "", 0) without any text."""
     blocks = blocks_of(page)
     if blocks is None or not blocks.texts:
-        return "", ""
+        return "", "", 0.0
     features = features_of(blocks, page, url, title)
-    lower = page.lower()
-    has_dollars = "mathjax" in lower or "katex" in lower
-    text = written(blocks, parameters().kept(features), markup, has_dollars=has_dollars)
-    return text, parameters().kind(features)
+    lower = page.encode("utf-8", "replace").lower()
+    has_dollars = b"mathjax" in lower or b"katex" in lower
+    kept = parameters().kept(features)
+    text = written(blocks, kept, markup, has_dollars=has_dollars)
+    lengths = np.array([len(block) for block in blocks.texts])
+    return text, parameters().kind(features), float(lengths[kept].sum() / lengths.sum())

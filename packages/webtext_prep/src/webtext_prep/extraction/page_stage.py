@@ -79,7 +79,9 @@ class PageStage(Stage):
     def pool(self, folder: Path, slots: int) -> ExtractorPool:
         """The extractors of a task, one of `slots` on its machine; `folder` takes what they put somewhere."""
         from webtext_prep.extraction.pool import ExtractorPool
-        from webtext_prep.extraction.workers import Limits
+        from webtext_prep.extraction.workers import PageLimits
 
-        limits = Limits(self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder), self.markup)
+        limits = PageLimits(
+            self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder), self.markup
+        )
         return ExtractorPool(limits, parsers_of(slots))

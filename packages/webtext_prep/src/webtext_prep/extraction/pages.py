@@ -14,7 +14,7 @@ from webtext_prep.urls.urls import domain_of
 
 CAPTURE = ("archive", "captured_at")
 """The metadata of a page that a web archive had: which one, and the time of the capture."""
-PAGE_METADATA = ("title", "kind", "domain", "final_url", *CAPTURE, *KEYS)
+PAGE_METADATA = ("title", "kind", "text_share", "domain", "final_url", *CAPTURE, *KEYS)
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -62,6 +62,12 @@ async def make_row(
     if outcome != PageOutcome.OK:
         return row, None
     # A file has no domain.
-    said = {"title": parsed.title, "kind": parsed.kind, "domain": domain_of(address), "final_url": page.final_url}
+    said = {
+        "title": parsed.title,
+        "kind": parsed.kind,
+        "text_share": parsed.text_share,
+        "domain": domain_of(address),
+        "final_url": page.final_url,
+    }
     known = {name: value for name, value in said.items() if value}
     return row, Document(page.url, parsed.text, known | decision.metadata)

@@ -22,7 +22,7 @@ import msgspec
 from command_kit.processes import WorkerProcess
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.extraction.workers import EXTRACTOR, Limits, PageHead, Parsed, work
+from webtext_prep.extraction.workers import EXTRACTOR, PageHead, PageLimits, Parsed, work
 
 WAIT_FACTOR = 4
 """A worker that waits instead of working is ended after this many times the page's limit in processor time, and
@@ -63,7 +63,7 @@ class _Page:
             self.answer.set_result(parsed)
 
 
-class _Worker(WorkerProcess):
+class _Extractor(WorkerProcess):
     """A worker process, and the pages that it has, the one that it works on first.
 
     Attributes:
@@ -77,7 +77,7 @@ class _Worker(WorkerProcess):
     Raises CommandError if it can't be started.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PageLimits) -> None:
         environment = {EXTRACTOR: limits.extractor}
         super().__init__(work, limits, preload=["webtext_prep.extraction.preloading"], environment=environment)
         try:
@@ -136,11 +136,11 @@ class ExtractorPool:
         workers: how many pages at once; a process each, started when first needed.
     """
 
-    def __init__(self, limits: Limits, workers: int) -> None:
+    def __init__(self, limits: PageLimits, workers: int) -> None:
         self._limits = limits
         self._most = workers
         self._waiting: collections.deque[_Page] = collections.deque()
-        self._workers: list[_Worker] = []
+        self._workers: list[_Extractor] = []
         self._starting: asyncio.Task[None] | None = None
         self._is_closing = False
 
@@ -199,7 +199,7 @@ class ExtractorPool:
     async def _start(self) -> None:
         """Start one more worker. If that fails, the others go on; without any, all who wait get the error."""
         try:
-            worker = await asyncio.to_thread(_Worker, self._limits)
+            worker = await asyncio.to_thread(_Extractor, self._limits)
             self._workers.append(worker)
             self._loop.add_reader(worker.results, self._hear, worker)
         except Exception as error:
@@ -211,7 +211,7 @@ class ExtractorPool:
         self._starting = None
         self._feed()
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: _Extractor) -> None:
         """Take a result from a worker, or notice its end."""
         try:
             parsed = _decode(worker.results.recv_bytes())
@@ -227,7 +227,7 @@ class ExtractorPool:
             self._conclude(worker)
         self._feed()
 
-    def _conclude(self, worker: _Worker) -> None:
+    def _conclude(self, worker: _Extractor) -> None:
         """Clear away a worker. The page at which it died has its verdict; another worker does the others."""
         self._workers.remove(worker)
         self._loop.remove_reader(worker.results)
@@ -256,7 +256,7 @@ class ExtractorPool:
         self._feed()
 
     @staticmethod
-    def _verdict(worker: _Worker) -> Parsed:
+    def _verdict(worker: _Extractor) -> Parsed:
         """What became of the page at which a worker died."""
         if worker.is_timed_out:
             return Parsed(PageOutcome.EXTRACT_TIMEOUT)

@@ -39,7 +39,7 @@ EXTRACTOR = "WEBTEXT_EXTRACTOR"
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """What a worker may use.
 
     Attributes:
@@ -76,6 +76,7 @@ class Parsed(msgspec.Struct, array_like=True, frozen=True):
     title: str = ""
     kind: str = ""
     detail: str = ""
+    text_share: float | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -146,10 +147,10 @@ def extract_page(
         return Parsed(PageOutcome.EXTRACT_ERROR, detail="more text than the page holds")
     if kinds and found.kind not in kinds:
         return Parsed(PageOutcome.OTHER_KIND, found.text, found.title, found.kind)
-    return Parsed(PageOutcome.OK, found.text, found.title, found.kind)
+    return Parsed(PageOutcome.OK, found.text, found.title, found.kind, text_share=found.text_share)
 
 
-def work(pages: Connection, results: Connection, limits: Limits) -> None:
+def work(pages: Connection, results: Connection, limits: PageLimits) -> None:
     """A worker's life: pages from one pipe, head and body, and results to another, in the same order.
 
     The first result is a sentence that says why it can't work, or empty. Each result is written before the next page

@@ -139,7 +139,7 @@ def _one_escape(found: re.Match[str]) -> str:
     return character if character in _UNRESERVED else found[0].upper()
 
 
-class Link(msgspec.Struct, array_like=True, gc=False):
+class Submitted(msgspec.Struct, array_like=True, gc=False):
     """The kept part of a submission: its fields, with texts as they were written.
 
     Attributes:
@@ -161,7 +161,7 @@ class Link(msgspec.Struct, array_like=True, gc=False):
     created: int
 
 
-class Page(msgspec.Struct, omit_defaults=True, gc=False):
+class LinkedPage(msgspec.Struct, omit_defaults=True, gc=False):
     """A row of the list: the metadata of a page from its submissions. The fields are the keys of the row.
 
     Attributes:
@@ -187,30 +187,30 @@ _encoder = msgspec.json.Encoder()
 encode_link = _encoder.encode
 encode_pages = _encoder.encode_lines
 """Pages as lines of a URL list."""
-decode_links = msgspec.json.Decoder(Link).decode_lines
+decode_links = msgspec.json.Decoder(Submitted).decode_lines
 
 
-def link_of(row: Submission, url: str, key: str = "") -> Link:
+def link_of(row: Submission, url: str, key: str = "") -> Submitted:
     """A submission of `url`, whose page has that key."""
     title = unescaped(row.title)
     if "@" in title:
         title = clean_metadata({"title": title})["title"]
-    return Link(key, url, row.score, row.subreddit, title, row.id, row.created)
+    return Submitted(key, url, row.score, row.subreddit, title, row.id, row.created)
 
 
-def best_of(links: Sequence[Link]) -> Link:
+def best_of(links: Sequence[Submitted]) -> Submitted:
     """The one with the highest score, among several the earliest; nothing depends on their order."""
     return min(links, key=_rank)
 
 
-def page_of(best: Link, links: Sequence[Link]) -> Page:
+def page_of(best: Submitted, links: Sequence[Submitted]) -> LinkedPage:
     """The page that was submitted so: with URL, title and id of the `best` submission, and what all of them tell."""
     if len(links) == 1:
         time = _time(best.created) if best.created else None
-        return Page(best.url, best.score, 1, best.title, _names(best.subreddit), best.id, time)
+        return LinkedPage(best.url, best.score, 1, best.title, _names(best.subreddit), best.id, time)
     first = min((link.created for link in links if link.created), default=0)
     score, time = sum(link.score for link in links), _time(first) if first else None
-    return Page(best.url, score, len(links), best.title, _subreddits(links), best.id, time)
+    return LinkedPage(best.url, score, len(links), best.title, _subreddits(links), best.id, time)
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -219,19 +219,19 @@ def _names(subreddit: str) -> tuple[str, ...]:
     return (subreddit,) if subreddit else ()
 
 
-def document_of(page: Page) -> Document:
+def document_of(page: LinkedPage) -> Document:
     """A page as a row of a URL list."""
     return decode_document(_encoder.encode(page))
 
 
-def without_repeats(links: Sequence[Link]) -> tuple[Sequence[Link], Sequence[Link]]:
+def without_repeats(links: Sequence[Submitted]) -> tuple[Sequence[Submitted], Sequence[Submitted]]:
     """`links` with each submission once, and the others: dumps overlap, and hold some rows twice.
 
     Of submissions with one id the highest score counts. Submissions without an id are different ones.
     """
     if len({link.id for link in links}) == len(links):
         return links, ()
-    best: dict[str, Link] = {}
+    best: dict[str, Submitted] = {}
     for link in links:
         other = best.get(link.id)
         if link.id and (other is None or link.score > other.score):
@@ -240,11 +240,11 @@ def without_repeats(links: Sequence[Link]) -> tuple[Sequence[Link], Sequence[Lin
     return kept, [link for link in links if link.id and best[link.id] is not link]
 
 
-def _rank(link: Link) -> tuple[int, int, str, str, str]:
+def _rank(link: Submitted) -> tuple[int, int, str, str, str]:
     return -link.score, link.created, link.id, link.url, link.title
 
 
-def _subreddits(links: Sequence[Link]) -> tuple[str, ...]:
+def _subreddits(links: Sequence[Submitted]) -> tuple[str, ...]:
     """The subreddits, by the sum of scores there."""
     scores: dict[str, int] = {}
     for link in links:

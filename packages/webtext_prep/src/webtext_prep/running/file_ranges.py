@@ -26,7 +26,7 @@ from command_kit import read_json, write_json
 from webtext_prep import storage
 from webtext_prep.documents.formats.compression import bare_name, write_zstd
 from webtext_prep.documents.formats.lines import read_utf8_from
-from webtext_prep.documents.records.base import Block, OtherKindError
+from webtext_prep.documents.records.base import FileBlock, OtherKindError
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.storage.stores.local import boot_id
@@ -60,7 +60,7 @@ class TaskState:
 
 
 def cut_into_runs(
-    task: Task, context: Context, blocks: Callable[[Iterable[bytes], Any], Iterator[Block]]
+    task: Task, context: Context, blocks: Callable[[Iterable[bytes], Any], Iterator[FileBlock]]
 ) -> list[list[Any]]:
     """Write the runs of the file that a task reads next to its state.
 

@@ -33,7 +33,7 @@ from webtext_prep.running.markers import OutputMarker
 from webtext_prep.running.output import Output, locked
 from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Accompanied, Continues, Outcome, Previews, Stage
 from webtext_prep.running.summary import Findings, Summary
@@ -94,7 +94,7 @@ class Job:
         is_beside = not settings.state or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
         self.state = cast(Path, beside) if is_beside else state
         self._own = own = Output(stage, output, self.state, settings.shared_scratch)
-        self.work = Run(
+        self.work = StageRun(
             stage,
             inputs,
             output,

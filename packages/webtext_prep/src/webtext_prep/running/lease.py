@@ -42,7 +42,7 @@ OWNER = "owner"
 """In the state folder: what tells its leases from other commands' leases."""
 
 
-class Found:
+class FoundLease:
     """A lease as it was found.
 
     Attributes:
@@ -71,10 +71,10 @@ class Found:
             )
 
 
-def look(place: Location) -> Found | None:
+def look(place: Location) -> FoundLease | None:
     """The lease at `place`. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        return Found(storage.store_of(place).read_note(place))
+        return FoundLease(storage.store_of(place).read_note(place))
     return None
 
 
@@ -116,7 +116,7 @@ class Lease:
                 return
         raise InputError(f"other webtext commands begin to work on {self._output} at this moment: run one of them.")
 
-    def _free(self) -> Found | None:
+    def _free(self) -> FoundLease | None:
         """The lease that is there, which was this state folder's, or has run out. Raises InputError if it has not.
 
         One that this state folder had on another machine is waited for, and held if it is renewed meanwhile.
@@ -135,13 +135,13 @@ class Lease:
                     found.refuse_if_held(self._output)
         return found
 
-    def _is_ours(self, found: Found) -> bool:
+    def _is_ours(self, found: FoundLease) -> bool:
         return all(found.says.get(name) == self._mine[name] for name in ("owner", "host"))
 
-    def _is_mine(self, found: Found | None) -> bool:
+    def _is_mine(self, found: FoundLease | None) -> bool:
         return found is not None and found.says.get("run") == self._mine["run"]
 
-    def _write(self, found: Found | None) -> None:
+    def _write(self, found: FoundLease | None) -> None:
         """Write it, if what was found is there still."""
         data = (json.dumps(self._mine, indent=2) + "\n").encode()
         with contextlib.suppress(FileExistsError):

@@ -234,8 +234,9 @@ class Output:
             )
         if differing := changed(claim.get("libraries", {}), libraries):
             raise InputError(
-                f"{self.place} was made with {differing}, and two versions may say two things of one document: install "
-                "that version again, give another --output, or --restart to make it again from scratch."
+                f"{self.place} was made with {differing}, and another version may decide otherwise about a "
+                "document: install that version again, give another --output, or --restart to make it again from "
+                "scratch."
             )
 
     def _version(self, claim: dict[str, Any]) -> int:

@@ -52,7 +52,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Place:
+class DiskUse:
     """One disk that a run writes to.
 
     Attributes:
@@ -88,7 +88,7 @@ class Estimate:
     stage: str
     unit: str
     needs: Needs
-    places: tuple[Place, ...]
+    places: tuple[DiskUse, ...]
     memory: int | None
 
     @property
@@ -165,17 +165,17 @@ def compare(
         machine: this one by default.
     """
     machine = machine or Machine()
-    disks: dict[str, Place] = {}
+    disks: dict[str, DiskUse] = {}
     for place, needed, there in ((output, needs.output, written[0]), (state, needs.scratch, written[1])):
         disk = machine.disk_of(place)
         if disk is None or not (needed or there):
             continue
         # What was written beyond the need of its kind makes no room for the other kind.
         there = min(there, needed)
-        found = disks.get(disk.name, Place((), 0, 0, disk.free))
+        found = disks.get(disk.name, DiskUse((), 0, 0, disk.free))
         is_within = any(isinstance(place, Path) and place.is_relative_to(str(folder)) for folder in found.folders)
         folders = found.folders if is_within else (*found.folders, place)
-        disks[disk.name] = Place(folders, found.needed + needed, found.written + there, disk.free)
+        disks[disk.name] = DiskUse(folders, found.needed + needed, found.written + there, disk.free)
     return Estimate(stage, unit, needs, tuple(disks.values()), machine.available_memory())
 
 

@@ -6,7 +6,6 @@ versions are part of the key of each task, of the record, and must be the same o
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import platform
 import resource
@@ -87,6 +86,8 @@ def run_until_done(main: Coroutine[Any, Any, Result]) -> Result:
     The handler of the command line raises that wherever the program is just then; in a callback that C code calls, an
     exception is printed and forgotten, and the download went on.
     """
+    import asyncio  # which most commands do without
+
     before = signal.getsignal(signal.SIGTERM)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         return asyncio.run(main)

@@ -52,6 +52,6 @@ class Replays(abc.ABC):
 class Recalls(Protocol):
     """A stage whose verdicts need what a run of it has found out about all documents together."""
 
-    def recalling(self, facts: dict[str, Any]) -> Self:
+    def with_facts(self, facts: dict[str, Any]) -> Self:
         """The same stage, which knows the facts of its record."""
         ...

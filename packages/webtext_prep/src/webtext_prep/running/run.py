@@ -32,7 +32,7 @@ KEPT = "kept"
 
 
 @dataclass
-class Run:
+class StageRun:
     """A run as a stage's `run` is given it, by the `Job` that a command makes of its settings.
 
     Attributes:

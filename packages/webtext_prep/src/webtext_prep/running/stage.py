@@ -36,7 +36,7 @@ from webtext_prep.documents.folders.shards import (
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.run import DROPPED, Run
+from webtext_prep.running.run import DROPPED, StageRun
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import CollectingTally, Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -199,7 +199,7 @@ class Stage(abc.ABC):
         return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
 
     @abc.abstractmethod
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Do the work with `job.map`, and account for every document."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -232,11 +232,11 @@ class Continues(Protocol):
 
     oldest: ClassVar[int]
 
-    def wants_another_run(self, job: Run) -> bool:
+    def wants_another_run(self, job: StageRun) -> bool:
         """Whether a finished output should be worked on once more."""
         ...
 
-    def settled(self) -> Stage:
+    def without_retries(self) -> Stage:
         """The same stage, but one that never works on a finished output once more."""
         ...
 
@@ -251,7 +251,7 @@ class Previews(Stage):
         """Whether its settings ask that: then `preview` is called instead of `run`."""
 
     @abc.abstractmethod
-    def preview(self, job: Run) -> Findings:
+    def preview(self, job: StageRun) -> Findings:
         """Say what `run` would do, and write nothing but in `job.scratch`."""
 
     @abc.abstractmethod
@@ -323,7 +323,7 @@ class DocumentStage(Stage, Replays):
         """Task: one shard to one shard."""
         return write_shard(task, context, read_documents(task.reads.shard), self.process)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """All shards, each by itself."""
         tasks = [
             Task(f"part-{number:05}", Files(shard=path), job.shard_files(number))

@@ -30,15 +30,12 @@ from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import contamination
+from webtext_prep.text import contamination, machine_code
 from webtext_prep.text.contamination import NGrams, cut, places_of, read_evaluation, words_of
-
-PLAIN_CHARACTERS = 12 << 20
-"""Documents and evaluation texts of this many characters in all are done before machine code would be loaded."""
 
 
 class _Matcher:
@@ -122,9 +119,9 @@ class Decontaminate(Stage):
         """The evaluation files."""
         return [Path(name) for name in self.evaluation]
 
-    def hints(self, job: Run) -> dict[str, Any]:
+    def hints(self, job: StageRun) -> dict[str, Any]:
         """The hint of its tasks whether there are enough documents and evaluation texts for machine code."""
-        return {"compiled": characters_in([*job.inputs, *self.setting_files()]) > PLAIN_CHARACTERS}
+        return {"compiled": machine_code.pays(characters_in([*job.inputs, *self.setting_files()]))}
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""
@@ -213,7 +210,7 @@ class Decontaminate(Stage):
             tally.added += len(left.pieces) - 1
             yield from document.cut(left.pieces)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
         total, folder, hints = job.expected_documents(), job.scratch, self.hints(job)
         table = folder / "ngrams.npz"

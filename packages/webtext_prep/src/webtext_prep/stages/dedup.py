@@ -41,7 +41,7 @@ from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_d
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
@@ -163,14 +163,14 @@ class Dedup(NearDuplicates):
 
     # Phases
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Find who may be alike, decide, drop."""
         parts = _once(job, "parts", lambda: self.components(job, self.prints(job)), "bands")
         found = _once(job, "candidates", lambda: self.candidates(job, parts), "fingerprints", "components")
         decided = _once(job, "decisions", lambda: self.decisions(job, found), "candidates", "decisions")
         return self.write(job, decided)
 
-    def write(self, job: Run, decided: dict[str, Any]) -> Outcome:
+    def write(self, job: StageRun, decided: dict[str, Any]) -> Outcome:
         """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
         receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
@@ -196,7 +196,7 @@ class Dedup(NearDuplicates):
         """Whether only to say what each similarity would drop."""
         return self.dry_run or self.sample > 0
 
-    def preview(self, job: Run) -> Findings:
+    def preview(self, job: StageRun) -> Findings:
         """Find who may be alike at the lowest similarity, and decide at each."""
         from webtext_prep.dedup.preview import THRESHOLDS, combine, render
 
@@ -208,7 +208,7 @@ class Dedup(NearDuplicates):
         values = {"documents": found["new"], "sampled": found["wanted"], "similarities": table}
         return Findings(render(table, found["new"], found["wanted"]), values)
 
-    def _losses(self, job: Run) -> list[Loss]:
+    def _losses(self, job: StageRun) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
         from webtext_prep.dedup.drop_rates import Loss
 
@@ -225,7 +225,7 @@ class Dedup(NearDuplicates):
         return [loss for loss in losses if loss.share > self.alarm_share]
 
 
-def _once(job: Run, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
+def _once(job: StageRun, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
     """What some phases find, once; then the folders between phases that nothing needs any more go."""
     found = job.once(name, job.scratch / BLOCKS, make)
     for folder in used:

@@ -51,16 +51,15 @@ from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.text import machine_code
 from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
 from webtext_prep.urls.held_out import is_held_out
 
-PLAIN_CHARACTERS = 3 << 20
-"""Texts of this many characters in all are done before machine code would be loaded."""
 RANGE_CHARACTERS = 384 << 20
 """Characters of text whose anchors a task compares, about."""
 RANGE_WINDOWS = 1 << 21
@@ -258,10 +257,10 @@ class DedupPassages(Stage):
 
     # Phases
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Find the anchors that are repeated and the windows that begin earlier, and cut."""
         size, total = characters_in(job.inputs), job.expected_documents()
-        hints = {"compiled": size > PLAIN_CHARACTERS}
+        hints = {"compiled": machine_code.pays(size)}
 
         def files(kind: str, count: int = len(job.inputs)) -> list[Location]:
             return [job.scratch / kind / f"part-{number:05}" for number in range(count)]

@@ -28,7 +28,7 @@ from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Writes, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -82,8 +82,8 @@ class Download(FetchSettings):
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
-    version: ClassVar[int] = 5
-    oldest: ClassVar[int] = 5
+    version: ClassVar[int] = 6
+    oldest: ClassVar[int] = 6
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
     writes: ClassVar[Writes] = dataclasses.replace(FetchSettings.writes, others=_saved_pages)
@@ -100,7 +100,7 @@ class Download(FetchSettings):
 
     # The whole job
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Fetch all lists, and write their shards."""
         from webtext_prep.crawl.database import NAME, CrawlDatabase, Facts, facts_in
         from webtext_prep.crawl.saved_pages import pages_of
@@ -145,7 +145,7 @@ class Download(FetchSettings):
             outcome.facts["archived"] = ", ".join(f"{count:,} from {name}" for name, count in archived.items())
         return outcome
 
-    def wants_another_run(self, job: Run) -> bool:
+    def wants_another_run(self, job: StageRun) -> bool:
         """Whether some URLs are retryable, and have been tried in too few passes, or archives are to be asked."""
         from webtext_prep.crawl.database import NAME, facts_in
 
@@ -153,8 +153,8 @@ class Download(FetchSettings):
         tried_again = self.retry_passes > 0 and facts.retryable_below(self.passes) > 0
         return tried_again or facts.unasked(self.archive) > 0
 
-    def settled(self) -> Download:
-        """See `Continues.settled`."""
+    def without_retries(self) -> Download:
+        """See `Continues.without_retries`."""
         return dataclasses.replace(self, retry_passes=0, archive=())
 
     # Its tasks

@@ -30,13 +30,13 @@ from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageSta
 from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, read_host_file
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
 from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
+    from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
 
 ARCHIVES = (".warc", ".wet")
 HTML = (".html", ".htm", ".xhtml")
@@ -91,7 +91,7 @@ class _Item:
         damage: why an archive can't be read there.
     """
 
-    found: Found | None
+    found: FoundPage | None
     file: int
     done: int
     damage: Damage | None = None
@@ -117,7 +117,7 @@ class Extract(PageStage):
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     reads = Reads(
         "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)",
@@ -142,7 +142,7 @@ class Extract(PageStage):
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
         return Needs(output, 0, memory, pages)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Each range of pages of an archive, and each group of HTML files, by itself."""
         files = [path for path in job.inputs if path.suffix.lower() != ".json"]
         sidecars = sidecars_of(files, is_one_text=_is_html)
@@ -179,7 +179,7 @@ class Extract(PageStage):
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         return outcome
 
-    def _ranges(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
+    def _ranges(self, job: StageRun, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
         """Large archives, each with its ranges of pages: the place after which one begins, and that of its last page.
 
         None stands for the beginning and for the end.
@@ -193,7 +193,7 @@ class Extract(PageStage):
             path: list(itertools.pairwise([None, *places, None])) for path, places in zip(large, found, strict=True)
         }
 
-    def _hosts(self, job: Run, sizes: dict[Location, int]) -> list[Location]:
+    def _hosts(self, job: StageRun, sizes: dict[Location, int]) -> list[Location]:
         """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
         if self.opt_outs == "ignore":
             return []
@@ -285,7 +285,7 @@ class Extract(PageStage):
         context.report(task.hints["bytes"])
         return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
 
-    def _decided(self, found: Found, hosts: Hosts) -> Decision:
+    def _decided(self, found: FoundPage, hosts: Hosts) -> Decision:
         """What the owner of a page says of it."""
         page = found.page
         if page is None or self.opt_outs == "ignore":
@@ -296,14 +296,16 @@ class Extract(PageStage):
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""
         from webtext_prep.crawl.archives.html_files import read_html_file
-        from webtext_prep.crawl.archives.warc import Damage, Place
+        from webtext_prep.crawl.archives.warc import Damage, PagePlace
         from webtext_prep.documents.records.base import SourceFile
 
         sidecars, before = iter(task.reads["sidecars"]), 0
         named = zip(task.reads["pages"], task.options["files"], strict=True)
         for number, (path, (name, has_sidecar)) in enumerate(named):
             if _is_archive(path):
-                behind, until = (Place(*at) if (at := task.options.get(end)) else None for end in ("behind", "until"))
+                behind, until = (
+                    PagePlace(*at) if (at := task.options.get(end)) else None for end in ("behind", "until")
+                )
                 begin = behind.offset if behind is not None else 0
                 for entry, place in self._reader(path, name).pages(behind, until):
                     found, damage = (entry.page, entry) if isinstance(entry, Damage) else (entry, None)

@@ -43,12 +43,12 @@ from webtext_prep.documents.functions import defined_in, load_function, sentence
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Verdict
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
+from webtext_prep.text import machine_code
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
-    PLAIN_CHARACTERS,
     Classifier,
     check_fasttext,
     classifier_file,
@@ -267,11 +267,11 @@ class ScoreFilter(Filter):
         result = write_shard(task, context, read_documents(task.reads.shard), kept)
         return {**result, "scores": counts.tolist()}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
-        is_compiled = not is_fasttext(self._model_file) and characters_in(job.inputs) > PLAIN_CHARACTERS
+        is_compiled = not is_fasttext(self._model_file) and machine_code.pays(characters_in(job.inputs))
         hints = {"compiled": is_compiled}
         tasks = [
             Task(f"part-{number:05}", Files(shard=path), job.shard_files(number), hints=hints)
@@ -293,7 +293,7 @@ class ScoreFilter(Filter):
         outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
         return outcome
 
-    def _scored(self, job: Run, tasks: Sequence[Task]) -> list[Files]:
+    def _scored(self, job: StageRun, tasks: Sequence[Task]) -> list[Files]:
         """Phase `scores`: the scores and the keys of the documents that each of the tasks reads."""
         scoring = [
             dataclasses.replace(
@@ -307,8 +307,8 @@ class ScoreFilter(Filter):
         job.map("scores", self.score_shard, scoring, total=job.expected_documents())
         return [task.writes for task in scoring]
 
-    def recalling(self, facts: dict[str, Any]) -> ScoreFilter:
-        """See `Recalls.recalling`: the cut of `--keep-share`."""
+    def with_facts(self, facts: dict[str, Any]) -> ScoreFilter:
+        """See `Recalls.with_facts`: the cut of `--keep-share`."""
         return dataclasses.replace(self, cut=tuple(facts["cut"])) if "cut" in facts else self
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:

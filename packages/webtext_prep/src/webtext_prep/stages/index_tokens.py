@@ -46,11 +46,12 @@ from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs, readable
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Previews, Reads, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.text import machine_code
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import PAIRS, pair_named
@@ -151,14 +152,14 @@ class IndexTokens(Previews):
         context.report(places[1] - places[0])
         return checksum(order)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Sort each part, put the URLs in order, seal."""
         prefix = storage.local_path(job.inputs[0]).with_suffix("")
         tokens, folder = _opened(prefix), storage.local_path(job.output)
         check_token_files(prefix, whole=True)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
-        hints = {"compiled": tokens.total_tokens > prefix_doubling.PLAIN_TOKENS}
+        hints = {"compiled": machine_code.pays(machine_code.TOKEN_CHARACTERS * tokens.total_tokens)}
         if hints["compiled"]:
             _refuse_too_many(parts)
         tasks = [
@@ -186,7 +187,7 @@ class IndexTokens(Previews):
         }
         return Outcome(tally, outputs, facts=facts)
 
-    def _urls(self, job: Run, tokens: IndexedTokens, folder: Path, tally: Tally) -> tuple[int, int] | None:
+    def _urls(self, job: StageRun, tokens: IndexedTokens, folder: Path, tally: Tally) -> tuple[int, int] | None:
         """Write the documents' URLs; None, and a sentence for the summary, where they can't be known."""
         try:
             sources = tokenized(tokens.prefix)
@@ -210,7 +211,7 @@ class IndexTokens(Previews):
         one, other = job.map("order-urls", write_urls, [task])[0]
         return one, other
 
-    def preview(self, job: Run) -> Findings:
+    def preview(self, job: StageRun) -> Findings:
         """Sort a sample, and say what all of it takes."""
         from webtext_prep.tokens.suffix_sorting import document_suffixes
 

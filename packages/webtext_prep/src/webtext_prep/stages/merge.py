@@ -47,14 +47,14 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.stage_record import files_by_record
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, compression_of
-from webtext_prep.documents.records.base import Damaged, Keys, Part, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.records.base import Damaged, FilePart, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import (
     CollectingTally,
@@ -231,7 +231,7 @@ class Merge(HoldsOut):
 
     def count(self, task: Task, context: Context) -> int:
         """Task: how many records a part of a file has, by which the records after it are numbered."""
-        return self._reader(task.reads.file).count(task.reads.file, Part(*task.options["part"]))
+        return self._reader(task.reads.file).count(task.reads.file, FilePart(*task.options["part"]))
 
     def distribute(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each after its key.
@@ -246,7 +246,7 @@ class Merge(HoldsOut):
     def _distribute(self, task: Task, context: Context, *, around_damage: bool) -> dict[str, Any]:
         tally, problems, count = Tally(), Problems(), 0
         shards = task.options["shards"]
-        part = Part(*task.options["part"]) if "part" in task.options else None
+        part = FilePart(*task.options["part"]) if "part" in task.options else None
         sidecars = iter(task.reads["sidecars"])
         with contextlib.ExitStack() as stack:
             writer = stack.enter_context(write_partitions(task.writes.pieces, shards))
@@ -289,7 +289,7 @@ class Merge(HoldsOut):
                 context.report(tally.read)
         return tally.as_dict()
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Read and split the files, then merge shard by shard."""
         tasks, shards = self._reading_tasks(job)
         results = job.map("read", self.distribute, tasks, total=job.expected_documents())
@@ -308,7 +308,7 @@ class Merge(HoldsOut):
             outcome.advice = None  # a small share of few pages may be none
         return outcome
 
-    def _reading_tasks(self, job: Run) -> tuple[list[Task], int]:
+    def _reading_tasks(self, job: StageRun) -> tuple[list[Task], int]:
         """The tasks that read all files, and the number of shards."""
         sidecars = sidecars_of(job.inputs)
         beside = set(sidecars.values())
@@ -320,7 +320,7 @@ class Merge(HoldsOut):
         parts = self._parts(job, dict(zip(files, sizes, strict=True)))
         tasks: list[Task] = []
 
-        def add(reads: Files, named: list[list[Any]], part: Part | None, **hints: Any) -> None:
+        def add(reads: Files, named: list[list[Any]], part: FilePart | None, **hints: Any) -> None:
             number = len(tasks)
             pieces = job.scratch / f"files-{number:05}.parts"
             writes = Files(pieces=pieces, dropped=job.dropped_path(shards + number))
@@ -338,16 +338,16 @@ class Merge(HoldsOut):
                 add(Files(files=group, sidecars=theirs), named, None)
         return tasks, shards
 
-    def _parts(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, Part]]]:
+    def _parts(self, job: StageRun, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, FilePart]]]:
         """The parts of large files, each with the file that it is read from: the same, or a run cut out of it."""
         size = max(BYTES_PER_PART, sum(sizes.values()) // MOST_TASKS)
-        found: dict[Location, list[Part]] = {}
+        found: dict[Location, list[FilePart]] = {}
         streams: dict[Location, Task] = {}
         for number, (path, its_size) in enumerate(sizes.items()):
             reader = reader_of(path)
             if reader is None or its_size <= size:
                 continue
-            its_parts: list[Part] = []
+            its_parts: list[FilePart] = []
             with contextlib.suppress(DamagedFileError):  # it is read as a whole
                 its_parts = reader.parts(path, size)
             if len(its_parts) > 1:
@@ -368,7 +368,7 @@ class Merge(HoldsOut):
         cut = job.map("cut", self.cut, list(streams.values()), unit="bytes")
         for (path, task), runs in zip(streams.items(), cut, strict=True):
             if len(runs) > 1:
-                parts[path] = [(place, Part(0, 0, first, head)) for place, first, head in cut_runs(task, runs)]
+                parts[path] = [(place, FilePart(0, 0, first, head)) for place, first, head in cut_runs(task, runs)]
         return parts
 
 

@@ -33,7 +33,7 @@ from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_S
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -55,7 +55,7 @@ COPY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class PairSource:
     """One of the pairs, and what lies before it in the output: `sequences`, `documents` and bytes (`offset`)."""
 
     prefix: Path
@@ -120,7 +120,7 @@ class MergeTokens(TokenFileStage):
     def copy(self, task: Task, context: Context) -> Written:
         """Task: a range of the tokens, the sequences or the documents of one pair to its place; its checksums."""
         draft = _draft_in(storage.local_path(task.writes.binary), task.hints["draft"])
-        source = Source(prefix_of(storage.local_path(task.reads.bin)), *task.hints["source"])
+        source = PairSource(prefix_of(storage.local_path(task.reads.bin)), *task.hints["source"])
         written = _copy(draft, source, task.options["kind"], *task.options["range"])
         context.report(_bytes_of(written))
         return written
@@ -148,7 +148,7 @@ class MergeTokens(TokenFileStage):
         draft.index.unlink(missing_ok=True)
         return draft.checksums(itertools.chain.from_iterable(written))
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Check that all pairs are what was written and belong together, copy them, publish."""
         pairs = [IndexedTokens(prefix) for prefix in _prefixes(job.inputs)]
         for pair in pairs:
@@ -174,7 +174,7 @@ class MergeTokens(TokenFileStage):
         return Outcome(tally, list(outputs), facts=facts)
 
     def _copy_together(
-        self, job: Run, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
+        self, job: StageRun, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
     ) -> Checksums:
         """Tasks on this machine, each of which copies a range to its place in one draft. Returns both checksums."""
         made_of = digest([self.version, *storage.stamps(job.inputs)])
@@ -216,10 +216,10 @@ def _prefixes(files: Sequence[Location]) -> list[Path]:
     return list(dict.fromkeys(map(prefix_of, pairs)))
 
 
-def _sources(pairs: Sequence[IndexedTokens]) -> Iterator[Source]:
+def _sources(pairs: Sequence[IndexedTokens]) -> Iterator[PairSource]:
     sequences = documents = size = 0
     for pair in pairs:
-        yield Source(pair.prefix, sequences, documents, size)
+        yield PairSource(pair.prefix, sequences, documents, size)
         sequences, documents = sequences + len(pair), documents + pair.documents
         size += bin_path(pair.prefix).stat().st_size
 
@@ -228,7 +228,7 @@ def _draft_in(binary: Path, shape: Sequence[Any]) -> PairDraft:
     return PairDraft(binary, binary.with_suffix(".idx"), *shape)
 
 
-def _copy(draft: PairDraft, source: Source, kind: str, begin: int, end: int) -> Written:
+def _copy(draft: PairDraft, source: PairSource, kind: str, begin: int, end: int) -> Written:
     """Copy a range of one pair to its place in the draft; returns its checksums."""
     if kind == "tokens":
         parts = []

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
 from command_kit import setting
+from command_kit.settings import Removed
 from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
 from indexed_tokens.checksums import checksum_of_file
-from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
+from indexed_tokens.gigatoken_encoder import HARD_TEXTS, MOST_BYTES, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from indexed_tokens.writer import Written
 from webtext_prep import storage
@@ -39,14 +40,14 @@ from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Verdict
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
     EncodedShard,
-    Plan,
     RunWriter,
+    ShufflePlan,
     encoding_refused,
     parts_by_key,
     parts_in_order,
@@ -63,18 +64,21 @@ USUAL_SHARE = 0.25
 """Tokens a byte of a document, where none can be looked at."""
 TABLE_BYTES = 16
 """Of each document in an encoded shard's table."""
-TOKENIZER_BYTES = 80 << 20
+TOKENIZER_BYTES = (100 << 20) + MOST_BYTES
 """Memory of the tokenizer in a process."""
 CHECK_SHARDS, CHECK_DOCUMENTS = 8, 32
-"""Before it starts, another engine than tiktoken is compared with it on the first 32 documents of 8 shards,"""
+"""Before it starts, the encoder is compared with tiktoken on the first 32 documents of 8 shards,"""
 CHECK_EVERY = 1000
-"""and on one document in this many after that."""
+"""and in each process on one document in this many."""
+TESTED = "0.10.0"
+"""Version of gigatoken of which every code point was compared."""
 
 
 @functools.lru_cache(maxsize=1)
-def gigatoken_encoder(tokenizer: Tokenizer) -> GigatokenEncoder:
-    """The encoder of this process: making one takes some 0.3 s, which tasks share."""
-    return GigatokenEncoder(tokenizer)
+def corpus_encoder(tokenizer: Tokenizer) -> tuple[GigatokenEncoder, Iterator[int]]:
+    """The encoder of this process, and the numbers of its texts from 1 on: making it takes some 0.3 s, which tasks
+    share."""
+    return GigatokenEncoder(tokenizer), itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -107,11 +111,9 @@ class Tokenize(HoldsOut, TokenFileStage):
     )
     vocabulary: str = setting("", "vocab.json of another tokenizer (older way to say --tokenizer)", metavar="FILE")
     merges: str = setting("", "merges.txt of that tokenizer", metavar="FILE")
-    engine_tokenizer: Literal["tiktoken", "gigatoken"] = setting(
-        "tiktoken",
-        "the program that encodes; gigatoken is faster, an extra to install, and compared with tiktoken on a sample",
-        identity=False,
-    )
+    REMOVED: ClassVar[Mapping[str, Removed]] = {
+        "engine_tokenizer": Removed("leave it out; gigatoken encodes, to tiktoken's tokens", unused="tiktoken")
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,15 +152,12 @@ class Tokenize(HoldsOut, TokenFileStage):
                         f"with --restart, or remove {folder / RECORD} if the change is meant."
                     )
 
-    def encoder(self) -> Callable[[str], Sequence[int] | npt.NDArray[Any]]:
-        """What turns a text into ids. Another engine than tiktoken is compared with it on one text in `CHECK_EVERY`.
+    def encoder(self) -> Callable[[str], npt.NDArray[Any]]:
+        """What turns a text into ids. One text in `CHECK_EVERY` is compared with tiktoken's.
 
-        Raises IndexedTokensError where they differ, or the engine is not installed.
+        Raises InputError where they differ.
         """
-        if self.engine_tokenizer == "tiktoken":
-            return self.open_tokenizer().encode
-        engine = gigatoken_encoder(self.open_tokenizer())
-        count = itertools.count()
+        engine, count = corpus_encoder(self.open_tokenizer())
 
         def encode(text: str) -> npt.NDArray[Any]:
             if next(count) % CHECK_EVERY == 0:
@@ -171,13 +170,11 @@ class Tokenize(HoldsOut, TokenFileStage):
         try:
             engine.check(texts)
         except IndexedTokensError as error:
-            raise InputError(f"{error} Give --engine-tokenizer=tiktoken.") from error
+            raise InputError(f"{error} Install the gigatoken that this version was tested with: {TESTED}.") from error
 
     def _check_engine(self, inputs: Sequence[Location]) -> None:
-        """Compare another engine than tiktoken with it, before anything is written: on hard texts and a sample."""
-        if self.engine_tokenizer == "tiktoken":
-            return
-        engine = gigatoken_encoder(self.open_tokenizer())
+        """Compare with tiktoken before anything is written: hard texts and a sample of the documents."""
+        engine, _ = corpus_encoder(self.open_tokenizer())
         some = inputs[:: max(1, len(inputs) // CHECK_SHARDS)][:CHECK_SHARDS]
         documents = (itertools.islice(read_documents(path), CHECK_DOCUMENTS) for path in some)
         texts = (document.text for document in itertools.chain.from_iterable(documents))
@@ -241,7 +238,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         plan.draft.index.unlink(missing_ok=True)
         return plan.draft.checksums(written)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Encode, then write in shuffled order."""
         self._check_tokenizer()
         self._check_engine(job.inputs)
@@ -284,7 +281,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         return Outcome(tally, list(outputs), facts=facts)
 
     def _write_together(
-        self, job: Run, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
+        self, job: StageRun, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
     ) -> Checksums:
         """Tasks on this machine, each of which writes its part of one draft. Returns the checksums of the files."""
         plan = self._plan(storage.local_path(job.scratch), shards)
@@ -300,7 +297,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         job.map("publish", self.publish, [Task("all", both, Files(final=outputs), unkeyed=Files(plan=place))])
         return draft.checksums(written)
 
-    def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> Plan:
+    def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> ShufflePlan:
         dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
         in_shuffle = parts_by_key(shards, dtype.itemsize, self.part_bytes)
         parts = list(in_shuffle if self.shuffle else parts_in_order(shards))
@@ -308,4 +305,4 @@ class Tokenize(HoldsOut, TokenFileStage):
         size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
         stamps = [(storage.stamp(shard.tokens), storage.stamp(shard.table), shard.runs) for shard in shards]
         made_of = digest([self.version, stamps, list(map(astuple, parts))])
-        return Plan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))
+        return ShufflePlan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))

@@ -38,18 +38,17 @@ from webtext_prep.documents.folders.shards import read_documents, write_document
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import DOCUMENT_SHARDS, PROCESS_BYTES, Outcome, Reads, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import classifiers
+from webtext_prep.text import classifiers, machine_code
 from webtext_prep.text.classifiers import (
     COMPILER_BYTES,
     FEWEST_BITS,
     FILE,
     MOST_BITS,
     MOST_ORDERS,
-    PLAIN_CHARACTERS,
     LinearModel,
     Speakers,
     auc,
@@ -243,7 +242,7 @@ class TrainFilter(Stage, Replays):
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
@@ -258,7 +257,7 @@ class TrainFilter(Stage, Replays):
             for name, path, kind in zip(names, job.inputs, kinds, strict=True)
         ]
         self._check_key(job.map("choose", self.choose, choosing, total=total))
-        limits = Limits.of(self.sample_bytes, [task.writes.all() for task in choosing])
+        limits = Sampled.of(self.sample_bytes, [task.writes.all() for task in choosing])
         good = job.scratch / "good.npy"
         save_array(good, limits.good)
         options = {"last": limits.last, "hold_out": limits.hold_out}
@@ -271,7 +270,7 @@ class TrainFilter(Stage, Replays):
         if not tally.kept:
             return Outcome(tally, [])
         samples = Files(**{side: [path for task in sampling for path in task.writes[side]] for side in SIDES})
-        hints = {"compiled": limits.size > PLAIN_CHARACTERS}
+        hints = {"compiled": machine_code.pays(limits.size)}
         learning = Task("all", samples, Files(filter=job.output / FILE), {"hold_out": limits.hold_out}, hints)
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:
@@ -308,7 +307,7 @@ def _functions(compiled: bool) -> Any:
     return classifier_kernels
 
 
-class Limits(NamedTuple):
+class Sampled(NamedTuple):
     """Which texts are learned from.
 
     Attributes:
@@ -324,7 +323,7 @@ class Limits(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Limits:
+    def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Sampled:
         """Limits of samples of `size` bytes each, from what `choose` wrote. Memory: entries of two samples, and the
         keys of all good texts.
 

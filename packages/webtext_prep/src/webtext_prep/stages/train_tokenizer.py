@@ -2,79 +2,82 @@
 
 Word counts hardly change beyond some 100 MB of text, so a sample is enough, and bounds memory and time. It is taken by
 a hash of the seed and each document: which documents are in it does not depend on shards, order
-or workers, and neither does anything that is learned from them (`train_bpe`). Three phases:
+or workers, and neither does anything that is learned from them. Three phases:
 
     choose  each shard: the documents with the smallest hashes, as many as a whole sample has
-    sample  each shard: its documents in the sample of all, and its documents to measure with, to a file
-    train   the merges, in one task and on all cores
+    count   each shard: the words of its documents in the sample; its documents to measure with, to a file
+    train   the merges (`tokens/pair_merging.py`), in one task
 
-One document in 32 is held out: on some of these the tokenizer is compared with GPT-2's. A kill costs the shards at
-work, and in the last phase the reading of the sample, some 20 s for 100 MB.
-
-Hugging Face's trainer counts words, as GPT-2 splits text, and merges the most frequent pair again and again; of equally
-frequent ones the pair with the smaller ids. Counts are sums and ids follow from the merges, so that the order of the
-texts and the number of threads change nothing. It takes some 5 MB of text per second and core, nearly all of it for
-counting, and memory for each different word.
+One document in 32 is held out: on some of these the tokenizer is compared with GPT-2's. Words are counted as GPT-2
+splits text, some 30 MB per second and core. Counts are sums and ids follow from the merges, so that the order of the
+texts changes nothing. The merges are those of Hugging Face's trainer, which takes four times as long.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from command_kit import available_cores, setting
+from command_kit import setting
 from indexed_tokens import END_OF_TEXT, Tokenizer
 from indexed_tokens.checksums import checksum_of_file
+from indexed_tokens.gigatoken_encoder import split_into_words
+from indexed_tokens.tokenizer import byte_alphabet
 from indexed_tokens.tokenizer_files import TokenizerTables
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import Entries, document_key, first_by_key, shuffle_key
 
 PIECE = 2_000
-"""Characters of text that the trainer is given at once. Longer words, which are no language, are cut: the time for a
-word grows with the square of its length."""
+"""Characters of text that are split at once. Longer words, which are no language, are cut: the time for a word grows
+with the square of its length."""
 
 
-def train_bpe(texts: Iterable[str], vocabulary_size: int, min_frequency: int) -> TokenizerTables:
-    """The vocabulary and merges that `texts` give: bytes and merges numbered as GPT-2's are, `<|endoftext|>` the last.
+def count_words(texts: Iterable[str]) -> Counter[bytes]:
+    """The words of some texts, as GPT-2 splits text, in UTF-8; and how often each occurs."""
+    counted = Counter[bytes]()
+    for text in texts:
+        for piece in pieces(text):
+            counted.update(split_into_words(piece))
+    return counted
+
+
+def learn_bpe(
+    counted: Mapping[bytes, int],
+    vocabulary_size: int,
+    min_frequency: int,
+    report: Callable[[int], None] = lambda tokens: None,
+) -> TokenizerTables:
+    """The vocabulary and merges that words give: bytes and merges numbered as GPT-2's are, `<|endoftext|>` the last.
 
     Args:
-        texts: read once.
-        vocabulary_size: tokens, bytes and `<|endoftext|>` included; there are fewer where the texts give no more.
+        counted: each word, and how often it occurs.
+        vocabulary_size: tokens, bytes and `<|endoftext|>` included; there are fewer where the words give no more.
         min_frequency: how often a pair must occur to be merged.
+        report: is told the number of tokens now and then.
     """
-    from tokenizers import Tokenizer
-    from tokenizers.models import BPE
-    from tokenizers.pre_tokenizers import ByteLevel
-    from tokenizers.trainers import BpeTrainer
+    from webtext_prep.tokens.pair_merging import learn_merges
 
-    learner = Tokenizer(BPE())
-    learner.pre_tokenizer = ByteLevel(add_prefix_space=False)  # GPT-2's split into words, and bytes as characters
-    trainer = BpeTrainer(
-        vocab_size=vocabulary_size - 1,
-        min_frequency=min_frequency,
-        initial_alphabet=ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    learner.train_from_iterator((piece for text in texts for piece in pieces(text)), trainer)
-    model = json.loads(learner.to_str())["model"]
-    vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
-    return TokenizerTables({**vocabulary, END_OF_TEXT: len(vocabulary)}, [(a, b) for a, b in model["merges"]])
+    shown = {byte: character for character, byte in byte_alphabet().items()}
+    alphabet = bytes(byte for _, byte in sorted(byte_alphabet().items()))
+    tokens, merges = learn_merges(counted, alphabet, vocabulary_size - 1, min_frequency, report)
+    names = ["".join(map(shown.__getitem__, token)) for token in tokens]
+    vocabulary = {name: number for number, name in enumerate([*names, END_OF_TEXT])}
+    return TokenizerTables(vocabulary, [(names[left], names[right]) for left, right in merges])
 
 
 def pieces(text: str, size: int = PIECE) -> Iterator[str]:
@@ -92,7 +95,9 @@ def pieces(text: str, size: int = PIECE) -> Iterator[str]:
 
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json")
-KINDS = ("sample", "held_out")
+KINDS = ("words", "counts", "held_out")
+_END = b"\xff"
+"""Between two words: no UTF-8 has it."""
 HELD_OUT_EVERY = 32
 """One document in this many is held out,"""
 HELD_OUT_BYTES = 4_000_000
@@ -104,7 +109,7 @@ MEMORY_FACTOR = 4
 
 
 @dataclass(frozen=True)
-class Limits:
+class LargestKeys:
     """The largest key of a document in the sample, and of one to measure with; None for no document."""
 
     sample: int | None
@@ -144,7 +149,7 @@ class TrainTokenizer(Stage, Replays):
     version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
     writes: ClassVar[Writes] = Writes("tokenizer", tables=FILES)
-    libraries = ("tiktoken", "tokenizers")
+    libraries = ("tiktoken", "gigatoken")
 
     vocabulary_size: int = setting(
         50257, "tokens, the 256 bytes and <|endoftext|> included; a small model does well with 2,000 to 10,000", ge=257
@@ -154,9 +159,9 @@ class TrainTokenizer(Stage, Replays):
     seed: int = setting(1234, "of the choice of documents", ge=0)
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """The files, the sample once more, and memory for its different words."""
+        """The files, and disk and memory for the different words of the sample."""
         text = min(self.sample_bytes, sample.text)
-        scratch = int(sample.packed * text / sample.text) if sample.text else 0
+        scratch = text // 4
         memory = max(workers * PROCESS_BYTES, PROCESS_BYTES + MEMORY_FACTOR * text)
         return Needs(self.vocabulary_size * TOKEN_BYTES, scratch, memory, sample.documents)
 
@@ -183,46 +188,53 @@ class TrainTokenizer(Stage, Replays):
         held_out = is_held_out(entries[:, 0])
         return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], HELD_OUT_BYTES)
 
-    def _limits(self, files: Iterable[Location]) -> Limits:
+    def _limits(self, files: Iterable[Location]) -> LargestKeys:
         """Which documents of the whole corpus are in the sample. Memory: entries for twice a sample."""
         chosen = np.empty((0, 2), np.uint64)
         for path in files:
             chosen = np.vstack(self._candidates(np.vstack([chosen, load_array(path)])))
         last = [int(entries[-1, 0]) if len(entries) else None for entries in self._candidates(chosen)]
         # A corpus of one document has none to spare.
-        return Limits(*last) if last[0] is not None else Limits(last[1], None)
+        return LargestKeys(*last) if last[0] is not None else LargestKeys(last[1], None)
 
-    def sample(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: the documents of a shard that are in the sample, or to measure with, to a file each. Returns counts."""
-        limits, tally, size = Limits(*task.options["limits"]), Tally(), 0
-        with (
-            write_documents(task.writes.sample, durable=False) as sample,
-            write_documents(task.writes.held_out, durable=False) as held_out,
-        ):
+    def count(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: the words of the documents of a shard that are in the sample, and the documents to measure with, to
+        files. Returns counts."""
+        limits, tally, size = LargestKeys(*task.options["limits"]), Tally(), 0
+
+        def texts(held_out: DocumentWriter) -> Iterator[str]:
+            nonlocal size
             for document in tally.counted(context.counted(read_documents(task.reads.shard))):
                 key = sample_key(document, self.seed)
                 kind = limits.kind_of(key) if document.text else None
-                if kind is not None:
-                    writer = sample if kind == "sample" else held_out
-                    writer.write(Document(document.url, document.text))
                 if kind == "sample":
                     tally.kept += 1
-                    size += len(document.text.encode("utf-8", "replace"))
-                elif not document.text:
+                    data = document.text.encode("utf-8", "replace")
+                    size += len(data)
+                    yield data.decode()
+                    continue
+                if kind == "held_out":
+                    held_out.write(Document(document.url, document.text))
+                if not document.text:
                     tally.drop(document, "empty")
                 else:
                     is_spared = is_held_out(key) and limits.held_out is not None
                     tally.drop(document, "held_out" if is_spared else "not_sampled")
+
+        with write_documents(task.writes.held_out, durable=False) as held_out:
+            counted = count_words(texts(held_out))
+        save_array(task.writes.words, np.frombuffer(_END.join(counted), np.uint8))
+        save_array(task.writes.counts, np.fromiter(counted.values(), np.int64, len(counted)))
         return {**tally.as_dict(), "bytes": size}
 
     def train(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: learn from all samples, measure, and write the tokenizer. Returns its figures."""
-        # How many cores another machine has, it knows. Read once, when the first pool starts.
-        threads = task.hints.get("threads") or max(1, available_cores() // context.slots)
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-        documents = context.counted(itertools.chain.from_iterable(map(read_documents, task.reads["sample"])))
-        texts = (document.text.encode("utf-8", "replace").decode("utf-8") for document in documents)
-        tables = train_bpe(texts, self.vocabulary_size, self.min_frequency)
+        """Task: learn from the words of all shards, measure, and write the tokenizer. Returns its figures."""
+        counted = Counter[bytes]()
+        for words, counts in zip(task.reads["words"], task.reads["counts"], strict=True):
+            of_shard = load_array(counts).tolist()
+            some = dict(zip(load_array(words).tobytes().split(_END) if of_shard else (), of_shard, strict=True))
+            counted.update(some)
+        tables = learn_bpe(counted, self.vocabulary_size, self.min_frequency, context.report)
         tokenizer = Tokenizer(*tables, "the new tokenizer")
         draft = context.scratch / "tokenizer"
         draft.mkdir(parents=True, exist_ok=True)
@@ -236,7 +248,7 @@ class TrainTokenizer(Stage, Replays):
         facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
         return {**facts, "checksums": checksums, **measured(tokenizer, task.reads["held_out"])}
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
@@ -248,16 +260,18 @@ class TrainTokenizer(Stage, Replays):
         limits = self._limits(task.writes.candidates for task in choosing)
         sampling = []
         for name, path in shards:
-            copies = Files(**{kind: job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS})
+            ends = zip(KINDS, ("words.npy", "counts.npy", "held_out.jsonl.zst"), strict=True)
+            copies = Files(**{kind: job.scratch / f"{name}.{end}" for kind, end in ends})
             sampling.append(Task(name, Files(shard=path), copies, {"limits": astuple(limits)}))
-        results = job.map("sample", self.sample, sampling, total=total)
+        results = job.map("count", self.count, sampling, total=total)
         tally = Tally.total(results)
         if not tally.kept:
             return Outcome(tally, [])
         samples = Files(**{kind: [path for task in sampling for path in task.writes[kind]] for kind in KINDS})
         learning = Files(tokenizer=[job.output / name for name in FILES])
-        hints = {"threads": job.workers} if job.is_here else {}  # how many cores another machine has, it knows
-        (facts,) = job.map("train", self.train, [Task("all", samples, learning, hints=hints)], total=tally.kept)
+        (facts,) = job.map(
+            "train", self.train, [Task("all", samples, learning)], unit="tokens", total=self.vocabulary_size
+        )
         if facts["vocabulary_size"] < self.vocabulary_size:
             tally.problem(
                 f"the text gave {facts['vocabulary_size']:,} of {self.vocabulary_size:,} tokens: no other pair occurs "

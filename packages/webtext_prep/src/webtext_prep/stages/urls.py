@@ -29,8 +29,8 @@ from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.lines import has_ranges
 from webtext_prep.errors import InputError
 from webtext_prep.reddit.pages import (
-    Link,
-    Page,
+    LinkedPage,
+    Submitted,
     best_of,
     decode_links,
     document_of,
@@ -43,7 +43,7 @@ from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, sub
 from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.run import Run
+from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
@@ -191,7 +191,7 @@ class Urls(Stage, Replays):
         tally = Tally()
         with shard_writer(task, tally) as writer:
             for bucket in range(*task.options["buckets"]):
-                pages: list[Page] = []
+                pages: list[LinkedPage] = []
                 for links in _grouped(read_partitions(task.reads["pieces"], bucket)):
                     page = self._page(links, tally)
                     if page is not None:
@@ -204,7 +204,7 @@ class Urls(Stage, Replays):
         context.report(tally.read)
         return tally.as_dict()
 
-    def _page(self, links: Sequence[Link], tally: Tally) -> Page | None:
+    def _page(self, links: Sequence[Submitted], tally: Tally) -> LinkedPage | None:
         """The row of a page that was submitted so, or None; what does not stand for it is dropped."""
         tally.read += len(links)
         best = links[0]
@@ -222,7 +222,7 @@ class Urls(Stage, Replays):
             _drop([link for link in links if link is not best], tally, "duplicate_url", duplicate_of=best.url)
         return page_of(best, links)
 
-    def run(self, job: Run) -> Outcome:
+    def run(self, job: StageRun) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
         sizes = storage.sizes(job.inputs)
         shards, buckets = self._layout(sum(sizes))
@@ -251,7 +251,7 @@ class Urls(Stage, Replays):
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
         return shards, shards * math.ceil(shards_for(size, BYTES_PER_BUCKET) / shards)
 
-    def _reading_tasks(self, job: Run, sizes: Sequence[int], buckets: int, *, first_dropped: int) -> list[Task]:
+    def _reading_tasks(self, job: StageRun, sizes: Sequence[int], buckets: int, *, first_dropped: int) -> list[Task]:
         """A task for each dump, or for each range of a large one that is not compressed."""
         tasks: list[Task] = []
         for path, size in zip(job.inputs, sizes, strict=True):
@@ -267,10 +267,10 @@ class Urls(Stage, Replays):
         return tasks
 
 
-def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:
+def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Submitted]]:
     """The submissions in a bucket, grouped by page, pages in the order in which they first come."""
-    first: dict[str, Link] = {}
-    others: dict[str, list[Link]] = {}
+    first: dict[str, Submitted] = {}
+    others: dict[str, list[Submitted]] = {}
     for block in blocks:
         for link in decode_links(block):
             known = first.setdefault(link.key, link)
@@ -280,7 +280,7 @@ def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:
         yield others.get(key, (link,))
 
 
-def _drop(links: Sequence[Link], tally: Tally, reason: str, **details: Any) -> None:
+def _drop(links: Sequence[Submitted], tally: Tally, reason: str, **details: Any) -> None:
     if tally.dropped_writer is None:
         tally.dropped[reason] += len(links)
         return

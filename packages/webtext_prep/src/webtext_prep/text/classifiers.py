@@ -25,7 +25,7 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep.errors import InputError
-from webtext_prep.text.fingerprints import Shingling, Texts
+from webtext_prep.text.fingerprints import PackedTexts, Shingling
 
 MAGIC = b"webtext filter 1"
 _LENGTH, _CHECKSUM = struct.Struct("<I"), struct.Struct("<Q")
@@ -107,7 +107,7 @@ class LinearModel:
             return np.array([score(buckets, 0, len(buckets), self.weights) for buckets in own], np.float64)
         from webtext_prep.text import classifier_kernels
 
-        some = Texts(texts, _WORDS)
+        some = PackedTexts(texts, _WORDS)
         found, table = (np.empty(times * self.orders * len(some.space.units) + 16, np.uint32) for times in (1, 4))
         grams = classifier_kernels.Grams(self.orders, self.bits, some.cut.alphabet, some.space)
         return classifier_kernels.scores_of(some.data, some.ends, grams, found, table, self.weights)
@@ -125,7 +125,7 @@ def buckets_of(
         return np.array([bucket for of in own for bucket in of], np.uint32), np.cumsum([*map(len, own)], dtype=np.int64)
     from webtext_prep.text import classifier_kernels
 
-    some = Texts(texts, _WORDS)
+    some = PackedTexts(texts, _WORDS)
     found = np.empty(orders * some.most, np.uint32)
     table = np.empty(4 * orders * len(some.space.units) + 16, np.uint32) if distinct else None
     grams = classifier_kernels.Grams(orders, bits, some.cut.alphabet, some.space)
@@ -339,8 +339,6 @@ class FastTextModel:
 FILE = "model.filter"
 """What `webtext train-filter` writes into its output."""
 
-PLAIN_CHARACTERS = 12 << 20
-"""Texts of this many characters in all are done before machine code would be loaded."""
 COMPILER_BYTES = 250 << 20
 """Memory of a process that has loaded compiled functions."""
 

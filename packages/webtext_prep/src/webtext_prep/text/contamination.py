@@ -320,7 +320,7 @@ LINE_END = re.compile(rf"{SENTENCE_END.pattern}|\n")
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutText:
     """The pieces of a text that are left.
 
     Attributes:
@@ -334,7 +334,7 @@ class Cut:
 
 def cut(
     text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int, ends: re.Pattern[str] = SENTENCE_END
-) -> Cut:
+) -> CutText:
     """Cut `hits`, (start, end) in order of their starts, out of `text`; pieces of `shortest` characters or fewer go."""
     pieces, used, rest = [], [], 0
     for number, (start, end) in enumerate(hits):
@@ -349,7 +349,7 @@ def cut(
             break
     else:
         pieces.append(text[rest:])
-    return Cut([piece.strip() for piece in pieces], used)
+    return CutText([piece.strip() for piece in pieces], used)
 
 
 def joined(text: str, hits: Sequence[tuple[int, int]], ends: re.Pattern[str]) -> list[tuple[int, int]]:

@@ -121,7 +121,7 @@ CHUNK = 1024
 """Shingles hashed before the next step: what they need stays in the processor's nearest cache."""
 
 
-class Cut(NamedTuple):
+class ShingleCut(NamedTuple):
     """How texts are cut into shingles: of `size` words or characters."""
 
     is_word: bool
@@ -209,7 +209,9 @@ def normalise(
 
 
 @compiled
-def prepare(data: Bytes, start: int, end: int, cut: Cut, space: Space, spans: Offsets | None) -> tuple[int, int, int]:
+def prepare(
+    data: Bytes, start: int, end: int, cut: ShingleCut, space: Space, spans: Offsets | None
+) -> tuple[int, int, int]:
     """Normalise a text. Returns where its normal form ends, the number of units, and that of shingles."""
     stop, count = normalise(data, start, end, cut.is_word, cut.alphabet, space, spans)
     if cut.is_word and count == 0:
@@ -222,7 +224,7 @@ def prepare(data: Bytes, start: int, end: int, cut: Cut, space: Space, spans: Of
 
 
 @compiled
-def hash_range(shingle: int, cut: Cut, units: Hashes32, stop: int, count: int) -> tuple[int, int]:
+def hash_range(shingle: int, cut: ShingleCut, units: Hashes32, stop: int, count: int) -> tuple[int, int]:
     """Start and end of one shingle in the normal form."""
     if count < cut.size:
         return 0, stop
@@ -230,7 +232,7 @@ def hash_range(shingle: int, cut: Cut, units: Hashes32, stop: int, count: int) -
 
 
 @compiled
-def hash32(first: int, values: Hashes32, cut: Cut, space: Space, stop: int, count: int) -> None:
+def hash32(first: int, values: Hashes32, cut: ShingleCut, space: Space, stop: int, count: int) -> None:
     """Fill `values` with XXH32 of the shingles from number `first` on."""
     for row in range(len(values)):
         start, end = hash_range(first + row, cut, space.units, stop, count)
@@ -257,7 +259,7 @@ def hash32_ascii(first: int, values: Hashes32, size: int, text: Bytes) -> None:
 
 
 @compiled
-def hash64(values: Hashes64, cut: Cut, space: Space, stop: int, count: int) -> None:
+def hash64(values: Hashes64, cut: ShingleCut, space: Space, stop: int, count: int) -> None:
     """Fill `values` with XXH3 of all shingles."""
     for row in range(len(values)):
         start, end = hash_range(row, cut, space.units, stop, count)
@@ -285,7 +287,9 @@ def take_minima(signature: Hashes32, values: Hashes32, factors: Hashes32, addend
 
 
 @compiled
-def signatures(data: Bytes, ends: Offsets, cut: Cut, space: Space, factors: Hashes32, addends: Hashes32) -> Hashes32:
+def signatures(
+    data: Bytes, ends: Offsets, cut: ShingleCut, space: Space, factors: Hashes32, addends: Hashes32
+) -> Hashes32:
     """The signatures of the texts that end at `ends` in `data`, shape (texts, permutations), uint32."""
     found = np.full((len(ends), len(factors)), U32(0xFFFFFFFF), np.uint32)
     values = np.empty(CHUNK, np.uint32)
@@ -305,7 +309,7 @@ def signatures(data: Bytes, ends: Offsets, cut: Cut, space: Space, factors: Hash
 
 
 @compiled
-def hashes(data: Bytes, ends: Offsets, cut: Cut, space: Space, found: Hashes64) -> Offsets:
+def hashes(data: Bytes, ends: Offsets, cut: ShingleCut, space: Space, found: Hashes64) -> Offsets:
     """Write the hashes of all shingles of the texts to `found`; returns where each text's end."""
     found_ends = np.empty(len(ends), np.int64)
     start, filled = signed(0), 0
@@ -319,7 +323,7 @@ def hashes(data: Bytes, ends: Offsets, cut: Cut, space: Space, found: Hashes64) 
 
 
 @compiled
-def located_hashes(data: Bytes, cut: Cut, space: Space, found: Hashes64, spans: Offsets) -> tuple[int, int]:
+def located_hashes(data: Bytes, cut: ShingleCut, space: Space, found: Hashes64, spans: Offsets) -> tuple[int, int]:
     """Write the hashes of all shingles of one text to `found`; returns the number of its units and of shingles."""
     stop, count, shingles = prepare(data, signed(0), len(data), cut, space, spans)
     hash64(found[:shingles], cut, space, stop, count)

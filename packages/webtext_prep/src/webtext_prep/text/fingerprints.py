@@ -82,7 +82,7 @@ def shingle_hashes(found: set[bytes]) -> npt.NDArray[np.uint64]:
     return np.unique(hashes)
 
 
-class Texts:
+class PackedTexts:
     """Some texts as the compiled functions take them: their UTF-8, where each ends in it, and room to work in."""
 
     def __init__(self, texts: Sequence[str], shingling: Shingling) -> None:
@@ -98,7 +98,7 @@ class Texts:
         if longest > np.iinfo(np.uint32).max:
             raise InputError(f"a document has {int(sizes.max())} bytes of text: at most 1 GB is taken.")
         self.space = fingerprint_kernels.Space(np.empty(longest, np.uint8), np.empty(longest, np.uint32))
-        self.cut = fingerprint_kernels.Cut(
+        self.cut = fingerprint_kernels.ShingleCut(
             shingling.kind == "word",
             shingling.size,
             fingerprint_kernels.alphabet(shingling.kind),
@@ -118,7 +118,7 @@ def signatures(texts: Sequence[str], shingling: Shingling, *, compiled: bool = T
 
     factors, addends = _permutations()
     for batch in in_batches(texts, len(texts), _BATCH, len):
-        some = Texts(batch, shingling)
+        some = PackedTexts(batch, shingling)
         found.append(fingerprint_kernels.signatures(some.data, some.ends, some.cut, some.space, factors, addends))
     return np.concatenate(found)
 
@@ -156,7 +156,7 @@ def _hashed(
     from webtext_prep.text import fingerprint_kernels
 
     for batch in in_batches(texts, len(texts), _BATCH, len):
-        some = Texts(batch, shingling)
+        some = PackedTexts(batch, shingling)
         hashes = np.empty(some.most, np.uint64)
         yield hashes, fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
 
@@ -183,7 +183,7 @@ def shingle_spans(
         return _plain_spans(text, shingling)
     from webtext_prep.text import fingerprint_kernels
 
-    some = Texts([text], shingling)
+    some = PackedTexts([text], shingling)
     hashes, spans = np.empty(some.most, np.uint64), np.empty((2, some.most + 1), np.int64)
     units, count = fingerprint_kernels.located_hashes(some.data, some.cut, some.space, hashes, spans)
     last = min(shingling.size, units)

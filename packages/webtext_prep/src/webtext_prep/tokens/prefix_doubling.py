@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PLAIN_TOKENS = 2_000_000
-"""Corpora of more tokens are sorted by machine code."""
-
 
 def document_suffixes(tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
     """The positions of all tokens, in the order of the suffixes that begin there: see `suffix_sorting`."""

@@ -7,9 +7,9 @@ in it: all ranges can be gathered in parallel, each with one read a run.
 `NAME.tokens` holds tokens alone. `NAME.table` holds for each run the keys of its n documents (u64) and then the ends of
 their tokens in `NAME.tokens` (u64), 16 bytes a document.
 
-A `Plan` says which documents go where in the final token files, in parts that can be written in any order. The parts
-follow from the corpus alone. In a shuffle each takes an equal share of the range of keys; since keys are hashes, that
-is about an equal share of the documents. In the order of the input each is one run.
+A `ShufflePlan` says which documents go where in the final token files, in parts that can be written in any order. The
+parts follow from the corpus alone. In a shuffle each takes an equal share of the range of keys; since keys are hashes,
+that is about an equal share of the documents. In the order of the input each is one run.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class RunWriter:
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """One run of a shard.
 
     Attributes:
@@ -174,14 +174,14 @@ class EncodedShard:
         """How many tokens its documents have."""
         return max((int(run.ends[-1]) for run in self.open_runs()), default=0)
 
-    def open_runs(self) -> Iterator[Run]:
+    def open_runs(self) -> Iterator[SortedRun]:
         """Its runs, mapped into memory: only the parts looked at are read."""
         if not self.runs:
             return
         table = np.memmap(self.table, np.uint64, "r")
         at = begin = 0
         for count in self.runs:
-            run = Run(table[at : at + count], table[at + count : at + 2 * count], begin)
+            run = SortedRun(table[at : at + count], table[at + count : at + 2 * count], begin)
             begin, at = int(run.ends[-1]), at + 2 * count
             yield run
 
@@ -246,7 +246,7 @@ PLACED_BYTES = 40
 
 
 @dataclass(frozen=True)
-class Part:
+class ShufflePart:
     """A part of the output: the documents of some shards whose keys are `low` to `high`, both included.
 
     Attributes:
@@ -262,7 +262,7 @@ class Part:
     token: int
 
 
-def parts_by_key(shards: Sequence[EncodedShard], token_bytes: int, part_bytes: int) -> Iterator[Part]:
+def parts_by_key(shards: Sequence[EncodedShard], token_bytes: int, part_bytes: int) -> Iterator[ShufflePart]:
     """Parts that take about `part_bytes` of memory each, by ascending keys; a token takes `token_bytes`."""
     size = sum(token_bytes * shard.count_tokens() + PLACED_BYTES * sum(shard.runs) for shard in shards)
     count = max(1, -(-size // part_bytes))
@@ -275,25 +275,25 @@ def parts_by_key(shards: Sequence[EncodedShard], token_bytes: int, part_bytes: i
         tokens_before += np.where(firsts > 0, run.ends[firsts - 1].astype(np.int64), run.begin) - run.begin
     highs = [low - 1 for low in [*lows[1:], KEYS]]
     for low, high, document, token in zip(lows, highs, documents_before.tolist(), tokens_before.tolist(), strict=True):
-        yield Part(low, high, (0, len(shards)), document, token)
+        yield ShufflePart(low, high, (0, len(shards)), document, token)
 
 
-def parts_in_order(shards: Sequence[EncodedShard]) -> Iterator[Part]:
+def parts_in_order(shards: Sequence[EncodedShard]) -> Iterator[ShufflePart]:
     """A part for each run, in the order of the input, where keys are the numbers of documents in their shard."""
     document = token = 0
     for number, shard in enumerate(shards):
         for run in shard.open_runs():
-            yield Part(int(run.keys[0]), int(run.keys[-1]), (number, number + 1), document, token)
+            yield ShufflePart(int(run.keys[0]), int(run.keys[-1]), (number, number + 1), document, token)
             document += len(run.keys)
             token += int(run.ends[-1]) - run.begin
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShufflePlan:
     """The encoded shards, the parts, and the draft that they are written to."""
 
     shards: list[EncodedShard]
-    parts: list[Part]
+    parts: list[ShufflePart]
     draft: PairDraft
 
     def write(self, path: Path) -> None:
@@ -318,10 +318,10 @@ class Plan:
         }
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> ShufflePlan:
     """The plan in a file. Raises OSError."""
 
     def path_of(kind: Any, value: str) -> Any:
         return kind(os.fsdecode(base64.b64decode(value)))
 
-    return msgspec.json.decode(path.read_bytes(), type=Plan, dec_hook=path_of)
+    return msgspec.json.decode(path.read_bytes(), type=ShufflePlan, dec_hook=path_of)

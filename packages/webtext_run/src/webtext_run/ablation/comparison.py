@@ -25,7 +25,7 @@ from webtext_run.ablation.plan import (
     RUNS_FOLDER,
     SAVE_SECONDS,
     SHAPES,
-    Plan,
+    AblationPlan,
     asked_for,
     planned_runs,
     read_plan,
@@ -35,7 +35,7 @@ from webtext_run.ablation.plan import (
     steps_in,
     write_plan,
 )
-from webtext_run.ablation.runs import Job, Workers, all_runs, processes_for
+from webtext_run.ablation.runs import TrainingJob, Workers, all_runs, processes_for
 from webtext_run.ablation.settings import AblateSettings
 from webtext_run.ablation.verdict import result_of
 from webtext_run.ablation.words import headlines
@@ -70,7 +70,7 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
             plan = dataclasses.replace(plan, asked=asked, reordered=moved)
             write_plan(output, plan)
         jobs = [
-            Job(run.name, plan.settings_of(run, prefixes[run.arm], output))
+            TrainingJob(run.name, plan.settings_of(run, prefixes[run.arm], output))
             for run in planned_runs(list(prefixes), plan.seeds)
         ]
         print_note(f"{len(jobs)} runs of {plan.steps:,} steps, {count} at a time")
@@ -89,7 +89,7 @@ def discard(output: Path) -> None:
 
 def make_plan(
     settings: AblateSettings, arms: list[Arm], output: Path, workers: Workers, count: int, device: str
-) -> Plan:
+) -> AblationPlan:
     """The plan: the model's shape and steps that fit --minutes, by runs of some seconds on all processes at once.
 
     Raises Gpt2UsageError for too little time.
@@ -99,7 +99,7 @@ def make_plan(
     if settings.layers is not None and settings.hidden is not None and settings.heads is not None:
         shape = (settings.layers, settings.hidden, settings.heads)
     if settings.steps is not None:
-        return Plan({}, recipe_of(settings, shape, device), settings.steps, 0, seeds)
+        return AblationPlan({}, recipe_of(settings, shape, device), settings.steps, 0, seeds)
     rounds = rounds_of(len(arms), settings.seeds, count)
     seconds = (60 * settings.minutes - 2 * 60 * CALIBRATION_MINUTES) / rounds
     while True:
@@ -122,7 +122,7 @@ def make_plan(
             f"--minutes {settings.minutes:g} leaves each run {max(0, steps)} steps of {step:.2g} s, in which nothing "
             f"is learned: give --minutes {int(needed) + 1}, fewer --seeds, or a smaller model."
         )
-    return Plan({}, recipe, steps, max(1, int(SAVE_SECONDS / step)), seeds)
+    return AblationPlan({}, recipe, steps, max(1, int(SAVE_SECONDS / step)), seeds)
 
 
 def calibrated(
@@ -133,7 +133,7 @@ def calibrated(
     folder = output / RUNS_FOLDER / "calibration"
     shutil.rmtree(folder, ignore_errors=True)
     jobs = [
-        Job(
+        TrainingJob(
             "calibration",
             TrainSettings(
                 **recipe, data=(arms[0].prefix,), output=str(folder / str(number)), minutes=CALIBRATION_MINUTES,

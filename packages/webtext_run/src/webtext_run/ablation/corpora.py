@@ -23,14 +23,14 @@ from command_kit.colours import BOLD, Paint
 from command_kit.command import PARENT
 from webtext_prep.cli import find_stages
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
-from webtext_run.steps import Step, change_settings
+from webtext_run.steps import PipelineStep, change_settings
 
 FOLDER = "ablation"
 LEFT_OUT = "none"
 """The value that stands for a setting that is not given."""
 HOLD_OUT = "0.1"
 
-Plan = Callable[[Mapping[str, Any], Path, Sequence[str], Mapping[str, Sequence[str]]], list[Step]]
+Plan = Callable[[Mapping[str, Any], Path, Sequence[str], Mapping[str, Sequence[str]]], list[PipelineStep]]
 """The steps of some tables in a folder, of an input, with flags for the commands of these tables."""
 
 
@@ -86,8 +86,8 @@ class Arms:
         of_each: the steps of each value, by its name.
     """
 
-    shared: list[Step]
-    of_each: dict[str, list[Step]]
+    shared: list[PipelineStep]
+    of_each: dict[str, list[PipelineStep]]
 
     def data(self) -> list[str]:
         """Each arm's token files, as `gpt2 ablate --data` takes them."""
@@ -108,7 +108,7 @@ def plan_arms(
     tokenizer = next(
         (step.output for step in shared if step.stage is not None and step.stage.writes.made == "tokenizer"), ""
     )
-    of_each: dict[str, list[Step]] = {}
+    of_each: dict[str, list[PipelineStep]] = {}
     for name, value in varied.arms().items():
         tail = copy.deepcopy({each: tables[each] for each in names[at : end + 1]})
         changes = [] if value == LEFT_OUT else [f"{varied.stage}.{varied.key}={_written(value)}"]

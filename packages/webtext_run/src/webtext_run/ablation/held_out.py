@@ -21,6 +21,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.order import sequence_hash
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer, idx_path, prefix_of
 from webtext_prep.documents.batches import in_batches
+from webtext_prep.text import machine_code
 from webtext_prep.text.fingerprints import Shingling, shingle_sets
 from webtext_run.ablation.arms import Arm
 
@@ -34,8 +35,6 @@ BATCH = 1 << 22
 """Characters of the arms that are looked through at a time."""
 KNOWN = 0.5
 """Share of a document's passages that an arm may have: a page's header is in many, a piece of a document altogether."""
-PLAIN_TOKENS = 3_000_000
-"""Arms of as many tokens in all are read through before machine code would be loaded."""
 POOL, KEPT = "the pool", "what every arm keeps"
 
 Tokens = npt.NDArray[np.int64]
@@ -114,7 +113,7 @@ def known_to(arms: Sequence[Arm], tokenizer: Tokenizer, documents: Mapping[int, 
 
     Raises Gpt2UsageError for tokens that the tokenizer does not have.
     """
-    compiled = sum(arm.tokens for arm in arms) > PLAIN_TOKENS
+    compiled = machine_code.pays(machine_code.TOKEN_CHARACTERS * sum(arm.tokens for arm in arms))
     texts = [_text(tokens[:LONGEST], tokenizer) for tokens in documents.values()]
     passages, ends = shingle_sets(texts, PASSAGE, compiled=compiled)
     different = np.unique(passages)

@@ -81,7 +81,7 @@ def rounds_of(arms: int, seeds: int, processes: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class AblationPlan:
     """The plan of an ablation.
 
     Attributes:
@@ -141,7 +141,7 @@ def asked_for(settings: AblateSettings, arms: Sequence[Arm], sets: Sequence[Held
     return {**table, "arms": [arm.name for arm in arms], **files, **{entry.name: entry.digest() for entry in sets}}
 
 
-def read_plan(folder: Path, asked: Mapping[str, Any]) -> Plan | None:
+def read_plan(folder: Path, asked: Mapping[str, Any]) -> AblationPlan | None:
     """The plan of an ablation that has begun; None if none has.
 
     Raises Gpt2UsageError if it was begun with something else, or the file is damaged.
@@ -150,7 +150,7 @@ def read_plan(folder: Path, asked: Mapping[str, Any]) -> Plan | None:
     if not path.exists():
         return None
     try:
-        plan = Plan(**parse_json(path.read_text(encoding="utf-8")))
+        plan = AblationPlan(**parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise Gpt2UsageError(f"{path} can't be read ({error}): start again with --restart.") from error
     if found := changes(plan.asked, asked):
@@ -161,7 +161,7 @@ def read_plan(folder: Path, asked: Mapping[str, Any]) -> Plan | None:
     return plan
 
 
-def write_plan(folder: Path, plan: Plan) -> None:
+def write_plan(folder: Path, plan: AblationPlan) -> None:
     """Keep the plan; it appears complete or not at all."""
     write_json(folder / PLAN_FILE, dataclasses.asdict(plan))
 

@@ -24,7 +24,7 @@ from webtext_run.ablation.held_out import HeldOut
 LOSSES_FILE = "held_out.json"
 
 
-class Job(NamedTuple):
+class TrainingJob(NamedTuple):
     """One run to train and to score.
 
     Attributes:
@@ -65,13 +65,13 @@ class Workers:
                 worker.process.kill()
             worker.close()
 
-    def carry_out(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any]]]:
+    def carry_out(self, jobs: Sequence[TrainingJob]) -> Iterator[tuple[TrainingJob, dict[str, Any]]]:
         """Each job with what was measured, as they end. Raises Gpt2Error as the first that fails."""
         waiting = list(reversed(jobs))
         while len(self._workers) < min(self._count, len(jobs)):
             preload = ["gpt2_train.training.trainer", "gpt2_train.inference.scorer"]
             self._workers.append(WorkerProcess(_work, *self._arguments, preload=preload))
-        at_work: dict[Any, tuple[WorkerProcess, Job]] = {}
+        at_work: dict[Any, tuple[WorkerProcess, TrainingJob]] = {}
         free = list(self._workers)
         while waiting or at_work:
             while waiting and free:
@@ -96,7 +96,7 @@ class Workers:
 def _work(tasks: Connection, results: Connection, sets: list[HeldOut], evaluated: list[str]) -> None:
     """A worker's life: a run at a time, until the pipe ends."""
     while True:
-        job: Job = tasks.recv()
+        job: TrainingJob = tasks.recv()
         said = io.StringIO()
         try:
             with contextlib.redirect_stderr(said):
@@ -107,7 +107,7 @@ def _work(tasks: Connection, results: Connection, sets: list[HeldOut], evaluated
         results.send(found)
 
 
-def train_and_score(job: Job, sets: Sequence[HeldOut], tasks: Sequence[str]) -> dict[str, Any]:
+def train_and_score(job: TrainingJob, sets: Sequence[HeldOut], tasks: Sequence[str]) -> dict[str, Any]:
     """Train a run and measure it, as far as that is not done; what was measured, which `held_out.json` keeps.
 
     Raises Gpt2Error.
@@ -149,7 +149,7 @@ def read_losses(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def all_runs(jobs: Sequence[Job], workers: Workers) -> dict[str, dict[str, Any]]:
+def all_runs(jobs: Sequence[TrainingJob], workers: Workers) -> dict[str, dict[str, Any]]:
     """The measurements of each run, by its name; finished runs are not made again. Raises Gpt2Error."""
     found = {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
     todo = [job for job in jobs if job.name not in found]

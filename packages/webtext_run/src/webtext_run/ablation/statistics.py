@@ -63,7 +63,7 @@ class Variance(NamedTuple):
     degrees: float
 
 
-class Estimate(NamedTuple):
+class EffectEstimate(NamedTuple):
     """A figure of all seeds and documents.
 
     Attributes:
@@ -106,7 +106,7 @@ class Estimate(NamedTuple):
         return [part for part in (self.seeds, self.documents) if part.value > 0]
 
 
-def estimate(differences: Values, sizes: Sizes) -> Estimate:
+def estimate(differences: Values, sizes: Sizes) -> EffectEstimate:
     """The sum of `differences` by that of `sizes`, the mean over seeds, with its variances.
 
     Args:
@@ -122,14 +122,14 @@ def estimate(differences: Values, sizes: Sizes) -> Estimate:
     joint = (parts - of_documents - np.outer(of_seeds - value, shares)) / (1 - shares)
     among, both = float((without**2).sum()), float((joint**2).sum()) / (seeds * (seeds - 1))
     effective = 1 / float((shares**2).sum())
-    return Estimate(
+    return EffectEstimate(
         value,
         Variance(float(of_seeds.var(ddof=1)) / seeds, seeds - 1),
         Variance(max(0.0, among - both), max(1.0, effective - 1)),
     )
 
 
-def interval_of(found: Estimate) -> Interval:
+def interval_of(found: EffectEstimate) -> Interval:
     """The 95% interval of an estimate, and its two-sided probability."""
     from scipy.optimize import bisect
 
@@ -143,7 +143,7 @@ def interval_of(found: Estimate) -> Interval:
 def over_seeds(differences: Sequence[float]) -> Interval:
     """The t interval of the mean of paired differences, one a seed; at least two."""
     error = Variance(statistics.variance(differences) / len(differences), len(differences) - 1)
-    return interval_of(Estimate(statistics.fmean(differences), error, Variance(0.0, 1)))
+    return interval_of(EffectEstimate(statistics.fmean(differences), error, Variance(0.0, 1)))
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:

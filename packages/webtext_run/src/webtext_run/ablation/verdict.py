@@ -1,4 +1,4 @@
-"""From the losses of all runs to intervals and verdicts: what `ablation.json` holds.
+"""Intervals and verdicts from the losses of all runs: what `ablation.json` holds.
 
 Only the ends of runs are compared, each of a schedule that ended: curves that cross on the way say nothing. An arm is
 "better" or "worse" than the baseline on a set of documents if the interval over seeds and documents excludes 0, at 95%
@@ -23,7 +23,7 @@ import numpy as np
 
 from webtext_run.ablation.arms import Arm
 from webtext_run.ablation.held_out import HeldOut
-from webtext_run.ablation.plan import AGAIN, FULL, HALF, LOW, Plan, PlannedRun, half_of
+from webtext_run.ablation.plan import AGAIN, FULL, HALF, LOW, AblationPlan, PlannedRun, half_of
 from webtext_run.ablation.statistics import CONFIDENCE, Values, estimate, holm, interval_of, over_seeds, ratio
 
 BETTER, WORSE, NO_DIFFERENCE, NO_VERDICT = "better", "worse", "no difference", "no verdict"
@@ -87,7 +87,7 @@ def verdict_of(difference: float, p: float, low_rate: Sequence[float]) -> str:
     return BETTER if difference > 0 else WORSE
 
 
-def result_of(plan: Plan, arms: Sequence[Arm], sets: Sequence[HeldOut], measured: Measured) -> dict[str, Any]:
+def result_of(plan: AblationPlan, arms: Sequence[Arm], sets: Sequence[HeldOut], measured: Measured) -> dict[str, Any]:
     """All that an ablation found, as plain values; the same runs give the same result."""
     base, others = arms[0], arms[1:]
     count = len(others) * len(sets)
@@ -142,7 +142,7 @@ def _described(arm: Arm, base: Arm, measured: Measured, seed: int) -> dict[str, 
     }
 
 
-def _comparison(plan: Plan, losses: Losses, base: str, arm: str, comparisons: int) -> dict[str, Any]:
+def _comparison(plan: AblationPlan, losses: Losses, base: str, arm: str, comparisons: int) -> dict[str, Any]:
     found = losses.compared(base, arm, plan.seeds)
     of_all = estimate(losses.pairs(base, arm, plan.seeds), losses.set.sizes)
     low = [
@@ -152,7 +152,7 @@ def _comparison(plan: Plan, losses: Losses, base: str, arm: str, comparisons: in
     return {"arm": arm, "set": losses.set.name, **found, "can_see": sees, "low_rate_differences": low}
 
 
-def _worth(deciding: Losses, plan: Plan, base: str, arm: str) -> dict[str, float] | None:
+def _worth(deciding: Losses, plan: AblationPlan, base: str, arm: str) -> dict[str, float] | None:
     """The further training of the baseline that the difference on the deciding set is worth: 0.09 for 9% more steps.
 
     The slope is what the second half of a run gains, by runs of half the steps whose schedule ended, too: bits for a

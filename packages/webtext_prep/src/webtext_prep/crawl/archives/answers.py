@@ -83,7 +83,7 @@ def memento_time(headers: Mapping[bytes, bytes]) -> str | None:
 # Common Crawl
 
 
-class Block(NamedTuple):
+class IndexBlock(NamedTuple):
     """A block of an index, a gzip member of one of its files."""
 
     file: str
@@ -91,7 +91,7 @@ class Block(NamedTuple):
     length: int
 
 
-class Record(NamedTuple):
+class WarcRange(NamedTuple):
     """A record of a WARC file, a gzip member of it."""
 
     file: str
@@ -126,18 +126,18 @@ def crawls_listed(body: bytes) -> list[tuple[str, str]]:
     return found
 
 
-def block_named(line: bytes) -> Block | None:
+def block_named(line: bytes) -> IndexBlock | None:
     """The block that a line names: key and time, file, offset, length, and a number, with tabs between; None if it is
     no such line."""
     with contextlib.suppress(MalformedAnswerError), _taken_apart():
         _, file, offset, length, *_ = line.decode("utf-8", "replace").split("\t")
-        block = Block(file, _whole_number(offset), _whole_number(length))
+        block = IndexBlock(file, _whole_number(offset), _whole_number(length))
         if _INDEX_FILE.fullmatch(file) and 0 < block.length <= MOST_BLOCK_BYTES:
             return block
     return None
 
 
-def captures_in(lines: Iterable[bytes]) -> list[tuple[str, Record]]:
+def captures_in(lines: Iterable[bytes]) -> list[tuple[str, WarcRange]]:
     """The captures in lines of an index that may be pages, `key timestamp {json}`, each with its time.
 
     Raises MalformedAnswerError where there are none, but lines that can't be read.
@@ -154,12 +154,12 @@ def captures_in(lines: Iterable[bytes]) -> list[tuple[str, Record]]:
 
 
 @_taken_apart()
-def _captures_in(line: bytes) -> list[tuple[str, Record]]:
+def _captures_in(line: bytes) -> list[tuple[str, WarcRange]]:
     _, time, values = line.split(b" ", 2)
     entry = parse_json(values)
     if str(entry.get("status")) != "200" or not may_be_page(str(entry.get("mime", "")).lower()):
         return []
-    record = Record(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
+    record = WarcRange(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
     if not _ARCHIVE_FILE.fullmatch(record.file) or not record.length:
         raise ValueError("no record")
     return [(time.decode("ascii"), record)]

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, ClassVar
 
 from webtext_prep.crawl.archives.answers import (
     MOST_CAPTURES,
-    Block,
+    IndexBlock,
     MalformedAnswerError,
-    Record,
+    WarcRange,
     block_named,
     captures_in,
     crawls_listed,
@@ -91,7 +91,7 @@ class ClusterIndex:
         self._size = -1  # not known yet
         self._first: dict[int, bytes] = {}  # the first line of each piece that was read
 
-    async def find(self, key: bytes, ask: Ask) -> list[Block] | str:
+    async def find(self, key: bytes, ask: Ask) -> list[IndexBlock] | str:
         """The blocks in which lines that begin with `key` may be, or the outcome of a request that failed."""
         if self._size < 0 and (failure := (await self._read(0, ask))):
             return [] if failure == "http_416" else failure  # there is not one byte
@@ -214,7 +214,7 @@ class CommonCrawl:
             found += _lines_with(text, key, MOST_CAPTURES - len(found))
         return found
 
-    async def _record(self, record: Record, key: str, time: str, ask: Ask) -> Capture | str:
+    async def _record(self, record: WarcRange, key: str, time: str, ask: Ask) -> Capture | str:
         """The page in one record of a WARC file, or why there is none."""
         file, offset, length = record
         if length > self._max_bytes:

@@ -6,7 +6,7 @@ import html
 import re
 from urllib.parse import urljoin
 
-from webtext_prep.crawl.archives.warc import Found, is_address
+from webtext_prep.crawl.archives.warc import FoundPage, is_address
 from webtext_prep.crawl.http.media_types import is_html_page
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
@@ -60,7 +60,7 @@ def _web_address(value: bytes, base: str) -> str:
     return url if url.startswith(("http://", "https://")) and is_address(url) else ""
 
 
-def read_html_file(file: SourceFile, max_bytes: int) -> Found:
+def read_html_file(file: SourceFile, max_bytes: int) -> FoundPage:
     """The page in a file."""
     url = url_from_name(file, SUFFIXES)
     is_own = url == file.url()
@@ -70,17 +70,17 @@ def read_html_file(file: SourceFile, max_bytes: int) -> Found:
         metadata.pop("text", None)
         body = _read(file.location, max_bytes)
     except (Unreadable, InputError) as error:
-        return Found(url, PageOutcome.UNREADABLE, problem=str(error))
+        return FoundPage(url, PageOutcome.UNREADABLE, problem=str(error))
     url = without_credentials(said or (is_own and body and url_in_page(body)) or url)
     if not is_address(url):
-        return Found(file.url(), PageOutcome.MALFORMED_URL)
+        return FoundPage(file.url(), PageOutcome.MALFORMED_URL)
     found = clean_metadata(metadata)
     if body is None:
-        return Found(url, PageOutcome.TOO_LARGE, metadata=found)
+        return FoundPage(url, PageOutcome.TOO_LARGE, metadata=found)
     is_html = is_html_page("text/html", body)
     if is_html is None:
-        return Found(url, PageOutcome.NOT_HTML, metadata=found)
-    return Found(url, PageOutcome.OK, Page(url, body), metadata=found)
+        return FoundPage(url, PageOutcome.NOT_HTML, metadata=found)
+    return FoundPage(url, PageOutcome.OK, Page(url, body), metadata=found)
 
 
 def _read(place: Location, max_bytes: int) -> bytes | None:

@@ -30,7 +30,7 @@ from webtext_prep.crawl.archives.damage import (
     records_from,
 )
 from webtext_prep.crawl.archives.stored_bodies import decoded
-from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, Source
+from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, PageSource
 from webtext_prep.crawl.http.bodies import BodyError, TooLargeError
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.documents.records.base import SourceFile
@@ -50,11 +50,11 @@ SEPARATOR = 4
 """Bytes between two records of a plain archive: damage in these costs nothing."""
 _DIGEST = re.compile(r"(?:md5|sha1|sha256|sha512):(?:[A-Z2-7]{26,}=*|[0-9a-f]{32,})")
 _PAGES = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion | WarcRecordType.revisit
-_decode_source = msgspec.json.Decoder(Source).decode
+_decode_source = msgspec.json.Decoder(PageSource).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePlace:
     """Where in an archive a page lies.
 
     Attributes:
@@ -69,7 +69,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPage:
     """What a source holds of one URL.
 
     Attributes:
@@ -108,16 +108,16 @@ class Damage:
 
     offset: int
     reason: str
-    page: Found | None = None
+    page: FoundPage | None = None
     is_last: bool = False
 
 
 class _Last(NamedTuple):
     """A page that was found last, with its record and place: whether it is whole is known at the next one."""
 
-    found: Found
+    found: FoundPage
     begun: Begun
-    place: Place
+    place: PagePlace
 
 
 class ArchiveReader:
@@ -140,12 +140,12 @@ class ArchiveReader:
     def _opened(self) -> BinaryIO:
         return storage.open_for_reading(self._location)
 
-    def entrances(self, every: int, report: Callable[[int], None]) -> list[Place]:
+    def entrances(self, every: int, report: Callable[[int], None]) -> list[PagePlace]:
         """The places of pages, about `every` apart, after which reading can go on without the bytes before them.
 
         None of them is that of the last page. `report` gets the bytes read.
         """
-        found: list[Place] = []
+        found: list[PagePlace] = []
         last, next_number = None, every
         with self._opened() as file:
             stream = ArchiveStream(file)
@@ -160,7 +160,9 @@ class ArchiveReader:
                     last = place if first is not None and first.record_id == place.identity else None
         return found
 
-    def pages(self, behind: Place | None = None, until: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
+    def pages(
+        self, behind: PagePlace | None = None, until: PagePlace | None = None
+    ) -> Iterator[tuple[FoundPage | Damage, PagePlace]]:
         """The pages, and damaged places, in order, from the beginning or after `behind`, one of `entrances`.
 
         They end at the place `until`, that one included, if it is given.
@@ -181,16 +183,18 @@ class ArchiveReader:
             if stream.error is not None:
                 raise stream.error
 
-    def host_files(self, report: Callable[[int], None]) -> Iterator[Found]:
+    def host_files(self, report: Callable[[int], None]) -> Iterator[FoundPage]:
         """The files of hosts in which owners' wishes may stand; pages are passed over. `report` gets the bytes read."""
         self._reads_pages = False
         for entry, place in self.pages():
             if place.number % 1024 == 0:
                 report(place.offset)
-            if isinstance(entry, Found) and entry.host_file is not None:
+            if isinstance(entry, FoundPage) and entry.host_file is not None:
                 yield entry
 
-    def _entries(self, stream: ArchiveStream, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
+    def _entries(
+        self, stream: ArchiveStream, behind: PagePlace | None
+    ) -> Iterator[tuple[FoundPage | Damage, PagePlace]]:
         """One stretch of readable records after another, each with the damage after it."""
         compression = compression_of(stream, self._location)
         start: int | None = behind.offset if behind is not None else 0
@@ -203,7 +207,7 @@ class ArchiveReader:
                 for found in self._pages(records):
                     if last is not None:
                         yield last.found, last.place
-                    last = _Last(found, self._begun, Place(self._begun.offset, self._begun.identity, self._number))
+                    last = _Last(found, self._begun, PagePlace(self._begun.offset, self._begun.identity, self._number))
             except OSError as error:  # FastWARC's, unless the file could not be read
                 reason = str(error).rstrip(".") or "it is damaged"
             entries, start = self._end_of_stretch(stream, compression, start, last, reason)
@@ -212,10 +216,10 @@ class ArchiveReader:
 
     def _end_of_stretch(
         self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, reason: str
-    ) -> tuple[list[tuple[Found | Damage, Place]], int | None]:
+    ) -> tuple[list[tuple[FoundPage | Damage, PagePlace]], int | None]:
         """The rest of a stretch: its last page, and the damage after it; and where the next stretch begins."""
         begun = self._begun
-        page: list[tuple[Found | Damage, Place]] = [(last.found, last.place)] if last is not None else []
+        page: list[tuple[FoundPage | Damage, PagePlace]] = [(last.found, last.place)] if last is not None else []
         end, is_whole = start, True
         if begun is not NONE:
             end, is_whole = end_of_record(stream, compression, begun, start)
@@ -233,14 +237,14 @@ class ArchiveReader:
             self._number += 1
             # What can't be read is taken for a page, if its kind is not known and this is an archive at all.
             if following is not None if begun is NONE else is_whole or not begun.is_other:
-                lost = Found(self._file.url(self._number), PageOutcome.DAMAGED)
+                lost = FoundPage(self._file.url(self._number), PageOutcome.DAMAGED)
         offset = end if is_whole else begun.offset
         reason = reason or ("it is cut off" if stream.size else "it is empty")
-        place = Place(stream.size if following is None else following, None, self._number)
+        place = PagePlace(stream.size if following is None else following, None, self._number)
         return [*page, (Damage(offset, reason, lost, is_last=following is None), place)], following
 
-    def _pages(self, records: Iterator[WarcRecord]) -> Iterator[Found]:
-        source: tuple[str, Source] | None = None
+    def _pages(self, records: Iterator[WarcRecord]) -> Iterator[FoundPage]:
+        source: tuple[str, PageSource] | None = None
         for record in records:
             self._begun = Begun.of(record, self._begun)
             if record.record_type == WarcRecordType.metadata:
@@ -259,7 +263,7 @@ class ArchiveReader:
 
     # One record
 
-    def _about(self, record: WarcRecord, source: Source | None) -> Found:
+    def _about(self, record: WarcRecord, source: PageSource | None) -> FoundPage:
         """What the header of a record says, and the one in front of it."""
         target = without_credentials((record.headers.get("WARC-Target-URI") or "").strip().strip("<>"))
         url, final_url, metadata = target, None, {}
@@ -269,9 +273,9 @@ class ArchiveReader:
         if not (is_address(url) and (final_url is None or is_address(final_url))):
             url, outcome = self._file.url(self._number), PageOutcome.MALFORMED_URL
         date = (record.headers.get("WARC-Date") or "")[:MAX_DATE] or None
-        return Found(url, outcome, final_url=final_url, fetched_at=date, metadata=metadata)
+        return FoundPage(url, outcome, final_url=final_url, fetched_at=date, metadata=metadata)
 
-    def _found(self, record: WarcRecord, about: Found) -> Found:
+    def _found(self, record: WarcRecord, about: FoundPage) -> FoundPage:
         """What a record holds. Raises OSError where it can't be read."""
         if about.outcome != PageOutcome.OK or not (self._reads_pages or urlsplit(about.url).path in HOST_FILES):
             return about
@@ -360,7 +364,7 @@ def _http_header(record: WarcRecord, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _source_of(record: WarcRecord) -> tuple[str, Source] | None:
+def _source_of(record: WarcRecord) -> tuple[str, PageSource] | None:
     """What a metadata record of a download says, and of which record."""
     refers_to = record.headers.get("WARC-Refers-To")
     if record.headers.get("Content-Type") != SOURCE_TYPE or refers_to is None:
@@ -368,5 +372,5 @@ def _source_of(record: WarcRecord) -> tuple[str, Source] | None:
     with contextlib.suppress(msgspec.DecodeError, ValueError):
         source = _decode_source(record.reader.read(MAX_SOURCE))
         final_url = None if source.final_url is None else without_credentials(source.final_url)
-        return refers_to, Source(without_credentials(source.url), final_url, clean_metadata(source.metadata))
+        return refers_to, PageSource(without_credentials(source.url), final_url, clean_metadata(source.metadata))
     return None

@@ -20,7 +20,7 @@ from typing import Any
 
 from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
-from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_ROBOTS_REDIRECTS, Robots, Rules, rules_of, wishes_of
+from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_ROBOTS_REDIRECTS, Robots, RobotsRules, rules_of, wishes_of
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
@@ -173,14 +173,14 @@ class Crawler:
         self._begin(work, self._running)
         self._queues.offer(host)
 
-    def _rules_for(self, visit: Visit) -> Rules | None:
+    def _rules_for(self, visit: Visit) -> RobotsRules | None:
         """The rules for a URL; None if it stands aside now until they are known, or none are asked for."""
         if self._robots is None:
-            return Rules()
+            return RobotsRules()
         try:
             origin = host_and_origin(visit.url)[1]
         except ValueError:
-            return Rules(failure=PageOutcome.MALFORMED_URL)
+            return RobotsRules(failure=PageOutcome.MALFORMED_URL)
         rules = self._robots.get(origin)
         if rules is None:
             if origin not in self._aside:
@@ -196,7 +196,7 @@ class Crawler:
 
     # One request
 
-    async def _visit(self, host: Host, visit: Visit, rules: Rules) -> None:
+    async def _visit(self, host: Host, visit: Visit, rules: RobotsRules) -> None:
         with self._memory.reservation() as reservation:
             attempts, pause_ends = visit.attempts, host.not_before
             try:
@@ -222,7 +222,7 @@ class Crawler:
             elif not visit.answer.done():
                 visit.answer.set_result(reply)
 
-    async def _ask(self, host: Host, visit: Visit, rules: Rules, reservation: Reservation) -> Reply:
+    async def _ask(self, host: Host, visit: Visit, rules: RobotsRules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
         refusal = rules.refusal(visit.url)
@@ -291,7 +291,7 @@ class Crawler:
         """Whether files are read for what owners say of training; the pages of an archive are not its own."""
         return self._settings.opt_outs != "ignore" and not self._queues.host(visit.asked).archive
 
-    def _learn(self, visit: Visit, rules: Rules) -> None:
+    def _learn(self, visit: Visit, rules: RobotsRules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
         assert self._robots is not None
         if self._reads_wishes(visit) and rules.failure is None:
@@ -306,7 +306,7 @@ class Crawler:
         self._queues.give_back(self._queues.host(visit.asked), self._aside.pop(visit.robots_of))
         self._wake.set()
 
-    def _follow_rules(self, host: Host, rules: Rules) -> None:
+    def _follow_rules(self, host: Host, rules: RobotsRules) -> None:
         crawl_delay = rules.crawl_delay or 0.0
         if crawl_delay > host.delay:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webtext_prep.crawl.archives.captures import Request
-from webtext_prep.crawl.frontier.robots import Rules
+from webtext_prep.crawl.frontier.robots import RobotsRules
 from webtext_prep.crawl.http.client import Reply, host_name
 
 
@@ -48,7 +48,7 @@ class Visit:
     retries: int = 0
     seconds: float = 0.0
     robots_of: str = ""
-    rules: Rules | None = None
+    rules: RobotsRules | None = None
     is_for_rules: bool = False
     earlier: Mapping[str, Any] = field(default_factory=dict)
     request: Request | None = None

@@ -43,7 +43,7 @@ _RULE = re.compile(r"(?:allow|diss?all?[oa]w|diasllow|crawl[- ]delay)\s*[:\s]", 
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RobotsRules:
     """What an origin allows our agent.
 
     Attributes:
@@ -58,7 +58,7 @@ class Rules:
     count: int = 0
     wishes: HostWishes = field(default_factory=HostWishes)
 
-    def with_wishes(self, wishes: HostWishes) -> Rules:
+    def with_wishes(self, wishes: HostWishes) -> RobotsRules:
         """The same with more that it says of training."""
         count = self.count + sum(len(rules.rules) for rules in wishes.rules)
         return replace(self, wishes=self.wishes + wishes, count=count)
@@ -78,7 +78,7 @@ class Rules:
         return None if self.parsed is None else self.parsed.crawl_delay("*")
 
 
-def parse_rules(body: bytes, agent: str, source: str = "") -> Rules:
+def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
     """The rules of a robots.txt for `agent`, and from its `source` on what it says of training, if that is given.
 
     What cannot be parsed allows all, as a file without valid lines does.
@@ -92,24 +92,24 @@ def parse_rules(body: bytes, agent: str, source: str = "") -> Rules:
         parsed = Protego.parse("\n".join(["User-agent: *", *rules])) if rules else None
     except Exception:  # whatever the parser stumbles over is not a rule
         parsed, rules = None, []
-    return Rules(parsed, count=len(rules)).with_wishes(wishes)
+    return RobotsRules(parsed, count=len(rules)).with_wishes(wishes)
 
 
 class Robots:
     """The rules of the origins met last. `Crawler` asks for the files, each in its turn at the host that has it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Rules] = OrderedDict()
+        self._known: OrderedDict[str, RobotsRules] = OrderedDict()
         self._rules = 0
 
-    def get(self, origin: str) -> Rules | None:
+    def get(self, origin: str) -> RobotsRules | None:
         """The rules of an origin, or None where they are not known, or forgotten."""
         found = self._known.get(origin)
         if found is not None:
             self._known.move_to_end(origin)
         return found
 
-    def learn(self, origin: str, rules: Rules) -> None:
+    def learn(self, origin: str, rules: RobotsRules) -> None:
         """Remember the rules of an origin, and forget others where they have become too many."""
         earlier = self._known.pop(origin, None)
         self._known[origin] = rules
@@ -118,7 +118,7 @@ class Robots:
             self._rules -= self._known.popitem(last=False)[1].count
 
 
-async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) -> Rules:
+async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) -> RobotsRules:
     """What the last reply to a robots.txt, redirects followed, says to who introduces itself as `user_agent`."""
     if reply.outcome == PageOutcome.OK:
         agent, source = agent_of(user_agent), reply.url if with_wishes else ""
@@ -127,10 +127,10 @@ async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) 
         return await asyncio.to_thread(parse_rules, reply.body, agent, source)
     status = reply.status or 0
     if reply.outcome.startswith("http_"):
-        return Rules(failure=PageOutcome.ROBOTS_UNREACHABLE) if status >= 500 or status == 429 else Rules()
+        return RobotsRules(failure=PageOutcome.ROBOTS_UNREACHABLE) if status >= 500 or status == 429 else RobotsRules()
     if reply.outcome in _NO_FILE:
-        return Rules()
-    return Rules(failure=reply.outcome)
+        return RobotsRules()
+    return RobotsRules(failure=reply.outcome)
 
 
 async def wishes_of(path: str, reply: Reply, user_agent: str) -> HostWishes:

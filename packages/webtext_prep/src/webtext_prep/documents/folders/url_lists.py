@@ -19,7 +19,7 @@ from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_lines, read_utf8
 from webtext_prep.documents.formats.parquet import Parquet
-from webtext_prep.documents.records.base import Block, Unreadable
+from webtext_prep.documents.records.base import FileBlock, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_any_credentials
@@ -39,11 +39,6 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
     for row in _rows(location) if part is None else part.rows(location):
         row.url, row.text = without_any_credentials(row.url), ""
         yield row
-
-
-def url_lines(location: Location, chunks: Iterable[bytes]) -> Iterator[Document]:
-    """The rows in the text in `chunks`, a list of lines or a part of one, as `read_urls` does for a whole one."""
-    return filter(None, (read_url(line) for _, line in numbered_lines(location, chunks)))
 
 
 def read_url(line: bytes) -> Document | None:
@@ -97,12 +92,12 @@ def row_ranges(location: Location, size: int) -> list[UrlPart]:
     return [UrlPart(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def list_blocks(location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+def list_blocks(location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[FileBlock]:
     """The rows of a list that is text, in blocks; see `RecordReader.blocks`. A head says what `run_part` needs."""
     table = _table_of(location)
     if table is None:
         for lines in line_blocks(location, chunks, size):
-            yield Block(lines, len(lines), 0)
+            yield FileBlock(lines, len(lines), 0)
         return
     delimiter, names, _ = table
     # Their reader finds where a row ends, for any names of columns.

@@ -24,8 +24,8 @@ from webtext_prep.documents.formats.parquet import metadata_of
 from webtext_prep.documents.records.base import (
     LOST,
     Damaged,
+    FilePart,
     Keys,
-    Part,
     Record,
     RecordReader,
     SourceFile,
@@ -106,7 +106,7 @@ class ParquetRecords(RecordReader):
         except DamagedFileError as error:  # its footer: no row was read
             yield lost_file(file, error)
 
-    def parts(self, location: Location, size: int) -> list[Part]:
+    def parts(self, location: Location, size: int) -> list[FilePart]:
         """Ranges of rows: whole row groups together, or a large one in several."""
         edges, held, row = [0], 0, 0
         for rows, group_size in row_groups(location):
@@ -117,9 +117,11 @@ class ParquetRecords(RecordReader):
                     edges.append(row + rows * piece // pieces)
                     held = 0
             row += rows
-        return [Part(begin, end) for begin, end in itertools.pairwise([*edges, *([row] if edges[-1] < row else [])])]
+        return [
+            FilePart(begin, end) for begin, end in itertools.pairwise([*edges, *([row] if edges[-1] < row else [])])
+        ]
 
-    def count(self, location: Location, part: Part) -> int:
+    def count(self, location: Location, part: FilePart) -> int:
         """How many rows there are."""
         return part.end - part.begin
 

@@ -77,7 +77,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A part of a file that can be read by itself.
 
     Attributes:
@@ -93,7 +93,7 @@ class Part:
     head: Any = None
 
 
-class Block(NamedTuple):
+class FileBlock(NamedTuple):
     """Some whole records of a file that can only be read from its beginning.
 
     Attributes:
@@ -135,7 +135,7 @@ class SourceFile:
     location: Location
     name: str
     sidecar: Location | None = None
-    part: Part | None = None
+    part: FilePart | None = None
 
     def url(self, *places: int) -> str:
         """The URL of what has none: the file's name, and which record of it.
@@ -285,18 +285,18 @@ class RecordReader(abc.ABC):
         else:
             yield from self.read(file, keys)
 
-    def parts(self, location: Location, size: int) -> list[Part]:
+    def parts(self, location: Location, size: int) -> list[FilePart]:
         """Parts of about `size` bytes that `read` can read by themselves, in order, their `first` not yet known.
 
         None where a file can only be read from its beginning.
         """
         return []
 
-    def count(self, location: Location, part: Part) -> int:
+    def count(self, location: Location, part: FilePart) -> int:
         """How many records (lines, rows) a part has, by which the one after it is numbered."""
         raise NotImplementedError
 
-    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[FileBlock]:
         """The records in `chunks`, a file's content in UTF-8 from some block on, in blocks of about `size` bytes.
 
         `head` is that of the block before, None at the beginning.

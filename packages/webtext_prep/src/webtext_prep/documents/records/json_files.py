@@ -28,11 +28,11 @@ from webtext_prep.documents.formats.lines import (
 )
 from webtext_prep.documents.records.base import (
     LOST,
-    Block,
     Damaged,
+    FileBlock,
+    FilePart,
     Keys,
     OtherKindError,
-    Part,
     Record,
     RecordReader,
     SourceFile,
@@ -86,23 +86,23 @@ class JsonLineRecords(RecordReader):
         else:
             yield unpacked(keys.record(value, place, file.url(number)))
 
-    def parts(self, location: Location, size: int) -> list[Part]:
+    def parts(self, location: Location, size: int) -> list[FilePart]:
         """Ranges of bytes."""
         if not has_ranges(location):
             return []
-        return [Part(begin, begin + size) for begin in range(0, storage.size(location), size)]
+        return [FilePart(begin, begin + size) for begin in range(0, storage.size(location), size)]
 
-    def count(self, location: Location, part: Part) -> int:
+    def count(self, location: Location, part: FilePart) -> int:
         """How many lines begin in the range."""
         last, count = b"", 0
         for last in read_range(location, part.begin, part.end):
             count += last.count(b"\n")
         return count + (last[-1:] not in (b"", b"\n"))
 
-    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[FileBlock]:
         """See `RecordReader`."""
         for block in line_blocks(location, chunks, size):
-            yield Block(block, len(block), block.count(b"\n"), head)
+            yield FileBlock(block, len(block), block.count(b"\n"), head)
 
     @staticmethod
     def _several(line: bytes, place: str, file: SourceFile, number: int, keys: Keys) -> Iterator[Record]:
@@ -215,7 +215,7 @@ class JsonRecords(RecordReader):
         else:
             yield from super().read_around_damage(file, keys)
 
-    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[FileBlock]:
         """See `RecordReader`. The entries of a list are put one after another."""
         if head == LINES:
             yield from JsonLineRecords().blocks(location, chunks, size, LINES)
@@ -314,7 +314,7 @@ def _holds_lines(location: Location) -> bool:
     return _is_object(next((entry[1] for entry in found if not isinstance(entry, Piece)), b""))
 
 
-def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
+def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[FileBlock]:
     """The values in a text, in blocks. Raises ValueError if it is neither a list nor values one after another."""
     held: list[str] = []
     is_first = kind is None
@@ -340,14 +340,14 @@ def _blocks(text: _Text, size: int, kind: str | None) -> Iterator[Block]:
         length += len(held[-1])
         if length >= size:
             place = text.place()
-            yield Block("\n".join([*held, ""]).encode(), place - start, len(held), kind)
+            yield FileBlock("\n".join([*held, ""]).encode(), place - start, len(held), kind)
             held, length, start = [], 0, place
     else:
         if kind == LIST:
             raise ValueError("a list without an end")
     if held:
         # No list goes on after this: whoever was killed here and goes on finds nothing, and not a list without an end.
-        yield Block("\n".join([*held, ""]).encode(), text.place() - start, len(held), VALUES)
+        yield FileBlock("\n".join([*held, ""]).encode(), text.place() - start, len(held), VALUES)
 
 
 class _Text:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.formats.lines import lines_in, read_lines
-from webtext_prep.documents.records.base import Block, Keys, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.records.base import FileBlock, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.storage.locations import Location
 
 _EMPTY = (b"", b"\r")
@@ -59,7 +59,7 @@ class CsvRecords(RecordReader):
             else:
                 yield keys.record(dict(zip(header, cells, strict=True)), place, url)
 
-    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[FileBlock]:
         """See `RecordReader`. A head is the delimiter, and the names of the columns as soon as they are known."""
         lines = _Lines(lines_in(location, chunks), are_kept=True)
         delimiter, header = head or (lines.find(self.delimiters), None)
@@ -159,9 +159,9 @@ class _Lines:
         line = (self._next[0] if self._next else b"").decode("utf-8", "surrogateescape")
         return next((sign for sign in delimiters if sign in line), delimiters[0])
 
-    def taken(self, head: Any) -> Block:
+    def taken(self, head: Any) -> FileBlock:
         """The lines since the last call."""
-        block = Block(b"\n".join([*self._taken, b""]), self.size, len(self._taken), head)
+        block = FileBlock(b"\n".join([*self._taken, b""]), self.size, len(self._taken), head)
         self._taken, self.size = [], 0
         return block
 

@@ -240,7 +240,7 @@ STOP_SECONDS = 10.0
 """How long tasks that are cancelled may take to end."""
 
 
-class Waiting:
+class RayRun:
     """Runs tasks on a cluster.
 
     Args:

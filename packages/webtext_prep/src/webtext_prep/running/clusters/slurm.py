@@ -56,7 +56,7 @@ _ENDS = {
 
 
 @dataclass
-class Job:
+class SlurmJob:
     """One job that may still give results.
 
     Attributes:
@@ -106,7 +106,7 @@ class Job:
         return error
 
 
-class Waiting:
+class SlurmRun:
     """One run of tasks; for the arguments see `Engine.run`.
 
     Args:
@@ -128,7 +128,7 @@ class Waiting:
         self._left = set(range(len(tasks)))
         self._attempts = Attempts(tasks, "ask for more, as with --slurm-options '--mem=16G'")
         self._queue: deque[list[list[int]]] = deque()  # arrays to submit: for each job the positions of tasks
-        self._jobs: dict[tuple[str, int], Job] = {}
+        self._jobs: dict[tuple[str, int], SlurmJob] = {}
         self._has_begun = False  # whether any job ever has
         self._has_failed = False  # by an exception of a task, which needs no logs
         self._start = self._news = self._submitted = time.monotonic()
@@ -145,7 +145,7 @@ class Waiting:
                 yield from self._take_results()
                 if self._left and self._jobs and time.monotonic() >= self._ask_due:
                     self._ask_slurm()
-                    yield from self._bury()
+                    yield from self._try_dead_again()
                 if self._left:
                     time.sleep(_pause(self._news, LOOK_SECONDS))
         finally:
@@ -189,7 +189,7 @@ class Waiting:
                 if state is None or state.has_ended or (number,) in failed:
                     continue
                 if any(position is not None for position in positions):
-                    self._jobs[array.name, number] = Job(array, number, positions, state)
+                    self._jobs[array.name, number] = SlurmJob(array, number, positions, state)
                 else:
                     unwanted.append(f"{state.array}_{number}")
         commands.cancel(unwanted)
@@ -232,7 +232,7 @@ class Waiting:
             self._queue.popleft()
             self._refusals, self._submitted = 0, time.monotonic()
             for at, positions in enumerate(jobs):
-                self._jobs[array.name, at] = Job(array, at, positions, JobState(number, "PENDING"))
+                self._jobs[array.name, at] = SlurmJob(array, at, positions, JobState(number, "PENDING"))
             count = _several([task for job in tasks for task in job], "task")
             _say(f"Slurm job {number}: {count} of {self._label} in {_several(jobs, 'job')}, logs in {logs}")
 
@@ -297,7 +297,7 @@ class Waiting:
 
     # What has died
 
-    def _bury(self) -> Iterator[tuple[int, Any]]:
+    def _try_dead_again(self) -> Iterator[tuple[int, Any]]:
         """Have the tasks tried again whose jobs have ended without their results."""
         limit = time.monotonic() - LATE_SECONDS
         if any(job.ended is not None and job.ended <= limit for job in self._jobs.values()):
@@ -306,7 +306,7 @@ class Waiting:
                 del self._jobs[job.array.name, job.number]
                 self._line_up(self._count_death(job))
 
-    def _count_death(self, job: Job) -> set[int]:
+    def _count_death(self, job: SlurmJob) -> set[int]:
         """Count the death of a job; returns the positions of the tasks that it has not done.
 
         Raises WebtextError where trying again would not help, or has not.

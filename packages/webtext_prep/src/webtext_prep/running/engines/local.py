@@ -66,7 +66,7 @@ def _travelling(error: Exception | SystemExit) -> Exception:
 # In the parent
 
 
-class _Worker(WorkerProcess):
+class _TaskWorker(WorkerProcess):
     """A worker process, and the task that it is at."""
 
     position: int | None = None
@@ -168,13 +168,13 @@ class _Pool:
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
         of_stores = {name for task in tasks for name in storage.modules_of((*task.reads.all(), *task.writes.all()))}
         stage = stage_of(call)
-        self._preload = [*getattr(stage, "preload", ()), *sorted(of_stores)]
+        self._preload = [type(stage).__module__, *getattr(stage, "preload", ()), *sorted(of_stores)]
         if any(task.hints.get("compiled") for task in tasks):
             self._preload += getattr(stage, "compiled", ())
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
         self._totals = RawArray(ctypes.c_uint64, len(tasks))
         self._arguments = (call, self._totals, scratch, workers)
-        self._workers: list[_Worker] = []
+        self._workers: list[_TaskWorker] = []
         self._todo = deque(range(len(tasks)))
         self._attempts = Attempts(tasks)
 
@@ -196,7 +196,7 @@ class _Pool:
         finally:
             self._stop(at_once=not is_done)
 
-    def _busy(self) -> list[_Worker]:
+    def _busy(self) -> list[_TaskWorker]:
         return [worker for worker in self._workers if worker.position is not None]
 
     def _hand_out(self) -> None:
@@ -209,7 +209,7 @@ class _Pool:
             if worker is None:
                 if len(self._workers) >= self._count:
                     return
-                worker = _Worker(_work, *self._arguments, preload=self._preload)
+                worker = _TaskWorker(_work, *self._arguments, preload=self._preload)
                 self._workers.append(worker)
             position = self._todo.popleft()
             if not worker.start(position, self._tasks[position]):
@@ -222,7 +222,7 @@ class _Pool:
     def _is_alone(self, position: int | None) -> bool:
         return position is not None and self._attempts.failed(position) >= ALONE_AFTER
 
-    def _take(self, worker: _Worker, position: int) -> Iterator[tuple[int, Any]]:
+    def _take(self, worker: _TaskWorker, position: int) -> Iterator[tuple[int, Any]]:
         """What a worker has to say of its task; or, if it is dead, the task once more."""
         try:
             is_good, value = worker.results.recv()

@@ -82,11 +82,11 @@ class RayEngine(Engine):
             return
         for name, value in VARIABLES.items():
             os.environ.setdefault(name, value)
-        from webtext_prep.running.clusters.ray import Cluster, Waiting
+        from webtext_prep.running.clusters.ray import Cluster, RayRun
 
         if self._cluster is None:
             self._cluster = Cluster(self.settings.ray_address, self.workers)
-        yield from Waiting(self._cluster, call, tasks, scratch.absolute(), on_progress, self._most).run()
+        yield from RayRun(self._cluster, call, tasks, scratch.absolute(), on_progress, self._most).run()
 
     def close(self) -> None:
         """Leave the cluster; a Ray that was started for this engine is stopped."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from webtext_prep.errors import InputError
-from webtext_prep.running.clusters.slurm import FOLDER, Waiting, cancel_all
+from webtext_prep.running.clusters.slurm import FOLDER, SlurmRun, cancel_all
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
 from webtext_prep.running.tasks import Task
 
@@ -69,7 +69,7 @@ class SlurmEngine(Engine):
         """See `Engine.run`."""
         if tasks:
             size, scratch = self.settings.slurm_tasks_per_job, scratch.absolute()
-            yield from Waiting(call, tasks, scratch, on_progress, self._options, size, self._most).run()
+            yield from SlurmRun(call, tasks, scratch, on_progress, self._options, size, self._most).run()
 
     def abandon(self, scratch: Path) -> None:
         """See `Engine.abandon`."""
