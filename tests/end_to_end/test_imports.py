@@ -11,7 +11,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__ini
 
 ROOMS = {
     "webtext_prep": [
-        "cli", "commands", "stages", "crawl", "extraction", "dedup", "tokens", "reddit", "running", "text",
+        "cli", "commands", "stages", "crawl", "extraction", "opt_outs", "dedup", "tokens", "reddit", "running", "text",
         "documents", "urls", "storage", "errors",
     ],
     "gpt2_train": [

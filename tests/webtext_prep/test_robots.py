@@ -7,8 +7,10 @@ import pytest
 from protego import Protego
 
 from webtext_prep.crawl.frontier import robots
-from webtext_prep.crawl.frontier.robots import MAX_BYTES, MAX_LINE, MAX_RULES, Robots, parse_rules, rules_of
+from webtext_prep.crawl.frontier.robots import Robots, parse_rules, rules_of
 from webtext_prep.crawl.http.client import Reply
+from webtext_prep.opt_outs.robots_txt import MAX_BYTES, MAX_LINE
+from webtext_prep.opt_outs.wishes import MAX_RULES
 
 AGENT = "webtext"
 

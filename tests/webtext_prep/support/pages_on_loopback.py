@@ -93,8 +93,14 @@ def html(title, text=SENTENCE * 5):
     return f"<html><head><title>{title}</title></head><body><article><p>{text}</p></article></body></html>".encode()
 
 
+WISHES = ("/ai.txt", "/.well-known/tdmrep.json")
+
+
 class Site:
-    """A web server on loopback. `routes` maps a path to a function of the request; other paths are pages."""
+    """A web server on loopback. `routes` maps a path to a function of the request; other paths are pages.
+
+    Files in which a host may have its wishes are missing, and no request for them is noted, unless they have a route.
+    """
 
     def __init__(self, hosts=("127.0.0.1",)):
         self.routes = {}
@@ -105,6 +111,9 @@ class Site:
 
         class Handler(Request):
             def do_GET(self):
+                if self.path in WISHES and self.path not in site.routes:
+                    self.answer(404)
+                    return
                 asked = (self.path, dict(self.headers), time.monotonic())
                 with site.condition:
                     site.asked.append(asked)

@@ -11,6 +11,7 @@ import csv
 import io
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import msgspec
 
 from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, TopDomains, by_size, features
+from webtext_prep.opt_outs.decisions import SIGNAL
+from webtext_prep.opt_outs.wishes import SIGNALS
 
 README, DOMAINS = "README.md", "top_domains.csv"
 UNKNOWN = "unknown"
@@ -88,6 +91,7 @@ def card(corpus: ExportedCorpus) -> str:
         f"{_counted(domains, 'domain')}, in {_counted(corpus.files, 'file')}. Made and written by `webtext`.",
         *_sources(corpus),
         *_licences(corpus),
+        *_opt_outs(corpus),
         *_making(corpus),
         *_classification(corpus),
         *_deduplication(corpus),
@@ -196,6 +200,20 @@ def _personal_data(corpus: ExportedCorpus) -> Iterable[str]:
         )
     else:
         yield "No stage of `webtext` has looked for personal data; what is in the documents is in the dataset."
+
+
+def _opt_outs(corpus: ExportedCorpus) -> Iterable[str]:
+    """What owners say of training, as the steps that fetched the pages have counted it."""
+    did = {"obey": "left out", "record": "kept and marked (`opt_out`)", "ignore": "not looked for"}
+    asked = {did[step["settings"]["opt_outs"]] for step in corpus.steps if "opt_outs" in step.get("settings", {})}
+    notes = Counter[str]()
+    for step in corpus.steps:
+        notes.update(step.get("notes", {}))
+    told = [f"{plain(signal)} {notes[key]:,}" for signal in SIGNALS if notes[key := f"{SIGNAL}_{signal}"]]
+    if asked:
+        yield "## Opt-outs"
+        how, counts = " or ".join(sorted(asked)), ", ".join(told) or "none was found"
+        yield f"Pages whose owners refuse training by machine-readable means are {how}. By signal: {counts}."
 
 
 def _making(corpus: ExportedCorpus) -> Iterable[str]:

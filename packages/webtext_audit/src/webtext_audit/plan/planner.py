@@ -252,6 +252,10 @@ def _notes(link: Link, did: Mapping[str, Any], one: Expected, scale: float) -> l
             f"{spoken_duration(did['seconds'] * scale)} if the network gives no more pages a second than it gave the "
             "sample; pauses that servers ask for, and archives, come on top"
         )
+    if refused := did.get("dropped", {}).get("opted_out", 0):
+        notes.append(
+            f"{one.stage}: {refused / did['in']:.1%} of the pages are left out, as their owners refuse training"
+        )
     if one.stage in REPEATS and scale > 1:
         repeated = did.get("dropped", {}).get(REPEATS[one.stage], 0)
         notes.append(

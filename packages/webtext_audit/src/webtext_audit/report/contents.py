@@ -14,7 +14,7 @@ from command_kit.charts import bars, cell
 from command_kit.charts.drawing import Show
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, share, short, size
-from webtext_audit.report.collect import Examples, ReportedCorpus
+from webtext_audit.report.collect import Examples, Gathered, ReportedCorpus
 from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
 from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_prep.documents.folders.stage_record import Step, all_steps
@@ -154,7 +154,7 @@ NAMES = {
     "archived": "page with text of a web archive",
     "client": "HTTP 3xx, 4xx",
     "server": "HTTP 5xx",
-    "robots": "robots.txt",
+    "robots": "robots.txt, opt-outs",
     "network": "network",
     "content": "no usable text",
 }
@@ -214,6 +214,22 @@ def _hosts(found: OutcomeFigures, taken: float) -> Markup:
         )
         rows.append([name, join([words, charts.stacked(parts, most)])])
     return bars(["host", "URLs"], rows)
+
+
+def wishes(found: Gathered) -> Markup | None:
+    """Pages whose owners refuse training, by the signal that says so; they have tokens where they were kept."""
+    figures: dict[str, list[float]] = {}  # hosts, pages, tokens
+    for _, of, taken in found.outcomes:
+        for name, (urls,) in of.refusals.names.items():
+            row = figures.setdefault(name.partition("\t")[0], [0.0, 0.0, 0.0])
+            row[:2] = row[0] + 1, row[1] + urls / taken
+    for corpus in found.corpora:
+        for signal, (_, bytes_, *counted) in corpus.figures.refusals.names.items():
+            tokens = corpus.figures.tokens_in(bytes_, *counted) * corpus.scale
+            figures.setdefault(signal, [0.0, 0.0, 0.0])[2] += tokens
+    rows = sorted(figures.items(), key=lambda item: (-item[1][1], item[0]))
+    whole = [sum(column) for column in zip(*figures.values(), strict=True)]
+    return _bars("signal", (("hosts", count), ("pages refused", count), TOKENS), rows, whole) if rows else None
 
 
 def scores(step: Step) -> Markup | None:

@@ -216,7 +216,7 @@ def group_of(outcome: str) -> str:
         return outcome
     if outcome.startswith("http_"):
         return "server" if outcome.startswith("http_5") else "client"
-    if outcome.startswith("robots"):
+    if outcome.startswith("robots") or outcome == PageOutcome.OPTED_OUT:
         return "robots"
     return "network" if outcome in _NETWORK else "content"
 
@@ -233,6 +233,7 @@ class DocumentFigures(Figures):
         domains: documents, bytes, and of the counted texts bytes and tokens.
         languages: documents.
         kinds: of pages: documents and bytes.
+        refusals: of documents whose owners refuse training, by signal: as of `domains`.
         odd: of pages by language and kind: documents, short ones, those of which is known what share of their page
             they are, and those that are nearly all of it.
         examples: a few documents, as JSON-like values.
@@ -245,6 +246,7 @@ class DocumentFigures(Figures):
     domains: TopCounter = field(default_factory=lambda: TopCounter(4))
     languages: TopCounter = field(default_factory=TopCounter)
     kinds: TopCounter = field(default_factory=lambda: TopCounter(2))
+    refusals: TopCounter = field(default_factory=lambda: TopCounter(4))
     odd: TopCounter = field(default_factory=lambda: TopCounter(4))
     examples: Lowest = field(default_factory=lambda: Lowest(KEPT_EXAMPLES))
 
@@ -262,11 +264,13 @@ class OutcomeFigures(Figures):
     Attributes:
         outcomes: URLs by outcome.
         hosts: URLs of a host: all, and of each of `GROUPS`.
+        refusals: URLs that owners refuse, by signal and host, with a tab between.
         examples: outcome to a few URLs.
     """
 
     outcomes: TopCounter = field(default_factory=TopCounter)
     hosts: TopCounter = field(default_factory=lambda: TopCounter(1 + len(GROUPS)))
+    refusals: TopCounter = field(default_factory=TopCounter)
     examples: dict[str, Lowest] = field(default_factory=dict)
 
 

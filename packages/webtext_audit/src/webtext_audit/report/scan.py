@@ -26,6 +26,7 @@ from webtext_audit.report.figures import (
 )
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
+from webtext_prep.opt_outs.decisions import SIGNAL
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
@@ -140,6 +141,9 @@ class DocumentPass(Pass[DocumentFigures]):
                 known = [1.0, float(page_share > WHOLE_PAGE)] if isinstance(page_share, int | float) else [0.0, 0.0]
                 name = ", ".join(part[:NAME_CHARACTERS] for part in (language, kind) if isinstance(part, str))
                 found.odd.add(name, 1, is_short, *known)
+            signal = document.metadata.get(SIGNAL)
+            if isinstance(signal, str):
+                found.refusals.add(signal[:NAME_CHARACTERS], 1, size, *counted)
             if found.examples.wants(key):
                 found.examples.add(key, shown(document))
         return found
@@ -167,7 +171,10 @@ class OutcomePass(Pass[OutcomeFigures]):
             outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
             group = group_of(outcome)
             found.outcomes.add(outcome, 1)
-            found.hosts.add(host_of(row.url) or NO_DOMAIN, 1, *(float(name == group) for name in GROUPS))
+            host = host_of(row.url) or NO_DOMAIN
+            if SIGNAL in row.metadata:
+                found.refusals.add(f"{str(row.metadata[SIGNAL])[:NAME_CHARACTERS]}\t{host}", 1)
+            found.hosts.add(host, 1, *(float(name == group) for name in GROUPS))
             if outcome not in found.examples and len(found.examples) >= 100:
                 continue
             key = sample_key(row.url)

@@ -30,6 +30,7 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
 from webtext_prep.extraction.pages import Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.running.processes import run_until_done
 
 GONE_AHEAD = 100
@@ -103,7 +104,7 @@ class Crawl:
         return known.retry_pass < self._pass and self._settings.is_tried_again(known.row)
 
     async def _fetch(self, visits: Iterator[Visit], folder: Path) -> None:
-        async with self._client() as client, self._pool(folder) as pool, self._writer() as writer:
+        async with client_of(self._settings) as client, self._pool(folder) as pool, self._writer() as writer:
 
             async def finish(visit: Visit, reply: Reply) -> None:
                 row, document = await self._row(visit, reply, pool)
@@ -122,9 +123,10 @@ class Crawl:
         """What became of a URL, without what its visit has cost."""
         final_url = reply.url if visit.redirects else None
         if reply.outcome != PageOutcome.OK:
-            return outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url), None
+            row = outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url)
+            return row | reply.decision.row, None
         page = Page(visit.asked, reply.body, reply.charset, reply.is_html, final_url, reply.status)
-        return await make_row(page, pool)
+        return await make_row(page, pool, reply.decision)
 
     def _answer(self, reply: Reply, url: str) -> Reply | None:
         """A page as it is to be saved under a URL, if it is one and is to be saved."""
@@ -176,7 +178,11 @@ class Crawl:
         async def finish(visit: Visit, reply: Reply) -> None:
             raise AssertionError(f"{visit.asked} is no request to an archive")
 
-        async with self._client() as client, self._pool(folder) as pool, self._writer(lambda number: None) as writer:
+        async with (
+            client_of(self._settings) as client,
+            self._pool(folder) as pool,
+            self._writer(lambda number: None) as writer,
+        ):
             crawler = self._crawler(client, finish)
             await crawler.run(iter(()), [hand_out(), *map(ask_one, waiting)])
 
@@ -195,7 +201,7 @@ class Crawl:
         async def accept(capture: Capture) -> str:
             nonlocal row, document
             visit = Visit(gone.asked.url, capture.reply.url)
-            row, document = await self._row(visit, capture.reply, pool)
+            row, document = await self._row(visit, self._settings.judged(capture.reply, HostWishes()), pool)
             return str(row["outcome"])
 
         date = self._settings.date_for(gone.asked.metadata)
@@ -216,16 +222,6 @@ class Crawl:
 
     # What both need
 
-    def _client(self) -> Client:
-        settings = self._settings
-        return Client(
-            connections=settings.concurrency,
-            timeout=settings.timeout,
-            max_bytes=settings.max_bytes,
-            user_agent=settings.user_agent,
-            private=settings.private_addresses,
-        )
-
     def _crawler(self, client: Client, finish: Finish) -> Crawler:
         return Crawler(self._settings, client, finish, self._settings.archive_hosts, self._page_bytes)
 
@@ -234,6 +230,17 @@ class Crawl:
 
     def _writer(self, written: Callable[[int], None] | None = None) -> DatabaseWriter:
         return DatabaseWriter(self._database, written or self._count)
+
+
+def client_of(settings: FetchSettings) -> Client:
+    """What makes the requests."""
+    return Client(
+        connections=settings.concurrency,
+        timeout=settings.timeout,
+        max_bytes=settings.max_bytes,
+        user_agent=settings.user_agent,
+        private=settings.private_addresses,
+    )
 
 
 def _now() -> str:

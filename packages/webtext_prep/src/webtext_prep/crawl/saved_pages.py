@@ -13,6 +13,7 @@ from webtext_prep.crawl.archives.warc_writing import NO_DATE, PageSource, info_r
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.extraction.pages import CAPTURE
+from webtext_prep.opt_outs.decisions import KEYS
 from webtext_prep.storage.locations import Location
 
 SUFFIX = ".warc.gz"
@@ -43,7 +44,7 @@ class PageFile:
         """Append the page of a URL; its row then tells where it lies."""
         self.begin(row["fetched_at"])
         final_url = row.get("final_url")
-        metadata = {**asked.metadata, **{key: row[key] for key in CAPTURE if key in row}}
+        metadata = {**asked.metadata, **{key: row[key] for key in (*CAPTURE, *KEYS) if key in row}}
         if final_url is not None or metadata or not is_plain(asked.url):
             source = PageSource(*without_surrogates([asked.url, final_url, metadata]))
             self._write(source_record(source, row["fetched_at"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import setting
@@ -11,12 +11,16 @@ from command_kit.progress import spoken_duration
 from command_kit.settings import Removed
 from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
-from webtext_prep.extraction.outcomes import is_gone, is_retryable
+from webtext_prep.extraction.outcomes import PageOutcome, is_gone, is_retryable
 from webtext_prep.extraction.page_stage import PageStage
+from webtext_prep.opt_outs.decisions import NOTHING, decide
+from webtext_prep.opt_outs.robots_txt import agent_of
+from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.urls.urls import host_of
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.captures import Archive
+    from webtext_prep.crawl.http.client import Reply
 
 ANSWERS = "archives"
 """Under it, the row of a URL that is gone says what the archives answered that did not have it."""
@@ -161,6 +165,18 @@ class FetchSettings(ArchiveSettings, PageStage):
     def passes(self) -> int:
         """The number of runs, in all, that try a retryable URL."""
         return 1 + self.retry_passes
+
+    # What owners say of training
+
+    def judged(self, reply: Reply, host: HostWishes) -> Reply:
+        """A reply with what the owner of its page says; where that is obeyed and refuses the page, without the page."""
+        if self.opt_outs == "ignore" or reply.outcome != PageOutcome.OK:
+            return reply
+        page = reply.body if reply.is_html else b""
+        decision = decide(reply.url, host, reply.headers, page, agent_of(self.user_agent))
+        if decision.refusal is not None and self.opt_outs == "obey":
+            return replace(reply, outcome=PageOutcome.OPTED_OUT, body=b"", headers=(), decision=decision)
+        return reply if decision is NOTHING else replace(reply, decision=decision)
 
     # What is left to do for a URL, as its row says
 

@@ -17,6 +17,7 @@ from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import PAGE_METADATA
+from webtext_prep.opt_outs.decisions import count
 from webtext_prep.running.tasks import Files, Tally
 
 
@@ -53,6 +54,7 @@ def write_shard(
             row, line, page = _record_of(database, asked.url, is_first=written.add(asked.url))
             if pages is not None and page is not None:
                 pages.add(asked, row, page)
+            count(row, tally.notes)
             outcomes.write(Document(asked.url, metadata={key: row[key] for key in row if key != "url"}))
             if line is not None:
                 page_bytes += row.get("bytes", 0)

@@ -32,6 +32,8 @@ class PageOutcome(StrEnum):
     # What its robots.txt says
     ROBOTS = "robots"
     ROBOTS_UNREACHABLE = "robots_unreachable"
+    # What its owner says of training
+    OPTED_OUT = "opted_out"
     # The answer
     MALFORMED_RESPONSE = "malformed_response"
     BAD_REDIRECT = "bad_redirect"

@@ -55,6 +55,10 @@ class PageStage(Stage):
     )
     extract_memory: int = setting(1024, "MiB of memory to extract one page", metavar="MIB", ge=64)
 
+    opt_outs: Literal["obey", "record", "ignore"] = setting(
+        "obey", "pages whose owner refuses training: leave them out, or keep and mark them, or don't look"
+    )
+
     def __post_init__(self) -> None:
         check_limits(self)
         check_choices(self)

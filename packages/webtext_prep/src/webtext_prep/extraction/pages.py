@@ -9,11 +9,12 @@ from webtext_prep.documents.document import Document
 from webtext_prep.extraction.gone_pages import gone_outcome
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision
 from webtext_prep.urls.urls import domain_of
 
 CAPTURE = ("archive", "captured_at")
 """The metadata of a page that a web archive had: which one, and the time of the capture."""
-PAGE_METADATA = ("title", "kind", "text_share", "domain", "final_url", *CAPTURE)
+PAGE_METADATA = ("title", "kind", "text_share", "domain", "final_url", *CAPTURE, *KEYS)
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -28,6 +29,7 @@ class Page:
         is_html: whether it is HTML, or else plain text.
         final_url: where redirects led, or None if there were none.
         status: the HTTP status, or None where the source does not know it.
+        headers: of its answer, as far as they are known.
     """
 
     url: str
@@ -36,6 +38,7 @@ class Page:
     is_html: bool = True
     final_url: str | None = None
     status: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 def outcome_row(url: str, outcome: str, *, status: int | None, final_url: str | None) -> dict[str, Any]:
@@ -44,15 +47,17 @@ def outcome_row(url: str, outcome: str, *, status: int | None, final_url: str | 
     return {name: value for name, value in known.items() if value is not None}
 
 
-async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Document | None]:
-    """The outcome row of a page, and its document if there is text."""
+async def make_row(
+    page: Page, pool: ExtractorPool, decision: Decision = NOTHING
+) -> tuple[dict[str, Any], Document | None]:
+    """The outcome row of a page, and its document if there is text; both with what its owner says of training."""
     address = page.url if page.final_url is None else page.final_url
     parsed = await pool.extract(page.body, address, page.charset, is_html=page.is_html)
     outcome = parsed.outcome
     if page.is_html and outcome in (PageOutcome.OK, PageOutcome.EMPTY, PageOutcome.OTHER_KIND):
         outcome = gone_outcome(page.url, page.final_url, parsed.title, parsed.text, page.body) or outcome
     row = outcome_row(page.url, outcome, status=page.status, final_url=page.final_url)
-    row["bytes"] = len(page.body)
+    row |= {"bytes": len(page.body), **decision.row}
     row |= {name: value for name, value in (("kind", parsed.kind), ("detail", parsed.detail)) if value}
     if outcome != PageOutcome.OK:
         return row, None
@@ -64,4 +69,5 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
         "domain": domain_of(address),
         "final_url": page.final_url,
     }
-    return row, Document(page.url, parsed.text, {name: value for name, value in said.items() if value})
+    known = {name: value for name, value in said.items() if value}
+    return row, Document(page.url, parsed.text, known | decision.metadata)

@@ -76,14 +76,14 @@ class Download(FetchSettings):
     finished, running it again tries retryable URLs (timeouts, servers in trouble), --retry-passes times. One process of
     this machine fetches; on a cluster give --save-pages here, and have `webtext extract` spread over it.
     Drops, by outcome: http_404 (and other statuses), timeout, dns, connection, tls, host_down, robots,
-    robots_unreachable, too_large, not_html, blocked_address, too_many_redirects, bad_redirect, malformed_url,
-    malformed_response, duplicate, empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory,
-    extract_crash, extract_error."""
+    robots_unreachable, opted_out, too_large, not_html, blocked_address, too_many_redirects, bad_redirect,
+    malformed_url, malformed_response, duplicate, empty, soft_404, parked, other_kind, too_deep, extract_timeout,
+    extract_memory, extract_crash, extract_error."""
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
-    version: ClassVar[int] = 5
-    oldest: ClassVar[int] = 3
+    version: ClassVar[int] = 6
+    oldest: ClassVar[int] = 6
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
     writes: ClassVar[Writes] = dataclasses.replace(FetchSettings.writes, others=_saved_pages)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from command_kit import available_cores, hide_credentials, setting
 from webtext_prep import storage
@@ -24,8 +25,10 @@ from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
-from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
+from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, read_host_file
+from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, shard_writer, shards_outcome
@@ -42,6 +45,7 @@ BYTES_PER_SHARD = 256 << 20
 """Of files of HTML in one shard, if they are not more than 4,096 times as many."""
 BYTES_PER_RANGE = 128 << 20
 """A larger WARC file is read in ranges of pages, each a task and a shard."""
+HOST_FILE_BYTES = 4 << 20  # of a file of a host in an archive; of most only the first 500 KiB are looked at
 PAGES_AHEAD = 2_000
 """Pages that may wait, finished, for one before them: while it takes its 20 seconds, the others go on."""
 TEXT_SHARE = 0.08
@@ -108,12 +112,12 @@ class Extract(PageStage):
     or is the file's name, decoded; or else the one that the page says it has; or file:folder/name.html. Writes document
     shards, and outcomes/ with one row for each page.
     Drops, by outcome: http_404 (and other statuses), not_html, too_large, truncated, revisit, malformed_response,
-    malformed_url, unreadable, damaged, empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory,
-    extract_crash, extract_error."""
+    malformed_url, unreadable, damaged, opted_out, empty, soft_404, parked, other_kind, too_deep, extract_timeout,
+    extract_memory, extract_crash, extract_error."""
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     reads = Reads(
         "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)",
@@ -127,6 +131,7 @@ class Extract(PageStage):
     """Pages in a range in which a large archive is read: a minute of one core with the slowest extractor."""
 
     truncated: bool = setting(False, "also take pages that the crawler cut off (WARC-Truncated)")
+    opt_outs_from: str = setting("", "what hosts say, as `webtext opt-outs` found it", metavar="HOSTS.jsonl")
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Documents, and outcomes; pages in memory, and extractors."""
@@ -144,7 +149,8 @@ class Extract(PageStage):
         names = dict(zip(files, file_names(files), strict=True))
         sizes = dict(zip(files, storage.sizes(files), strict=True))
         archives = {path for path in files if _is_archive(path)}
-        ranges = self._ranges(job, {path: size for path, size in sizes.items() if path in archives})
+        of_archives = {path: size for path, size in sizes.items() if path in archives}
+        ranges, hosts = self._ranges(job, of_archives), self._hosts(job, of_archives)
         tasks: list[Task] = []
         for group in file_groups(files, list(sizes.values()), archives, at_least=BYTES_PER_SHARD):
             theirs = [sidecars[path] for path in group if path in sidecars]
@@ -155,7 +161,8 @@ class Extract(PageStage):
                 begin, end = behind[0] if behind else 0, until[0] if until else sum(sizes[path] for path in group)
                 hints = {"bytes": end - begin}
                 writes = job.shard_files(len(tasks), outcomes=outcomes)
-                tasks.append(Task(f"part-{len(tasks):05}", Files(pages=group, sidecars=theirs), writes, options, hints))
+                reads = Files(pages=group, sidecars=theirs, hosts=hosts)
+                tasks.append(Task(f"part-{len(tasks):05}", reads, writes, options, hints))
         results = job.map("shards", self.extract_files, tasks, unit="bytes", total=sum(sizes.values()))
         outcome = shards_outcome(tasks, results)
         problems = Problems.total(results)
@@ -186,6 +193,31 @@ class Extract(PageStage):
             path: list(itertools.pairwise([None, *places, None])) for path, places in zip(large, found, strict=True)
         }
 
+    def _hosts(self, job: StageRun, sizes: dict[Location, int]) -> list[Location]:
+        """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
+        if self.opt_outs == "ignore":
+            return []
+        given = [storage.location(self.opt_outs_from)] if self.opt_outs_from else []
+        pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
+        tasks = [
+            Task(f"archive-{number:05}", Files(archive=path), Files(hosts=job.scratch / "hosts" / f"{number:05}.jsonl"))
+            for number, path in enumerate(pages)
+        ]
+        counts = job.map("hosts", self.find_hosts, tasks, unit="bytes", total=sum(sizes[path] for path in pages))
+        return [*given, *(task.writes.hosts for task, count in zip(tasks, counts, strict=True) if count)]
+
+    def find_hosts(self, task: Task, context: Context) -> int:
+        """Task: the files in an archive in which hosts say what they wish; how many they are."""
+        count, reader = 0, replace(self, max_bytes=HOST_FILE_BYTES, truncated=True)._reader(task.reads.archive)
+        with storage.create(task.writes.hosts) as file:
+            for found in reader.host_files(context.report):
+                path, body = urlsplit(found.url).path, found.host_file or b""
+                wishes, date = read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
+                host = Host(origin_of(found.url), path, "ok", date, wishes.rules, wishes.unreadable)
+                file.write(encode_host(host) + b"\n")
+                count += 1
+        return count
+
     def find_ranges(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the places in an archive after which a range of its pages begins."""
         places = self._reader(task.reads.archive).entrances(self.pages_per_range, context.report)
@@ -202,6 +234,7 @@ class Extract(PageStage):
         from webtext_prep.extraction.pages import make_row, outcome_row
 
         tally, problems, page_bytes = Tally(), Problems(), 0
+        hosts = Hosts(task.reads["hosts"])
         async with contextlib.AsyncExitStack() as stack:
             documents = stack.enter_context(shard_writer(task, tally))
             outcomes = stack.enter_context(write_documents(task.writes.outcomes))
@@ -211,9 +244,12 @@ class Extract(PageStage):
                 found = item.found
                 if found is None:
                     return {}, None
-                if found.page is not None:
-                    return await make_row(found.page, pool)
-                return outcome_row(found.url, found.outcome, status=found.status, final_url=found.final_url), None
+                decision = self._decided(found, hosts)
+                if found.page is not None and (decision.refusal is None or self.opt_outs != "obey"):
+                    return await make_row(found.page, pool, decision)
+                outcome = found.outcome if decision.refusal is None else PageOutcome.OPTED_OUT
+                row = outcome_row(found.url, outcome, status=found.status, final_url=found.final_url)
+                return row | decision.row, None
 
             pages = in_order(
                 self._items(task),
@@ -229,11 +265,15 @@ class Extract(PageStage):
                 found = item.found
                 if found is not None:
                     tally.read += 1
+                    count(row, tally.notes)
                     if found.fetched_at is not None:
                         row["fetched_at"] = found.fetched_at
                     outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
                     if document is not None:
-                        document.metadata = {**found.metadata, **document.metadata}
+                        # As a download writes it: what an owner says stands at the end.
+                        again = document.metadata.keys() & set(KEYS)
+                        known = {key: value for key, value in found.metadata.items() if key not in again}
+                        document.metadata = {**known, **document.metadata}
                         documents.write(document)
                         page_bytes += row["bytes"]
                     else:
@@ -244,6 +284,14 @@ class Extract(PageStage):
                     context.report(item.done)
         context.report(task.hints["bytes"])
         return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
+
+    def _decided(self, found: FoundPage, hosts: Hosts) -> Decision:
+        """What the owner of a page says of it."""
+        page = found.page
+        if page is None or self.opt_outs == "ignore":
+            return NOTHING
+        url = found.final_url or found.url
+        return decide(url, hosts.of(url), page.headers, page.body if page.is_html else b"", known=found.metadata)
 
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""

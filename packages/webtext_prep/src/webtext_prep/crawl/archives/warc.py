@@ -36,6 +36,7 @@ from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, m
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
+from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
@@ -80,6 +81,7 @@ class FoundPage:
         fetched_at: when it was fetched, if that is known.
         metadata: what a list or a sidecar says of it.
         problem: for people: what is wrong with the file.
+        host_file: the contents, if it is a file of a host in which an owner's wishes may stand.
     """
 
     url: str
@@ -90,6 +92,7 @@ class FoundPage:
     fetched_at: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
+    host_file: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ class ArchiveReader:
         self._limit, self._keep_truncated = max_bytes, keep_truncated
         self._begun = NONE  # the record that was read last
         self._number = 0  # of pages and damaged places so far
+        self._reads_pages = True
 
     def _opened(self) -> BinaryIO:
         return storage.open_for_reading(self._location)
@@ -178,6 +182,15 @@ class ArchiveReader:
                     raise
             if stream.error is not None:
                 raise stream.error
+
+    def host_files(self, report: Callable[[int], None]) -> Iterator[FoundPage]:
+        """The files of hosts in which owners' wishes may stand; pages are passed over. `report` gets the bytes read."""
+        self._reads_pages = False
+        for entry, place in self.pages():
+            if place.number % 1024 == 0:
+                report(place.offset)
+            if isinstance(entry, FoundPage) and entry.host_file is not None:
+                yield entry
 
     def _entries(
         self, stream: ArchiveStream, behind: PagePlace | None
@@ -264,7 +277,7 @@ class ArchiveReader:
 
     def _found(self, record: WarcRecord, about: FoundPage) -> FoundPage:
         """What a record holds. Raises OSError where it can't be read."""
-        if about.outcome != PageOutcome.OK:
+        if about.outcome != PageOutcome.OK or not (self._reads_pages or urlsplit(about.url).path in HOST_FILES):
             return about
         if record.record_type == WarcRecordType.revisit:
             return replace(about, outcome=PageOutcome.REVISIT)
@@ -279,7 +292,7 @@ class ArchiveReader:
         if status is not None and status not in (200, 203):
             return replace(about, outcome=http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
-        if not may_be_page(kind) or urlsplit(about.url).path == "/robots.txt":
+        if self._reads_pages and (not may_be_page(kind) or urlsplit(about.url).path == ROBOTS_TXT):
             return replace(about, outcome=PageOutcome.NOT_HTML)
         if is_cut and not self._keep_truncated:
             return replace(about, outcome=PageOutcome.TRUNCATED)
@@ -287,10 +300,13 @@ class ArchiveReader:
             body = self._body(record, is_cut=is_cut)
         except BodyError as error:
             return replace(about, outcome=error.outcome)
+        if not self._reads_pages:
+            return replace(about, host_file=body)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)
-        return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status))
+        headers = tuple(record.http_headers.items_bytes()) if record.is_http_parsed else ()
+        return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status, headers))
 
     def _is_as_written(self, record: WarcRecord) -> bool:
         """False if a record that is to be read has a digest, and not that of its block."""

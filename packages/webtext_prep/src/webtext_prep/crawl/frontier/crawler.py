@@ -20,11 +20,13 @@ from typing import Any
 
 from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
-from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, MAX_ROBOTS_REDIRECTS, Robots, RobotsRules, rules_of
+from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_ROBOTS_REDIRECTS, Robots, RobotsRules, rules_of, wishes_of
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
+from webtext_prep.opt_outs.decisions import HOST_FILES, Decision, decide_by_host
+from webtext_prep.opt_outs.robots_txt import MAX_BYTES
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
@@ -224,8 +226,14 @@ class Crawler:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
         refusal = rules.refusal(visit.url)
+        if visit.is_for_rules:
+            visit.rules = rules
+            return Reply(rules.failure or PageOutcome.OK, visit.url)
         if refusal is not None:
             return Reply(refusal, visit.url)
+        wish = decide_by_host(visit.url, rules.wishes) if self._settings.opt_outs == "obey" else None
+        if wish is not None and visit.request is None:
+            return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(wish))
         if self._robots is not None:
             self._follow_rules(host, rules)
         options: dict[str, Any] = {"seconds": self._settings.url_seconds - visit.seconds}
@@ -237,6 +245,8 @@ class Crawler:
         start = time.monotonic()
         reply = await self._client.get(visit.url, **options)
         visit.seconds += time.monotonic() - start - reservation.waited
+        if visit.request is None:
+            reply = self._settings.judged(reply, rules.wishes)
         if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
             host.silent = 0
         elif not visit.failures:
@@ -244,7 +254,8 @@ class Crawler:
         return reply
 
     async def _ask_for_rules(self, host: Host, visit: Visit) -> None:
-        """One request for a robots.txt, or where a redirect of it leads; the next one waits for its turn as any."""
+        """One request for a robots.txt, or where a redirect of it leads, or for another file in which an owner's wishes
+        may stand; the next one waits for its turn as any."""
         assert self._robots is not None
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
         try:
@@ -256,6 +267,10 @@ class Crawler:
         visit.seconds += time.monotonic() - start
         if host.archive:
             self._slow_down(host, reply)
+        if visit.rules is not None:
+            wishes = await wishes_of(visit.asked.removeprefix(visit.robots_of), reply, self._client.user_agent)
+            self._learn(visit, visit.rules.with_wishes(wishes))
+            return
         if reply.outcome == PageOutcome.REDIRECT:
             target = next_url(reply.url, reply.location)
             if target is not None and visit.redirects < MAX_ROBOTS_REDIRECTS:
@@ -269,7 +284,24 @@ class Crawler:
                 time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
             )
             return
-        rules = await rules_of(reply, self._client.user_agent)
+        rules = await rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes(visit))
+        self._learn(visit, rules)
+
+    def _reads_wishes(self, visit: Visit) -> bool:
+        """Whether files are read for what owners say of training; the pages of an archive are not its own."""
+        return self._settings.opt_outs != "ignore" and not self._queues.host(visit.asked).archive
+
+    def _learn(self, visit: Visit, rules: RobotsRules) -> None:
+        """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
+        assert self._robots is not None
+        if self._reads_wishes(visit) and rules.failure is None:
+            files = [visit.robots_of + path for path in HOST_FILES]
+            for file in files[files.index(visit.asked) + 1 :]:
+                if rules.refusal(file) is None:
+                    self._follow_rules(self._queues.host(file), rules)
+                    self._queues.add(Visit(file, file, robots_of=visit.robots_of, rules=rules))
+                    self._wake.set()
+                    return
         self._robots.learn(visit.robots_of, rules)
         self._queues.give_back(self._queues.host(visit.asked), self._aside.pop(visit.robots_of))
         self._wake.set()

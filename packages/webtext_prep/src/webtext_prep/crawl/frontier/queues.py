@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webtext_prep.crawl.archives.captures import Request
+from webtext_prep.crawl.frontier.robots import RobotsRules
 from webtext_prep.crawl.http.client import Reply, host_name
 
 
@@ -31,7 +32,9 @@ class Visit:
         failures: attempts that failed at this hop.
         retries: attempts that were made because another had failed, at all hops.
         seconds: what its requests took so far, without waits for memory.
-        robots_of: the origin whose robots.txt this asks for, or nothing for a URL of the list.
+        robots_of: the origin whose robots.txt, or another file of it, this asks for; nothing for a URL of the list.
+        rules: what its files have said so far, or nothing yet; of a URL that only asks for them, all that they say.
+        is_for_rules: whether only the rules for the URL are asked for, and not the URL.
         earlier: the row that an earlier pass has left of the URL, if there is one.
         request: what an archive is asked for, if this is such a request.
         answer: takes the reply to it.
@@ -45,6 +48,8 @@ class Visit:
     retries: int = 0
     seconds: float = 0.0
     robots_of: str = ""
+    rules: RobotsRules | None = None
+    is_for_rules: bool = False
     earlier: Mapping[str, Any] = field(default_factory=dict)
     request: Request | None = None
     answer: asyncio.Future[Reply] | None = None

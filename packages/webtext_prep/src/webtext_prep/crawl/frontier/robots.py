@@ -1,4 +1,4 @@
-"""robots.txt, asked for once per origin and obeyed as RFC 9309 says.
+"""robots.txt, asked for once per origin and obeyed as RFC 9309 says; and what other files of a host say of training.
 
 A file that is not there (4xx) allows everything. A server in trouble (5xx, 429) forbids all for now: its URLs end
 as `robots_unreachable`, which is retryable. An origin that cannot be reached at all gives its URLs the same
@@ -12,25 +12,21 @@ in a thread next to the event loop.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from protego import Protego
 
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
+from webtext_prep.opt_outs import ai_txt
+from webtext_prep.opt_outs.decisions import read_host_file, read_robots_txt
+from webtext_prep.opt_outs.robots_txt import agent_of, groups_in, lines_for, text_of
+from webtext_prep.opt_outs.wishes import AI_TXT, MAX_RULES, MAX_WILDCARDS, TDM_RESERVATION, HostWishes
 
-MAX_BYTES = 500 << 10
-"""RFC 9309, section 2.5: at least 500 kibibytes are read; the rest is left."""
-MAX_LINE = 4096
-"""Characters: a longer line is passed over, since URLs are shorter than that."""
-MAX_RULES = 10_000
-"""Further rules for our agent are left; the largest files of real sites have some thousand."""
-MAX_WILDCARDS = 10_000
-"""Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL."""
 MAX_ROBOTS_REDIRECTS = 5
 """RFC 9309, section 2.3.1.2."""
 ATTEMPTS = 2
@@ -43,9 +39,7 @@ PARSED_AT_ONCE = 8 << 10
 """Bytes: a file up to this size costs less than the thread in which a larger one is parsed."""
 
 _NO_FILE = frozenset({PageOutcome.TOO_MANY_REDIRECTS, PageOutcome.MALFORMED_URL, PageOutcome.MALFORMED_RESPONSE})
-_AGENT = re.compile(r"user[- ]?agent\s*[:\s]\s*(.*)", re.IGNORECASE)
 _RULE = re.compile(r"(?:allow|diss?all?[oa]w|diasllow|crawl[- ]delay)\s*[:\s]", re.IGNORECASE)
-_SITE_WIDE = re.compile(r"(?:site-?maps?|host)\s*[:\s]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +50,18 @@ class RobotsRules:
         parsed: its rules, as rules for any agent, or None where it has none.
         failure: the outcome for all of its URLs where the rules could not be had, or None.
         count: how many rules there are.
+        wishes: what it says of training.
     """
 
     parsed: Protego | None = None
     failure: str | None = None
     count: int = 0
+    wishes: HostWishes = field(default_factory=HostWishes)
+
+    def with_wishes(self, wishes: HostWishes) -> RobotsRules:
+        """The same with more that it says of training."""
+        count = self.count + sum(len(rules.rules) for rules in wishes.rules)
+        return replace(self, wishes=self.wishes + wishes, count=count)
 
     def refusal(self, url: str) -> str | None:
         """The outcome for `url` if it must not be fetched, or None."""
@@ -77,54 +78,21 @@ class RobotsRules:
         return None if self.parsed is None else self.parsed.crawl_delay("*")
 
 
-def _lines(text: str) -> Iterator[str]:
-    """The lines that say something, without comments."""
-    for line in text.splitlines():
-        stripped = line.partition("#")[0].strip()
-        if stripped and len(stripped) <= MAX_LINE:
-            yield stripped
+def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
+    """The rules of a robots.txt for `agent`, and from its `source` on what it says of training, if that is given.
 
-
-def rules_for(text: str, agent: str) -> list[str]:
-    """The lines of a robots.txt that hold for `agent`: all groups with the longest matching name.
-
-    A name matches that is ours, or the first part of it, in any case; `*` matches where no other does (RFC 9309,
-    section 2.2.1, and what sites that name `bot` expect). Linear in the length of `text`, and at most `MAX_RULES`.
+    What cannot be parsed allows all, as a file without valid lines does.
     """
-    agent = agent.lower()
-    groups: dict[str, list[str]] = {}
-    current: list[list[str]] = []  # the groups that the present line belongs to, if it is a rule
-    names_agents = False
-    for line in _lines(text):
-        if found := _AGENT.fullmatch(line):
-            if not names_agents:
-                current, names_agents = [], True
-            # Wildcards and versions are not part of a name, though some write them.
-            name = "*" if found[1] == "*" else found[1].lower().split("/")[0].replace("*", "").strip()
-            if name and (name == "*" or agent.startswith(name)):
-                group = groups.setdefault(name, [])
-                if not any(group is other for other in current):
-                    current.append(group)
-        elif not _SITE_WIDE.match(line):
-            names_agents = False
-            if _RULE.match(line):
-                for group in current:
-                    group.append(line)
-    best = max(groups, key=lambda name: 0 if name == "*" else len(name), default=None)
-    rules = [] if best is None else groups[best][:MAX_RULES]
+    groups = groups_in(text_of(body))
+    wishes = read_robots_txt(groups, agent, source) if source else HostWishes()
+    rules = list(itertools.islice(filter(_RULE.match, lines_for(groups, agent)), MAX_RULES))
     wildcards = itertools.accumulate(rule.count("*") for rule in rules)
-    return [rule for rule, count in zip(rules, wildcards, strict=True) if count <= MAX_WILDCARDS]
-
-
-def parse_rules(body: bytes, agent: str) -> RobotsRules:
-    """The rules of a robots.txt for `agent`. What cannot be parsed allows all, as a file without valid lines does."""
-    text = body[:MAX_BYTES].decode("utf-8-sig", "replace").replace("\0", "")
-    rules = rules_for(text, agent)
+    rules = [rule for rule, count in zip(rules, wildcards, strict=True) if count <= MAX_WILDCARDS]
     try:
         parsed = Protego.parse("\n".join(["User-agent: *", *rules])) if rules else None
     except Exception:  # whatever the parser stumbles over is not a rule
-        return RobotsRules()
-    return RobotsRules(parsed, count=len(rules))
+        parsed, rules = None, []
+    return RobotsRules(parsed, count=len(rules)).with_wishes(wishes)
 
 
 class Robots:
@@ -150,16 +118,26 @@ class Robots:
             self._rules -= self._known.popitem(last=False)[1].count
 
 
-async def rules_of(reply: Reply, user_agent: str) -> RobotsRules:
+async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) -> RobotsRules:
     """What the last reply to a robots.txt, redirects followed, says to who introduces itself as `user_agent`."""
     if reply.outcome == PageOutcome.OK:
-        agent = user_agent.split("/")[0].split(" ")[0] or "*"
+        agent, source = agent_of(user_agent), reply.url if with_wishes else ""
         if len(reply.body) <= PARSED_AT_ONCE:
-            return parse_rules(reply.body, agent)
-        return await asyncio.to_thread(parse_rules, reply.body, agent)
+            return parse_rules(reply.body, agent, source)
+        return await asyncio.to_thread(parse_rules, reply.body, agent, source)
     status = reply.status or 0
     if reply.outcome.startswith("http_"):
         return RobotsRules(failure=PageOutcome.ROBOTS_UNREACHABLE) if status >= 500 or status == 429 else RobotsRules()
     if reply.outcome in _NO_FILE:
         return RobotsRules()
     return RobotsRules(failure=reply.outcome)
+
+
+async def wishes_of(path: str, reply: Reply, user_agent: str) -> HostWishes:
+    """What the reply to another file of a host says; a redirect is none, as it leads away from this host, and a server
+    in trouble says nothing that could be read."""
+    if reply.outcome == PageOutcome.OK:
+        read = functools.partial(read_host_file, path, reply.body, agent_of(user_agent), reply.url)
+        return read() if len(reply.body) <= PARSED_AT_ONCE else await asyncio.to_thread(read)
+    signal = AI_TXT if path == ai_txt.PATH else TDM_RESERVATION
+    return HostWishes(unreadable=[signal] if is_retryable(reply.outcome) else [])

@@ -40,6 +40,7 @@ from webtext_prep.crawl.http.addresses import (
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, Reserve, TooLargeError, read_body
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
+from webtext_prep.opt_outs.decisions import NOTHING, Decision
 from webtext_prep.urls.credentials import without_credentials
 from webtext_prep.urls.urls import canonical_host
 
@@ -117,6 +118,7 @@ class Reply:
         retry_now: whether trying again in a moment may help.
         reason: the words after the status of a page.
         headers: the headers of a page, or of a request for any type of body.
+        decision: what the owner of a page says of training on it.
     """
 
     outcome: str
@@ -130,6 +132,7 @@ class Reply:
     retry_now: bool = False
     reason: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    decision: Decision = NOTHING
 
 
 def host_and_origin(url: str) -> tuple[str, str]:

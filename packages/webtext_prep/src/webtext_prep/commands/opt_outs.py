@@ -1,0 +1,134 @@
+"""`webtext opt-outs`: hosts, not pages, are asked what they say of training; what of a corpus they refuse by now.
+
+The hosts stand in the queues of a crawl, which asks for their files at the pace of a crawl, and for nothing else. Each
+answer goes into a file next to the output at once, so that a kill costs the hosts that were being asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from command_kit import Progress, atomic_file, setting
+from webtext_prep.commands.base import Command
+from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
+from webtext_prep.documents.folders.url_lists import read_urls
+from webtext_prep.errors import InputError
+from webtext_prep.opt_outs.decisions import decide
+from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of, read_hosts
+from webtext_prep.opt_outs.wishes import HostWishes
+from webtext_prep.running.processes import run_until_done
+from webtext_prep.running.summary import Findings
+from webtext_prep.stages.download import Download
+from webtext_prep.storage.locations import Location
+from webtext_prep.urls.urls import host_of
+
+SHOWN = 10  # hosts that have changed their mind; `--json` prints all
+
+
+@dataclass(frozen=True)
+class OptOuts(Command):
+    """Ask the hosts of some pages what they say of training on them, by robots.txt, tdmrep.json and ai.txt.
+
+    URLS are lists of URLs, or outputs of stages. No page is asked for. Writes a line for each host, which `webtext
+    extract --opt-outs-from` reads. Where --output is there already, says which pages are refused now that were not, and
+    the other way round. Killed, the same command goes on."""
+
+    name: ClassVar[str] = "opt-outs"
+    order: ClassVar[int] = 35
+    summary: ClassVar[str] = "pages, or a corpus -> what their hosts say of training on them, and what to take down"
+
+    urls: tuple[str, ...] = setting((), "lists of URLs, or outputs of stages", metavar="URLS", positional=True)
+    output: str = setting("", "the file to write, a line for each host", metavar="HOSTS.jsonl")
+    takedown: str = setting("", "also write the refused URLs, for `webtext takedown --urls`", metavar="FILE")
+    user_agent: str = setting(Download.user_agent, "User-Agent header; the part before / is matched against robots.txt")
+    allow_private_addresses: Literal["none", "loopback", "all"] = setting("none", "also connect to private addresses")
+    delay: float = setting(Download.delay, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
+
+    def find(self) -> Findings:
+        """Ask, compare, write. Raises InputError for input that is not there, or a file that holds no hosts."""
+        if not self.urls or not self.output:
+            raise InputError("webtext opt-outs needs URLS and --output HOSTS.jsonl: say what to read, where to write.")
+        files = find_inputs(self.urls, accepts=is_url_list, kinds="URL lists, or outputs of stages").files
+        output, part = Path(self.output), Path(f"{self.output}.part")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        earlier = Hosts([output] if output.is_file() else [])
+        origins = dict.fromkeys(origin_of(url) for url in _pages(files))
+        known = {host.host: host for host in _asked_already(part) if host.host in origins}
+        left = [origin for origin in origins if origin not in known]
+        with Progress(self.name, "hosts", len(origins), done=len(known)) as progress, part.open("ab") as file:
+
+            def note(host: Host) -> None:
+                known[host.host] = host
+                file.write(encode_host(host) + b"\n")
+                file.flush()
+                progress.advance()
+
+            if left:
+                run_until_done(self._ask(left, note))
+        with atomic_file(output) as finished:
+            finished.writelines(encode_host(known[origin]) + b"\n" for origin in sorted(known))
+        found = {"hosts": len(known), "asked_in_vain": sum(host.outcome != "ok" for host in known.values())}
+        found |= self._refused(files, Hosts([output]), earlier)
+        part.unlink()
+        return Findings(_shown(found), found | {"output": self.output})
+
+    async def _ask(self, origins: list[str], note: Callable[[Host], None]) -> None:
+        # What the network needs takes a second to import, which `--help` should not.
+        from webtext_prep.crawl.crawl import client_of
+        from webtext_prep.crawl.frontier.crawler import Crawler
+        from webtext_prep.crawl.frontier.queues import Visit
+        from webtext_prep.crawl.http.client import Reply
+
+        allowed = self.allow_private_addresses
+        settings = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
+
+        async def finish(visit: Visit, reply: Reply) -> None:
+            wishes = visit.rules.wishes if visit.rules is not None else HostWishes()
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            note(Host(visit.asked, "", str(reply.outcome), now, wishes.rules, wishes.unreadable))
+
+        async with client_of(settings) as client:
+            visits = (Visit(origin, origin, is_for_rules=True) for origin in origins)
+            await Crawler(settings, client, finish, {}).run(visits)
+
+    def _refused(self, files: Sequence[Location], now: Hosts, earlier: Hosts) -> dict[str, Any]:
+        """The pages that their hosts refuse, by signal; and the hosts that have changed their mind of some page."""
+        signals, refuses, allows, pages = Counter[str](), dict[str, None](), dict[str, None](), 0
+        with atomic_file(self.takedown) if self.takedown else contextlib.nullcontext() as file:
+            for url in _pages(files):
+                refusal, was = (decide(url, hosts.of(url), (), b"").refusal for hosts in (now, earlier))
+                pages += 1
+                if refusal is not None:
+                    signals[refusal.signal] += 1
+                    if file is not None:
+                        file.write(url.encode("utf-8", "replace") + b"\n")
+                if (refusal is None) != (was is None):
+                    (refuses if was is None else allows)[origin_of(url)] = None
+        refused = {"pages": pages, "refused": signals.total(), "by_signal": dict(signals.most_common())}
+        return {**refused, "refuse_now": list(refuses), "refuse_no_more": list(allows)}
+
+
+def _pages(files: Iterable[Location]) -> Iterator[str]:
+    """The URLs of pages on the web."""
+    return (row.url for file in files for row in read_urls(file) if host_of(row.url))
+
+
+def _asked_already(part: Path) -> list[Host]:
+    """The hosts that a run which was killed has asked. The line that it was writing is taken out of the file."""
+    if not part.is_file():
+        return []
+    os.truncate(part, part.read_bytes().rfind(b"\n") + 1)
+    return list(read_hosts(part))
+
+
+def _shown(found: dict[str, Any]) -> str:
+    shown = found | {key: ", ".join(found[key][:SHOWN]) or "none" for key in ("refuse_now", "refuse_no_more")}
+    shown["by_signal"] = ", ".join(f"{signal} {count:,}" for signal, count in found["by_signal"].items()) or "none"
+    return "\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in shown.items())

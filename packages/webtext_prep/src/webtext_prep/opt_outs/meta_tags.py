@@ -1,0 +1,52 @@
+"""The `<meta name content>` tags of a page, found without parsing it: only pages with a word of a signal are looked at.
+
+What stands in comments, scripts and the like is no tag. Linear in the bytes that are looked at: what does not end, ends
+with them.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+HEAD_BYTES = 1 << 17  # how far into a page its tags are looked for
+MAX_TAG = 4096  # characters; a longer tag is passed over
+_WORDS = (b"noai", b"tdm-reservation")
+_BOMS = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_BEGIN = re.compile(r"<(?:!--|(meta|script|style|title|textarea|template|xmp|iframe)(?=[\s/>]))", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"([^\s\"'>/=]++)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s\"'>]++)))?+")
+_INSIDE = re.compile(r"(?:=\s*+(?:\"[^\"]*+\"|'[^']*+')|[^>])*+")
+
+
+def meta_tags(body: bytes) -> list[tuple[str, str]]:
+    """The name, in lower case, and the content of each tag of a page in which a signal may stand; else none.
+
+    >>> meta_tags(b'<META content="noai" name=Robots><!-- <meta name="robots" content="x"> -->')
+    [('robots', 'noai')]
+    """
+    head = body[:HEAD_BYTES]
+    encoding = next((name for mark, name in _BOMS if head.startswith(mark)), None)
+    if encoding is not None:
+        head = head.decode(encoding, "replace").encode("utf-8", "replace")
+    lower = head.lower()
+    return list(_tags(head.decode("latin-1"))) if any(word in lower for word in _WORDS) else []
+
+
+def _tags(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while (found := _BEGIN.search(text, at)) is not None:
+        name = (found[1] or "").lower()
+        if name == "meta":
+            inside = _INSIDE.match(text, found.end(), found.end() + 2 * MAX_TAG)
+            end = found.end() if inside is None else inside.end()
+            if end - found.end() <= MAX_TAG:
+                values = {key.lower(): a or b or c for key, a, b, c in _ATTRIBUTE.findall(text, found.end(), end)}
+                if values.get("name"):
+                    yield html.unescape(values["name"]).strip().lower(), html.unescape(values.get("content", ""))
+        else:
+            closing = re.compile(rf"</{name}" if name else "-->", re.IGNORECASE).search(text, found.end())
+            if closing is None:
+                return
+            end = closing.end()
+        at = end

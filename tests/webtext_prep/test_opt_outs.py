@@ -1,0 +1,165 @@
+"""What owners say of training on their pages: each signal by its text, which holds of several, and hostile files."""
+
+import contextlib
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from webtext_prep.opt_outs import content_usage
+from webtext_prep.opt_outs.decisions import HOST_FILES, decide, read_host_file
+from webtext_prep.opt_outs.meta_tags import meta_tags
+from webtext_prep.opt_outs.robots_txt import MAX_BYTES
+from webtext_prep.opt_outs.training_crawlers import crawlers
+from webtext_prep.opt_outs.wishes import MAX_RULES, MAX_WORDS, SIGNALS, HostWishes, matches
+
+PATIENCE = 60
+"""Seconds of processor time after which a reader hangs: a thousand times what each of these takes."""
+HOST = "https://example.org"
+ENTRIES = tomllib.loads(Path(__file__).with_name("wishes").joinpath("cases.toml").read_text(encoding="utf-8"))["entry"]
+CASES = [(entry, path, expected) for entry in ENTRIES for path, expected in entry["expect"].items()]
+
+
+def decided(entry, path):
+    """The decision about a page of the host that an entry of the table describes."""
+    agent, host = entry.get("agent", "webtext"), HostWishes()
+    for key, file in zip(("robots", "tdmrep", "ai"), HOST_FILES, strict=True):
+        if key in entry:
+            host += read_host_file(file, entry[key].encode(), agent, f"{HOST}{file}")
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in entry.get("headers", ())]
+    page = entry.get("page", "").encode(entry.get("encoding", "utf-8"))
+    return decide(HOST + path, host, headers, page, agent)
+
+
+@pytest.mark.parametrize(
+    ("entry", "path", "expected"), CASES, ids=[f"{entry['source'][:60]} {path}" for entry, path, _ in CASES]
+)
+def test_what_the_texts_say_is_decided(entry, path, expected):
+    found = decided(entry, path)
+    if found.refusal is not None:
+        verdict = found.refusal.signal
+    elif found.wish is not None:
+        verdict = "allowed"
+    else:
+        verdict = "unreadable" if found.unreadable else "silent"
+    assert verdict == expected
+    if "words" in entry:
+        assert found.wish.words == entry["words"]
+
+
+def test_the_table_has_all_signals_and_more_than_120_cases():
+    assert len(CASES) >= 120
+    assert {expected for _, _, expected in CASES} == {*SIGNALS, "allowed", "silent", "unreadable"}
+
+
+def test_a_refusal_says_which_words_stand_where():
+    robots = "User-agent: CCBot\nUser-agent: GPTBot\nDisallow: /private # ours\n"
+    host = read_host_file("/robots.txt", robots.encode(), "webtext", f"{HOST}/robots.txt")
+    found = decide(f"{HOST}/private/a", host, [], b"")
+    assert found.metadata == {
+        "opt_out": "robots.txt",
+        "opt_out_words": "User-agent: CCBot; Disallow: /private",
+        "opt_out_source": f"{HOST}/robots.txt",
+    }
+    on_page = decide(f"{HOST}/a", HostWishes(), [(b"X-Robots-Tag", b"noai")], b"").refusal
+    assert (on_page.words, on_page.source) == ("X-Robots-Tag: noai", f"{HOST}/a")
+
+
+def test_a_wish_that_an_earlier_run_has_noted_holds():
+    known = {"opt_out": "ai.txt", "opt_out_words": "User-agent: *; Disallow: /", "opt_out_source": f"{HOST}/ai.txt"}
+    assert decide(f"{HOST}/a", HostWishes(), [], b"", known=known).metadata == known
+
+
+def test_every_crawler_has_a_source_and_a_name_that_can_stand_in_a_file():
+    text = Path(content_usage.__file__).with_name("crawlers.toml").read_text(encoding="utf-8")
+    found = tomllib.loads(text)["crawlers"]
+    assert all(source.startswith("https://") for source in found.values())
+    assert len(crawlers()) == len(found)
+    for name in found:
+        host = read_host_file("/robots.txt", f"User-agent: {name}\nDisallow: /".encode(), "webtext", HOST)
+        assert [wish.words for wish in host.for_page(HOST)] == [f"User-agent: {name}; Disallow: /"]
+
+
+AGENTS = "".join(f"User-agent: {name}\n" for name in crawlers().values())
+ALL = b"User-agent: *\n"
+HOSTILE = {
+    "a million lines": ("/robots.txt", b"\n" * 1_000_000),
+    "lines of one letter": ("/robots.txt", b"a\n" * MAX_BYTES),
+    "one line": ("/robots.txt", b"User-agent: GPTBot\nDisallow: /" + b"x" * MAX_BYTES),
+    "spaces": ("/robots.txt", b"User-agent" + b" " * 4000 + b"\n" + b"Content-Usage" + b" \t" * 2000 + b"x\n"),
+    "all crawlers again and again": ("/robots.txt", (AGENTS + "Disallow: /a\n").encode() * 1000),
+    "all crawlers, and all rules": ("/robots.txt", AGENTS.encode() + b"Disallow: /a\n" * 40_000),
+    "each crawler with rules of its own": (
+        "/robots.txt",
+        b"".join(b"User-agent: %b\n" % name.encode() + b"Allow: /b\n" * 1500 for name in crawlers()),
+    ),
+    "wildcards": ("/robots.txt", b"User-agent: GPTBot\n" + (b"Disallow: /" + b"*a" * 2000 + b"b\n") * 120),
+    "wildcards in usage": ("/robots.txt", ALL + (b"Content-Usage: /" + b"*a" * 1900 + b" train-ai=n\n") * 120),
+    "signals": ("/robots.txt", b"User-agent: *\n" + (b"Content-Signal: " + b"ai-train=x," * 300 + b"\n") * 150),
+    "dictionaries": ("/robots.txt", b"User-agent: *\n" + (b"Content-Usage: " + b"a;b;c=1," * 500 + b"\n") * 120),
+    "lists in lists": ("/robots.txt", b"User-agent: *\n" + (b"Content-Usage: a=" + b"(" * 4000 + b"\n") * 120),
+    "strings that do not end": ("/robots.txt", ALL + (b'Content-Usage: a="' + b'\\"' * 2000 + b"\n") * 120),
+    "no text": ("/robots.txt", bytes(range(256)) * 2000),
+    "UTF-16": ("/robots.txt", "User-agent: GPTBot\nDisallow: /\n".encode("utf-16") * 5000),
+    "deep JSON": ("/.well-known/tdmrep.json", b"[" * MAX_BYTES),
+    "wide JSON": ("/.well-known/tdmrep.json", b"[" + b"0," * 200_000 + b"0]"),
+    "many rules": (
+        "/.well-known/tdmrep.json",
+        b"[" + b'{"location":"/*a*a","tdm-reservation":1},' * 12_000 + b"0]",
+    ),
+    "a large number": ("/.well-known/tdmrep.json", b'[{"location":"/","tdm-reservation":1' + b"0" * 400_000 + b"}]"),
+    "half a character": ("/.well-known/tdmrep.json", b'[{"location":"/\\ud800","tdm-reservation":1}]'),
+    "too long": ("/.well-known/tdmrep.json", b"[" + b" " * MAX_BYTES + b"]"),
+    "types of files": ("/ai.txt", b"User-agent: *\n" + b"Disallow: *.html\n" * 30_000),
+}  # fmt: skip
+LONG_URL = f"{HOST}/{'a' * 2000}?{'a=' * 500}"
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_file_of_a_host_costs_little(kind):
+    path, body = HOSTILE[kind]
+    start = time.process_time()
+    host = read_host_file(path, body[:MAX_BYTES], "webtext", HOST + path)
+    assert sum(len(rules.rules) for rules in host.rules) <= len(crawlers()) * MAX_RULES
+    assert all(rule.pattern.count("*") <= 10_000 for rules in host.rules for rule in rules.rules)
+    for wish in host.for_page(LONG_URL):
+        assert len(wish.words) <= 2 * MAX_WORDS
+    assert time.process_time() - start < PATIENCE
+
+
+PAGES = {
+    "comments that do not end": b"noai" + b"<!--" * 100_000,
+    "scripts that do not end": b"noai" + b"<script " * 60_000,
+    "tags that do not end": b"noai" + b"<meta " * 60_000,
+    "quotes that do not end": b"noai" + b"<meta a=\"b'" * 40_000,
+    "attributes": b"<meta name=robots content=noai " + b"a=b " * 100_000 + b">",
+    "spaces": b"<meta name=robots " + b" " * 300_000 + b"content=noai>",
+    "equals signs": b"noai<meta " + b"=" * 300_000,
+    "a million tags": b'<meta name="x" content="noai">' * 40_000,
+}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_hostile_page_costs_little(kind):
+    start = time.process_time()
+    meta_tags(PAGES[kind])
+    assert time.process_time() - start < PATIENCE
+
+
+@pytest.mark.parametrize(
+    "value", ['a="' + "\\\\" * 50_000, "a=" + "(1 " * 30_000, "a;b" * 30_000, "a," * 50_000, "*" * 99_999]
+)
+def test_a_hostile_header_costs_little(value):
+    start = time.process_time()
+    with contextlib.suppress(ValueError):
+        content_usage.says(value)
+    assert time.process_time() - start < PATIENCE
+
+
+def test_a_pattern_matches_as_if_all_ways_were_tried():
+    """Each part is looked for once, from the left: that is as good as all ways."""
+    assert matches("/*a*b*c$", "/xxaxxbxxbxxcxxc")
+    assert not matches("/*a*b*c$", "/xxaxxcxxb")
+    assert not matches("/ab*ba$", "/aba")  # the parts may not overlap
+    assert matches("*", "/") and matches("", "/x") and matches("/$", "/") and not matches("/$", "/x")

@@ -1,0 +1,372 @@
+"""Opt-outs from the server to the corpus: obeyed, recorded, ignored; killed, archived, changed afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from jobs import job_of
+from outputs import documents_of, outcomes_of, saved_pages
+from pages_on_loopback import PATIENCE, Site, html, write_list
+
+from webtext_prep.cli import main
+from webtext_prep.opt_outs.decisions import HOST_FILES, KEYS
+from webtext_prep.opt_outs.hosts import origin_of
+from webtext_prep.stages.download import Download
+from webtext_prep.stages.extract import Extract
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")
+
+OPEN, *REFUSING = (f"127.0.0.{number}" for number in range(2, 9))
+FILES = dict(
+    zip(
+        REFUSING,
+        [
+            {"/robots.txt": "User-agent: GPTBot\nDisallow: /1\n"},
+            {"/robots.txt": "User-agent: *\nContent-Signal: search=yes, ai-train=no\n"},
+            {"/robots.txt": "User-agent: *\nContent-Usage: train-ai=n\n"},
+            {"/ai.txt": "User-agent: *\nDisallow: /\n"},
+            {"/.well-known/tdmrep.json": '[{"location": "/", "tdm-reservation": 1}]'},
+            {"/.well-known/tdmrep.json": "no JSON", "/robots.txt": "User-agent: *\nContent-Usage: NO\n"},
+        ],
+        strict=True,
+    )
+)
+"""What each of some hosts says in its files; of the last one nothing can be read."""
+HEADERS = {
+    "/header": {"X_Robots_Tag": "noai"},
+    "/usage": {"Content_Usage": "train-ai=n"},
+    "/tdm": {"tdm_reservation": "1", "tdm_policy": "https://example.org/policy"},
+    "/lifted": {"tdm_reservation": "0"},
+}
+TAGS = {"/tag": '<meta name="robots" content="noai">', "/tdm-tag": '<meta name="tdm-reservation" content="1">'}
+
+
+class Owners(Site):
+    """Hosts of which each says something else, `files`, and pages that say something themselves."""
+
+    def __init__(self):
+        super().__init__((OPEN, *REFUSING))
+        self.files = dict(FILES)
+        self.routes = dict.fromkeys(HOST_FILES, self.host_file)
+
+    def host_file(self, request):
+        text = self.files.get(request.headers["Host"].split(":")[0], {}).get(request.path)
+        request.answer(404 if text is None else 200, (text or "").encode(), kind="text/plain")
+
+    def page(self, request):
+        body = html(f"Page {request.path}").replace(b"</head>", TAGS.get(request.path, "").encode() + b"</head>")
+        request.answer(200, body, **HEADERS.get(request.path, {}))
+
+
+@pytest.fixture
+def site():
+    site = Owners()
+    yield site
+    site.stop()
+
+
+def refused(site):
+    """URLs that are refused, each with the signal, and URLs that are not."""
+    found = {
+        site.url("/1", REFUSING[0]): "robots.txt",
+        site.url("/1", REFUSING[1]): "content-signal",
+        site.url("/1", REFUSING[2]): "content-usage",
+        site.url("/1", REFUSING[3]): "ai.txt",
+        site.url("/1", REFUSING[4]): "tdm-reservation",
+        site.url("/header", OPEN): "noai",
+        site.url("/usage", OPEN): "content-usage",
+        site.url("/tdm", OPEN): "tdm-reservation",
+        site.url("/tag", OPEN): "noai",
+        site.url("/tdm-tag", OPEN): "tdm-reservation",
+    }
+    free = [
+        site.url("/1", OPEN),
+        site.url("/2", REFUSING[0]),
+        site.url("/lifted", REFUSING[4]),
+        site.url("/1", REFUSING[5]),
+    ]
+    return found, free
+
+
+def run(stage, source, output):
+    return job_of(stage, [source], output, restart=False, keep_dropped=False, workers=1).run()
+
+
+def download(source, output, **settings):
+    values = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, **settings}
+    return run(Download(**values), source, output)
+
+
+def test_refused_pages_are_left_out_and_the_row_says_by_which_words(site, tmp_path):
+    found, free = refused(site)
+    source = write_list(tmp_path / "urls.jsonl.zst", [*found, *free])
+    summary = download(source, tmp_path / "out", save_pages=True)
+    assert [document.url for document in documents_of(tmp_path / "out")] == free
+    assert [url for url, _ in saved_pages(tmp_path / "out")] == free
+    assert summary.tally.dropped == {"opted_out": len(found)}
+    rows = {row["url"]: row for row in outcomes_of(tmp_path / "out")}
+    assert {url: rows[url]["opt_out"] for url in found} == found
+    assert rows[site.url("/1", REFUSING[0])]["opt_out_words"] == "User-agent: GPTBot; Disallow: /1"
+    assert rows[site.url("/1", REFUSING[3])]["opt_out_source"] == site.url("/ai.txt", REFUSING[3])
+    policy = "tdm-reservation: 1; tdm-policy: https://example.org/policy"
+    assert rows[site.url("/tdm", OPEN)]["opt_out_words"] == policy
+    assert rows[site.url("/tdm", OPEN)]["opt_out_source"] == site.url("/tdm", OPEN)
+    assert rows[free[-1]]["opt_outs_unreadable"] == ["content-usage", "tdm-reservation"]
+    assert summary.tally.notes["opt_outs_unreadable"] == 1 and summary.tally.notes["opt_out_noai"] == 2
+
+
+def test_hosts_are_asked_for_three_files_once_and_not_for_pages_that_they_refuse(site, tmp_path):
+    found, free = refused(site)
+    download(write_list(tmp_path / "urls.jsonl.zst", [*found, *free]), tmp_path / "out")
+    asked = [(headers["Host"].split(":")[0], path) for path, headers, _ in site.asked]
+    for host in (OPEN, *REFUSING):
+        assert sorted(path for at, path in asked if at == host and path in HOST_FILES) == sorted(HOST_FILES)
+    assert not any((host, "/1") in asked for host in REFUSING[:4])
+
+
+def test_what_robots_txt_forbids_is_not_asked_for_either(site, tmp_path):
+    site.files = {OPEN: {"/robots.txt": "User-agent: *\nDisallow: /.well-known/\n"}}
+    download(write_list(tmp_path / "urls.jsonl.zst", [site.url("/1", OPEN)]), tmp_path / "out")
+    assert site.paths == ["/robots.txt", "/ai.txt", "/1"]
+
+
+def test_recorded_pages_are_kept_with_the_same_words(site, tmp_path):
+    found, free = refused(site)
+    source = write_list(tmp_path / "urls.jsonl.zst", [*found, *free])
+    download(source, tmp_path / "out", opt_outs="record", save_pages=True)
+    documents = documents_of(tmp_path / "out")
+    assert [document.url for document in documents] == [*found, *free]
+    assert {document.url: document.metadata["opt_out"] for document in documents[: len(found)]} == found
+    assert not any(KEYS[0] in document.metadata for document in documents[len(found) :])
+    assert len(saved_pages(tmp_path / "out")) == len(documents)
+    rows = outcomes_of(tmp_path / "out")
+    assert {row["outcome"] for row in rows} == {"ok"}
+    for row, document in zip(rows, documents, strict=True):
+        assert {key: row[key] for key in KEYS if key in row} == {
+            key: document.metadata[key] for key in KEYS if key in document.metadata
+        }
+
+
+def test_nothing_is_asked_for_or_said_where_wishes_are_ignored(site, tmp_path):
+    found, free = refused(site)
+    source = write_list(tmp_path / "urls.jsonl.zst", [*found, *free])
+    download(source, tmp_path / "out", opt_outs="ignore")
+    documents = documents_of(tmp_path / "out")
+    assert [document.url for document in documents] == [*found, *free]
+    assert not any(KEYS[0] in document.metadata for document in documents)
+    assert not {"/ai.txt", "/.well-known/tdmrep.json"} & set(site.paths)
+
+
+def test_files_of_hosts_that_lead_elsewhere_or_fail_say_nothing(site, tmp_path):
+    site.routes["/ai.txt"] = lambda request: request.answer(302, Location=site.url("/refusal", OPEN))
+    site.routes["/.well-known/tdmrep.json"] = lambda request: request.answer(503)
+    download(write_list(tmp_path / "urls.jsonl.zst", [site.url("/1", OPEN)]), tmp_path / "out")
+    (row,) = outcomes_of(tmp_path / "out")
+    assert (row["outcome"], row["opt_outs_unreadable"]) == ("ok", ["tdm-reservation"])
+    assert "/refusal" not in site.paths and site.counts()["/.well-known/tdmrep.json"] == 1
+
+
+def command(*words):
+    return [
+        sys.executable,
+        "-m",
+        "webtext_prep",
+        *map(str, words),
+        "--allow-private-addresses",
+        "loopback",
+        "--delay",
+        "0",
+    ]
+
+
+def kill_after(site, words, requests):
+    """Run a command, and kill it once a site has had so many requests, of which it answers no more."""
+    site.answers = requests
+    process = subprocess.Popen(command(*words), stderr=subprocess.DEVNULL)
+    with site.condition:
+        assert site.condition.wait_for(lambda: len(site.asked) >= requests, PATIENCE)
+    return process
+
+
+def test_a_killed_download_goes_on_to_the_bytes_of_one_that_was_not(site, tmp_path):
+    found, free = refused(site)
+    more = [site.url(f"/{number}", host) for number in range(10, 20) for host in (OPEN, *REFUSING)]
+    source = write_list(tmp_path / "urls.jsonl.zst", [*found, *free, *more])
+    words = ["download", "--input", source, "--extractor", "resiliparse", "--per-host", 1]
+    process = kill_after(site, [*words, "--output", tmp_path / "out"], 60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    site.answers = None
+    for name in ("out", "reference"):
+        subprocess.run(command(*words, "--output", tmp_path / name), check=True, stderr=subprocess.DEVNULL)
+    names = ("part-00000.jsonl.zst", "stage.json")
+    assert [(tmp_path / "out" / name).read_bytes() for name in names] == [
+        (tmp_path / "reference" / name).read_bytes() for name in names
+    ]
+    rows = [[{**row, "fetched_at": None} for row in outcomes_of(tmp_path / name)] for name in ("out", "reference")]
+    assert rows[0] == rows[1]
+
+
+# Archives and saved pages
+
+
+def test_saved_pages_are_extracted_as_they_were_fetched(site, tmp_path):
+    """What the owner of a page said when it was fetched holds for the page as it was saved."""
+    found, free = refused(site)
+    source = write_list(tmp_path / "urls.jsonl.zst", [*found, *free])
+    download(source, tmp_path / "record", opt_outs="record", save_pages=True)
+    run(Extract(extractor="resiliparse", opt_outs="record"), tmp_path / "record", tmp_path / "again")
+    for shard in sorted((tmp_path / "record").glob("part-*")):
+        assert (tmp_path / "again" / shard.name).read_bytes() == shard.read_bytes()
+    summary = run(Extract(extractor="resiliparse"), tmp_path / "record", tmp_path / "obeyed")
+    assert [document.url for document in documents_of(tmp_path / "obeyed")] == free
+    assert {row["url"]: row["opt_out"] for row in outcomes_of(tmp_path / "obeyed") if "opt_out" in row} == found
+    assert summary.tally.dropped == {"opted_out": len(found)}
+
+
+def warc(path, answers):
+    """An archive of answers: URL, type, body, more headers, and the date."""
+    records = b""
+    for url, kind, body, more, date in answers:
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode()
+        records += (
+            (
+                f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nWARC-Date: {date}\r\n"
+                f"WARC-Record-ID: <urn:uuid:{len(records):032}>\r\nContent-Type: application/http; msgtype=response\r\n"
+                f"Content-Length: {len(head + body)}\r\n\r\n"
+            ).encode()
+            + head
+            + body
+            + b"\r\n\r\n"
+        )
+    path.write_bytes(records)
+    return path
+
+
+def test_files_of_hosts_in_an_archive_decide_wherever_they_lie(tmp_path):
+    """In this archive or the next, before the page or after it; of several of a host the newest."""
+    (tmp_path / "in").mkdir()
+    page, day, later = html("A page"), "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
+    no, yes = b"User-agent: CCBot\nDisallow: /", b"User-agent: CCBot\nDisallow:"
+    warc(
+        tmp_path / "in" / "a.warc",
+        [
+            ("https://a.org/1", "text/html", page, "", day),
+            ("https://b.org/1", "text/html", page, "X-Robots-Tag: noai\r\n", day),
+            ("https://c.org/1", "text/html", page, "", day),
+            ("https://c.org/robots.txt", "text/plain", no, "", day),
+            ("https://d.org/1", "text/html", page, "", day),
+        ],
+    )
+    warc(
+        tmp_path / "in" / "b.warc",
+        [
+            ("https://a.org/robots.txt", "text/plain", no, "", day),
+            ("https://c.org/robots.txt", "text/plain", yes, "", later),
+            ("https://d.org/.well-known/tdmrep.json", "application/json",
+             b'[{"location": "/", "tdm-reservation": 1}]', "", day),
+        ],
+    )  # fmt: skip
+    run(Extract(extractor="resiliparse"), tmp_path / "in", tmp_path / "out")
+    rows = {row["url"]: row.get("opt_out", row["outcome"]) for row in outcomes_of(tmp_path / "out")}
+    assert {url: rows[url] for url in rows if url.endswith("/1")} == {
+        "https://a.org/1": "robots.txt",
+        "https://b.org/1": "noai",
+        "https://c.org/1": "ok",
+        "https://d.org/1": "tdm-reservation",
+    }
+    run(Extract(extractor="resiliparse", opt_outs="ignore"), tmp_path / "in", tmp_path / "all")
+    assert len(documents_of(tmp_path / "all")) == 4
+
+
+# Later
+
+
+def ask(source, output, *more):
+    return main(command("opt-outs", source, "--output", output, *more)[3:])
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_what_hosts_say_is_found_without_asking_for_pages_and_extract_reads_it(site, tmp_path, capsys):
+    found, free = refused(site)
+    source = write_list(tmp_path / "urls.jsonl.zst", [*found, *free])
+    download(source, tmp_path / "saved", opt_outs="ignore", save_pages=True)
+    site.asked.clear()
+    hosts = tmp_path / "hosts.jsonl"
+    assert ask(source, hosts, "--takedown", tmp_path / "refused.txt", "--json") == 0
+    assert set(site.paths) == set(HOST_FILES)
+    told = json.loads(capsys.readouterr().out)
+    by_host = {url: signal for url, signal in found.items() if OPEN + ":" not in url}
+    assert told["hosts"] == len(REFUSING) + 1 and told["refused"] == len(by_host) + 1  # and what a header lifts
+    assert [line["host"] for line in lines_of(hosts)] == sorted({origin_of(url) for url in [*found, *free]})
+    assert (tmp_path / "refused.txt").read_text().split()[: len(by_host)] == list(by_host)
+    run(Extract(extractor="resiliparse", opt_outs_from=str(hosts)), tmp_path / "saved", tmp_path / "out")
+    assert {row["url"]: row["opt_out"] for row in outcomes_of(tmp_path / "out") if "opt_out" in row} == found
+
+
+def test_a_file_that_holds_no_hosts_is_named(site, tmp_path, capsys):
+    (tmp_path / "hosts.jsonl").write_text('{"host": "http://a.org"}\n{"outcome": 7}\n')
+    (tmp_path / "urls.txt").write_text(site.url("/1", OPEN))
+    assert ask(tmp_path / "urls.txt", tmp_path / "hosts.jsonl") == 2
+    assert "hosts.jsonl, line 2, is not what a host says" in capsys.readouterr().err
+
+
+def test_killed_while_it_asks_it_goes_on_with_the_hosts_that_are_left(site, tmp_path):
+    source = write_list(tmp_path / "urls.jsonl.zst", [site.url("/1", host) for host in (OPEN, *REFUSING)])
+    process = kill_after(site, ["opt-outs", source, "--output", tmp_path / "hosts.jsonl"], 18)
+    part, deadline = tmp_path / "hosts.jsonl.part", time.monotonic() + PATIENCE
+    while not part.exists() or not part.read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    known = {line["host"] for line in lines_of(part)}
+    assert known
+    part.write_bytes(part.read_bytes() + b'{"host": "http://half')
+    site.answers = None
+    site.asked.clear()
+    assert ask(source, tmp_path / "hosts.jsonl") == 0
+    assert not {f"http://{headers['Host']}" for _, headers, _ in site.asked} & known
+    assert len(lines_of(tmp_path / "hosts.jsonl")) == len(REFUSING) + 1 and not part.exists()
+
+
+def test_hosts_that_say_no_after_the_crawl_leave_a_corpus_as_if_they_always_had(site, tmp_path, capsys):
+    """opt-outs, takedown, and every document is that of a fresh run, byte for byte."""
+    site.files = {}
+    urls = [site.url(f"/{number}", host) for number in range(3) for host in (OPEN, *REFUSING[:3])]
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "urls.txt").write_text("\n".join(urls) + "\n")
+
+    def make(name):
+        words = ["--allow-private-addresses", "loopback", "--delay", "0", "--extractor", "resiliparse"]
+        assert main(["download", str(lists), "--output", str(tmp_path / name / "pages"), "--workers", "1", *words]) == 0
+        merge = ["merge", str(tmp_path / name / "pages"), "--output", str(tmp_path / name / "merged"), "--workers", "1"]
+        assert main(merge) == 0
+
+    make("work")
+    corpus, hosts, refused_file = tmp_path / "work" / "merged", tmp_path / "hosts.jsonl", tmp_path / "refused.txt"
+    assert ask(corpus, hosts) == 0
+    site.files = {host: FILES[host] for host in REFUSING[:2]}
+    capsys.readouterr()
+    assert ask(corpus, hosts, "--takedown", refused_file, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sorted(told["refuse_now"]) == sorted(origin_of(site.url("/", host)) for host in REFUSING[:2])
+    assert told["refuse_no_more"] == []
+    gone = refused_file.read_text().split()
+    assert gone and set(gone) < set(urls)
+    (lists / "urls.txt").write_text("\n".join(url for url in urls if url not in gone) + "\n")
+    assert main(["takedown", str(corpus), "--urls", str(refused_file), "--apply", "--workers", "1"]) == 0
+    (lists / "urls.txt").write_text("\n".join(urls) + "\n")
+    make("fresh")
+    assert not {document.url for document in documents_of(tmp_path / "work" / "merged")} & set(gone)
+    for folder in ("pages", "merged"):
+        for shard in sorted((tmp_path / "fresh" / folder).glob("part-*")):
+            assert (tmp_path / "work" / folder / shard.name).read_bytes() == shard.read_bytes()
