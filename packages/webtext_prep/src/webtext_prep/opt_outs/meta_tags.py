@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Iterator
 
-HEAD_BYTES = 1 << 17  # how far into a page its tags are looked for
+HEAD_BYTES = 1 << 16  # how far into a page its tags are looked for
 MAX_TAG = 4096  # characters; a longer tag is passed over
 _WORDS = (b"noai", b"tdm-reservation")
 _BOMS = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
