@@ -44,10 +44,11 @@ ELSEWHERE = {
     "guide/layouts": "need several GPUs",
     "guide/object-storage": "need a bucket",
     "guide/train-124m": "need a GPU, and the internet",
+    "guide/opt-outs": "need hosts on the internet",
     "clusters": "need a cluster",
 }
 """Pages whose commands are not, and what these need, as the first line of the page says."""
-WITHOUT_COMMANDS = {"guide/extend", "guide/python", "guide/opt-outs"}
+WITHOUT_COMMANDS = {"guide/extend", "guide/python"}
 """Pages of the guide that show no command, or whose examples other tests run."""
 NOT_HERE = {
     r"run\.py quickstart|documentation_site\.py": "has been run, to prepare the folder",
@@ -58,6 +59,7 @@ NOT_HERE = {
         "needs the internet, or a package more",
     r"--ablate ": "takes 20 minutes; tests/end_to_end/test_own_text.py makes a short one",
     r"plan --input MY_DUMPS": "takes as long as that of guide/plan, and is the same",
+    r"webtext opt-outs": "asks hosts on the internet; tests/webtext_prep/test_opt_outs_in_crawls.py",
     r"--apply": "comes after an edit of the lists; tests/webtext_prep/test_takedown.py",
 }  # fmt: skip
 PROGRAMS = {"webtext": "webtext_prep", "gpt2": "gpt2_train"}

@@ -162,7 +162,7 @@ def matches(pattern: str, path: str) -> bool:
 
     No part is tried twice: the leftmost place of each leaves most to the parts after it.
 
-    >>> matches("/a*/c", "/a/b/c/d"), matches("/*.html$", "/a.html?b")
+    >>> matches("/A*/c", "/A/b/c/d"), matches("/*.html$", "/a.html?b")
     (True, False)
     """
     is_whole = pattern.endswith("$")
