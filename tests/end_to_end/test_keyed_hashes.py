@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from gpt2_train.data import order
+from webtext_audit import comparison
 from webtext_audit.lookup.index import url_hash
 from webtext_audit.plan import sample
 from webtext_audit.report import scan
@@ -69,6 +70,7 @@ def uses() -> dict[str, np.ndarray]:
         "plan: the sample": of_documents(lambda d: url_hash(d.url)),
         "plan: the small run": one_in(of_documents(lambda d: url_hash(d.url, sample.SMALL_SEED)), 20),
         "report: the sample": of_documents(lambda d: scan.sample_key(d.id)),
+        "inspect --compare: the sample": of_documents(lambda d: comparison.keyed_hash(d.id)),
         "ablate: the held-out set": TOKENS,
         **runs,
         "order of a run: of too many samples": keys,
@@ -104,6 +106,7 @@ IDENTITY = {
 """Modules that hash to tell things apart: no hash of theirs decides by chance."""
 CHOICES = {
     "gpt2_train/data/order.py",
+    "webtext_audit/comparison.py",
     "webtext_audit/lookup/index.py",
     "webtext_audit/plan/sample.py",
     "webtext_audit/report/scan.py",

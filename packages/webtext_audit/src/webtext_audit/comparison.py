@@ -24,9 +24,11 @@ CHANGES = {"less than half": 0.5, "to 10% shorter": 0.9, "to 10% longer": 1.1, "
 """Upper bounds of what a text's length is of what it was."""
 MORE = "more than twice as long"
 SHOWN_LINES = 12
-"""Lines of a sample that came or went,"""
+"""Changed lines that are shown of a sample."""
 SHOWN_CHARACTERS = 160
-"""and characters of each."""
+"""Characters that are shown of a changed line."""
+SEED = int.from_bytes(b"compare")
+"""The key of `keyed_hash`: no other use of a hash chooses by the same one."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Texts:
         """Those of the document shards at a path. Raises InputError."""
         urls, texts, lengths = array("Q"), array("Q"), array("I")
         for document in _documents(path):
-            urls.append(_hash(document.id))
-            texts.append(_hash(document.text))
+            urls.append(keyed_hash(document.id))
+            texts.append(keyed_hash(document.text))
             lengths.append(len(document.text))
         found, first = np.unique(np.array(urls, np.uint64), return_index=True)
         return cls(found, np.array(texts, np.uint64)[first], np.array(lengths, np.uint32)[first])
@@ -60,8 +62,9 @@ def _documents(path: str) -> Iterator[Document]:
         yield from read_documents(shard)
 
 
-def _hash(text: str) -> int:
-    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
+def keyed_hash(text: str) -> int:
+    """A text's hash: it tells texts apart, and of URLs chooses the samples."""
+    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), SEED)
 
 
 def compare(new: str, old: str, samples: int) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def _samples(new: str, old: str, chosen: frozenset[int]) -> list[dict[str, Any]]
     texts: list[dict[int, Document]] = [{}, {}]
     for found, path in zip(texts, (old, new), strict=True):
         for document in _documents(path) if chosen else ():
-            key = _hash(document.id)
+            key = keyed_hash(document.id)
             if key in chosen:
                 found.setdefault(key, document)
                 if len(found) == len(chosen):
