@@ -45,7 +45,9 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
                 if values.get("name"):
                     yield html.unescape(values["name"]).strip().lower(), html.unescape(values.get("content", ""))
         else:
-            closing = re.compile(rf"</{name}" if name else "-->", re.IGNORECASE).search(text, found.end())
+            # HTML ends a comment at `--!>`, too, and `<!-->` and `<!--->` are whole ones.
+            end_of = re.compile(rf"</{name}" if name else "--!?>", re.IGNORECASE)
+            closing = end_of.search(text, found.end() if name else found.end() - 2)
             if closing is None:
                 return
             end = closing.end()

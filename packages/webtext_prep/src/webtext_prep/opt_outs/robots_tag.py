@@ -8,6 +8,7 @@ text. No tag allows anything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from webtext_prep.opt_outs.training_crawlers import crawlers
@@ -17,6 +18,8 @@ HEADER = "x-robots-tag"
 META = "robots"
 DIRECTIVE = "noai"
 _WITH_VALUES = frozenset({"max-snippet", "max-image-preview", "max-video-preview", "unavailable_after"})
+_TIME = re.compile(r"\d:\d\d")
+"""In the value of `unavailable_after`, in which a comma may stand, too."""
 
 
 def _is_for_us(name: str, agent: str) -> bool:
@@ -30,7 +33,7 @@ def read_header(values: Iterable[str], agent: str, url: str) -> Wish | None:
         is_for_us = True
         for part in value.split(","):
             before, colon, after = part.partition(":")
-            if colon and before.strip().lower() not in _WITH_VALUES:
+            if colon and before.strip().lower() not in _WITH_VALUES and not _TIME.search(part):
                 is_for_us, part = _is_for_us(before, agent), after
             if is_for_us and part.strip().lower() == DIRECTIVE:
                 return Wish(NO_AI, False, shortened(f"X-Robots-Tag: {value}"), url)
