@@ -12,7 +12,7 @@ from webtext_prep.opt_outs.decisions import HOST_FILES, decide, read_host_file
 from webtext_prep.opt_outs.meta_tags import meta_tags
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
 from webtext_prep.opt_outs.training_crawlers import crawlers
-from webtext_prep.opt_outs.wishes import MAX_RULES, MAX_WORDS, SIGNALS, HostWishes, matches
+from webtext_prep.opt_outs.wishes import MAX_RULES, MAX_WILDCARDS, MAX_WORDS, SIGNALS, HostWishes, matches
 
 PATIENCE = 60
 """Seconds of processor time after which a reader hangs: a thousand times what each of these takes."""
@@ -111,6 +111,11 @@ HOSTILE = {
     "a large number": ("/.well-known/tdmrep.json", b'[{"location":"/","tdm-reservation":1' + b"0" * 400_000 + b"}]"),
     "half a character": ("/.well-known/tdmrep.json", b'[{"location":"/\\ud800","tdm-reservation":1}]'),
     "too long": ("/.well-known/tdmrep.json", b"[" + b" " * MAX_BYTES + b"]"),
+    "crawlers in many groups": (
+        "/robots.txt",
+        "".join("".join(f"User-agent: {name}\n" for name in [*crawlers()][first:]) + "Disallow: /*a\n" * 400
+                for first in range(len(crawlers()))).encode(),
+    ),
     "types of files": ("/ai.txt", b"User-agent: *\n" + b"Disallow: *.html\n" * 30_000),
 }  # fmt: skip
 LONG_URL = f"{HOST}/{'a' * 2000}?{'a=' * 500}"
@@ -121,8 +126,9 @@ def test_a_hostile_file_of_a_host_costs_little(kind):
     path, body = HOSTILE[kind]
     start = time.process_time()
     host = read_host_file(path, body[:MAX_BYTES], "webtext", HOST + path)
-    assert sum(len(rules.rules) for rules in host.rules) <= len(crawlers()) * MAX_RULES
-    assert all(rule.pattern.count("*") <= 10_000 for rules in host.rules for rule in rules.rules)
+    assert sum(len(rules.rules) for rules in host.rules) <= 2 * MAX_RULES  # of crawlers, and of usage
+    stars = sum(rule.pattern.count("*") for rules in host.rules for rule in rules.rules)
+    assert stars <= 2 * MAX_WILDCARDS
     for wish in host.for_page(LONG_URL):
         assert len(wish.words) <= 2 * MAX_WORDS
     assert time.process_time() - start < PATIENCE

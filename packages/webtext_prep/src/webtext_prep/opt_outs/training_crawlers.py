@@ -24,16 +24,20 @@ def crawlers() -> dict[str, str]:
 
 
 def rules_for(groups: Sequence[Group], names: Collection[str], signal: str, source: str) -> list[Rules]:
-    """What each of `names` may have by the groups that name it; those that have the same groups together."""
+    """What each of `names` may have by the groups that name it; those that have the same groups together.
+
+    The limits are for the file: every page of the host is matched with all rules of all crawlers.
+    """
     theirs: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
         for name in dict.fromkeys(group.agents):
             if name in names:
                 theirs.setdefault(name, []).append(number)
     first = {tuple(numbers): name for name, numbers in reversed(theirs.items())}
-    found = []
+    found, before = [], list[Rule]()
     for numbers, name in reversed(first.items()):
-        rules = limited(_rules((groups[number] for number in numbers), is_file_type=signal == AI_TXT))
+        rules = limited(_rules((groups[number] for number in numbers), is_file_type=signal == AI_TXT), before)
+        before += rules
         if rules:
             found.append(Rules(signal, source, rules, f"User-agent: {crawlers().get(name, name)}"))
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ AI_TXT, TDM_RESERVATION, NO_AI = "ai.txt", "tdm-reservation", "noai"
 SIGNALS = (TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE, AI_TXT, TDM_RESERVATION, NO_AI)
 """In the order in which a refusal is named where several signals refuse: of a host first, of a page last."""
 MAX_RULES = 10_000
-"""Further rules for one crawler are left; the largest files of real sites have some thousand."""
+"""Further rules of a file are left; the largest files of real sites have some thousand."""
 MAX_WILDCARDS = 10_000
 """Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL."""
 MAX_WORDS = 200  # characters of the words that are kept
@@ -111,11 +111,12 @@ class HostWishes(msgspec.Struct, omit_defaults=True):
         return [wish for rules in self.rules if (wish := rules.wish(path)) is not None]
 
 
-def limited(rules: Iterable[Rule]) -> list[Rule]:
-    """As many rules, from the first on, as are matched in a bounded time."""
-    found = list(itertools.islice(rules, MAX_RULES))
-    wildcards = itertools.accumulate(rule.pattern.count("*") for rule in found)
-    return [rule for rule, count in zip(found, wildcards, strict=True) if count <= MAX_WILDCARDS]
+def limited(rules: Iterable[Rule], before: Sequence[Rule] = ()) -> list[Rule]:
+    """As many rules, from the first on, as are matched in a bounded time, with those that stand `before` them."""
+    found = list(itertools.islice(rules, MAX_RULES - len(before)))
+    wildcards = itertools.accumulate(rule.pattern.count("*") for rule in [*before, *found])
+    counts = itertools.islice(wildcards, len(before), None)
+    return [rule for rule, count in zip(found, counts, strict=True) if count <= MAX_WILDCARDS]
 
 
 def shortened(words: str) -> str:
