@@ -161,6 +161,30 @@ def test_nothing_is_asked_for_or_said_where_wishes_are_ignored(site, tmp_path):
     assert not {"/ai.txt", "/.well-known/tdmrep.json"} & set(site.paths)
 
 
+def redirected(site):
+    """A page to which a host that refuses it leads, of one that doesn't; and the other way round."""
+    site.files = {REFUSING[0]: {"/robots.txt": "User-agent: GPTBot\nDisallow: /\n"}}
+    site.routes["/there"] = lambda request: request.answer(302, Location=site.url("/1", OPEN))
+    site.routes["/back"] = lambda request: request.answer(302, Location=site.url("/2", REFUSING[0]))
+    return [site.url("/there", REFUSING[0]), site.url("/back", OPEN)]
+
+
+def test_a_page_is_refused_by_the_host_that_it_is_of_and_by_one_on_the_way_to_it(site, tmp_path):
+    """In a crawl, in saved pages, and in a corpus afterwards."""
+    urls = redirected(site)
+    source = write_list(tmp_path / "urls.jsonl.zst", [*urls, site.url("/free", OPEN)])
+    for name in ("obey", "record", "ignore"):
+        download(source, tmp_path / name, opt_outs=name, save_pages=True)
+    hosts = tmp_path / "hosts.jsonl"
+    assert ask(tmp_path / "ignore", hosts, "--takedown", tmp_path / "refused.txt") == 0
+    assert (tmp_path / "refused.txt").read_text().split() == urls
+    run(Extract(extractor="resiliparse", opt_outs_from=str(hosts)), tmp_path / "ignore", tmp_path / "extracted")
+    words = "User-agent: GPTBot; Disallow: /"
+    for name, outcome in (("obey", "opted_out"), ("record", "ok"), ("extracted", "opted_out")):
+        rows = [(row["url"], row["outcome"], row.get("opt_out_words")) for row in outcomes_of(tmp_path / name)]
+        assert rows[:2] == [(url, outcome, words) for url in urls]
+
+
 def test_files_of_hosts_that_lead_elsewhere_or_fail_say_nothing(site, tmp_path):
     site.routes["/ai.txt"] = lambda request: request.answer(302, Location=site.url("/refusal", OPEN))
     site.routes["/.well-known/tdmrep.json"] = lambda request: request.answer(503)

@@ -7,6 +7,7 @@ answer goes into a file next to the output at once, so that a kill costs the hos
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections import Counter
@@ -20,9 +21,9 @@ from webtext_prep.commands.base import Command
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.opt_outs.decisions import decide
+from webtext_prep.opt_outs.decisions import decide, decide_by_host
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of, read_hosts
-from webtext_prep.opt_outs.wishes import HostWishes
+from webtext_prep.opt_outs.wishes import HostWishes, Wish
 from webtext_prep.running.processes import run_until_done
 from webtext_prep.running.summary import Findings
 from webtext_prep.stages.download import Download
@@ -59,7 +60,7 @@ class OptOuts(Command):
         output, part = Path(self.output), Path(f"{self.output}.part")
         output.parent.mkdir(parents=True, exist_ok=True)
         earlier = Hosts([output] if output.is_file() else [])
-        origins = dict.fromkeys(origin_of(url) for url in _pages(files))
+        origins = dict.fromkeys(origin_of(url) for urls in _pages(files) for url in urls)
         known = {host.host: host for host in _asked_already(part) if host.host in origins}
         left = [origin for origin in origins if origin not in known]
         with Progress(self.name, "hosts", len(origins), done=len(known)) as progress, part.open("ab") as file:
@@ -102,22 +103,37 @@ class OptOuts(Command):
         """The pages that their hosts refuse, by signal; and the hosts that have changed their mind of some page."""
         signals, refuses, allows, pages = Counter[str](), dict[str, None](), dict[str, None](), 0
         with atomic_file(self.takedown) if self.takedown else contextlib.nullcontext() as file:
-            for url in _pages(files):
-                refusal, was = (decide(url, hosts.of(url), (), b"").refusal for hosts in (now, earlier))
+            for urls in _pages(files):
+                refusal, was = (_refusal(urls, hosts) for hosts in (now, earlier))
                 pages += 1
                 if refusal is not None:
-                    signals[refusal.signal] += 1
+                    signals[refusal[1].signal] += 1
                     if file is not None:
-                        file.write(url.encode("utf-8", "replace") + b"\n")
-                if (refusal is None) != (was is None):
-                    (refuses if was is None else allows)[origin_of(url)] = None
+                        file.write(urls[0].encode("utf-8", "replace") + b"\n")
+                if was is None and refusal is not None:
+                    refuses[refusal[0]] = None
+                elif was is not None and refusal is None:
+                    allows[was[0]] = None
         refused = {"pages": pages, "refused": signals.total(), "by_signal": dict(signals.most_common())}
         return {**refused, "refuse_now": list(refuses), "refuse_no_more": list(allows)}
 
 
-def _pages(files: Iterable[Location]) -> Iterator[str]:
-    """The URLs of pages on the web."""
-    return (row.url for file in files for row in read_urls(file) if host_of(row.url))
+def _pages(files: Iterable[Location]) -> Iterator[list[str]]:
+    """The URLs of pages on the web: as they were asked for, and where redirects led, if that is known."""
+    for row in itertools.chain.from_iterable(map(read_urls, files)):
+        found = [url for url in (row.url, row.metadata.get("final_url")) if isinstance(url, str) and host_of(url)]
+        if found:
+            yield found
+
+
+def _refusal(urls: Sequence[str], hosts: Hosts) -> tuple[str, Wish] | None:
+    """The host of a page, or one on the way to it, that refuses it, and its wish."""
+    for url in urls:
+        host = hosts.of(url)
+        found = decide(url, host, (), b"").refusal if url == urls[-1] else decide_by_host(url, host)
+        if found is not None:
+            return origin_of(url), found
+    return None
 
 
 def _asked_already(part: Path) -> list[Host]:

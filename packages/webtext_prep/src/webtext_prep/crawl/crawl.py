@@ -201,7 +201,7 @@ class Crawl:
         async def accept(capture: Capture) -> str:
             nonlocal row, document
             visit = Visit(gone.asked.url, capture.reply.url)
-            row, document = await self._row(visit, self._settings.judged(capture.reply, HostWishes()), pool)
+            row, document = await self._row(visit, self._settings.judged(capture.reply, HostWishes(), known), pool)
             return str(row["outcome"])
 
         date = self._settings.date_for(gone.asked.metadata)

@@ -13,7 +13,7 @@ from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome, is_gone, is_retryable
 from webtext_prep.extraction.page_stage import PageStage
-from webtext_prep.opt_outs.decisions import NOTHING, decide
+from webtext_prep.opt_outs.decisions import NOTHING, Metadata, decide
 from webtext_prep.opt_outs.robots_txt import agent_of
 from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.urls.urls import host_of
@@ -168,12 +168,15 @@ class FetchSettings(ArchiveSettings, PageStage):
 
     # What owners say of training
 
-    def judged(self, reply: Reply, host: HostWishes) -> Reply:
-        """A reply with what the owner of its page says; where that is obeyed and refuses the page, without the page."""
+    def judged(self, reply: Reply, host: HostWishes, known: Metadata) -> Reply:
+        """A reply with what the owner of its page says; where that is obeyed and refuses the page, without the page.
+
+        `known` may hold what was found on the way to it.
+        """
         if self.opt_outs == "ignore" or reply.outcome != PageOutcome.OK:
             return reply
         page = reply.body if reply.is_html else b""
-        decision = decide(reply.url, host, reply.headers, page, agent_of(self.user_agent))
+        decision = decide(reply.url, host, reply.headers, page, agent_of(self.user_agent), known)
         if decision.refusal is not None and self.opt_outs == "obey":
             return replace(reply, outcome=PageOutcome.OPTED_OUT, body=b"", headers=(), decision=decision)
         return reply if decision is NOTHING else replace(reply, decision=decision)

@@ -1,7 +1,8 @@
 """Which wish holds for a page: the precedence of all signals, in one place.
 
 Within a signal its own text decides (the modules say how); of several signals a refusal holds, whatever others allow:
-no text lets one standard overrule another, and so the stricter holds. The page that a redirect led to is judged.
+no text lets one standard overrule another, and so the stricter holds. The page that a redirect led to is judged, and
+so are the hosts on the way to it by their files.
 
 What a page says itself may lift what tdmrep.json reserves, but nothing else of its host: so a page is asked for, unless
 another file of its host refuses it.

@@ -27,7 +27,16 @@ from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
-from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, read_host_file
+from webtext_prep.opt_outs.decisions import (
+    AGENT,
+    KEYS,
+    NOTHING,
+    Decision,
+    count,
+    decide,
+    decide_by_host,
+    read_host_file,
+)
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import StageRun
@@ -291,7 +300,10 @@ class Extract(PageStage):
         if page is None or self.opt_outs == "ignore":
             return NOTHING
         url = found.final_url or found.url
-        return decide(url, hosts.of(url), page.headers, page.body if page.is_html else b"", known=found.metadata)
+        # As a download, which asks the host that the list names first, and goes on to the one that it leads to.
+        asked = Decision(decide_by_host(found.url, hosts.of(found.url)) if found.final_url else None)
+        body, known = page.body if page.is_html else b"", asked.metadata | found.metadata
+        return decide(url, hosts.of(url), page.headers, body, known=known)
 
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""

@@ -231,9 +231,10 @@ class Crawler:
             return Reply(rules.failure or PageOutcome.OK, visit.url)
         if refusal is not None:
             return Reply(refusal, visit.url)
-        wish = decide_by_host(visit.url, rules.wishes) if self._settings.opt_outs == "obey" else None
-        if wish is not None and visit.request is None:
-            return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(wish))
+        if visit.wish is None and visit.request is None:
+            visit.wish = decide_by_host(visit.url, rules.wishes)
+        if visit.wish is not None and self._settings.opt_outs == "obey":
+            return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(visit.wish))
         if self._robots is not None:
             self._follow_rules(host, rules)
         options: dict[str, Any] = {"seconds": self._settings.url_seconds - visit.seconds}
@@ -246,7 +247,7 @@ class Crawler:
         reply = await self._client.get(visit.url, **options)
         visit.seconds += time.monotonic() - start - reservation.waited
         if visit.request is None:
-            reply = self._settings.judged(reply, rules.wishes)
+            reply = self._settings.judged(reply, rules.wishes, Decision(visit.wish).metadata)
         if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
             host.silent = 0
         elif not visit.failures:

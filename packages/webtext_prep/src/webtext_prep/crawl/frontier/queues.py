@@ -18,6 +18,7 @@ from typing import Any
 from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.robots import RobotsRules
 from webtext_prep.crawl.http.client import Reply, host_name
+from webtext_prep.opt_outs.wishes import Wish
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Visit:
         robots_of: the origin whose robots.txt, or another file of it, this asks for; nothing for a URL of the list.
         rules: what its files have said so far, or nothing yet; of a URL that only asks for them, all that they say.
         is_for_rules: whether only the rules for the URL are asked for, and not the URL.
+        wish: of the first host on its way that refuses it, where that is only recorded.
         earlier: the row that an earlier pass has left of the URL, if there is one.
         request: what an archive is asked for, if this is such a request.
         answer: takes the reply to it.
@@ -50,6 +52,7 @@ class Visit:
     robots_of: str = ""
     rules: RobotsRules | None = None
     is_for_rules: bool = False
+    wish: Wish | None = None
     earlier: Mapping[str, Any] = field(default_factory=dict)
     request: Request | None = None
     answer: asyncio.Future[Reply] | None = None
