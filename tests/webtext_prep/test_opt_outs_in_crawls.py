@@ -13,6 +13,7 @@ from outputs import documents_of, outcomes_of, saved_pages
 from pages_on_loopback import PATIENCE, Site, html, write_list
 
 from webtext_prep.cli import main
+from webtext_prep.crawl.frontier import crawler
 from webtext_prep.opt_outs.decisions import HOST_FILES, KEYS
 from webtext_prep.opt_outs.hosts import origin_of
 from webtext_prep.stages.download import Download
@@ -359,6 +360,32 @@ def test_killed_while_it_asks_it_goes_on_with_the_hosts_that_are_left(site, tmp_
     assert ask(source, tmp_path / "hosts.jsonl") == 0
     assert not {f"http://{headers['Host']}" for _, headers, _ in site.asked} & known
     assert len(lines_of(tmp_path / "hosts.jsonl")) == len(REFUSING) + 1 and not part.exists()
+
+
+def test_what_a_host_said_holds_while_it_can_not_be_asked(site, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(crawler, "BACKOFF_SECONDS", 0.0)
+    (tmp_path / "urls.txt").write_text(site.url("/1", REFUSING[0]) + "\n")
+    assert ask(tmp_path / "urls.txt", tmp_path / "hosts.jsonl") == 0
+    site.routes["/robots.txt"] = lambda request: request.answer(503)
+    capsys.readouterr()
+    assert ask(tmp_path / "urls.txt", tmp_path / "hosts.jsonl", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["asked_in_vain"], told["refused"], told["refuse_no_more"]) == (1, 1, [])
+    (line,) = lines_of(tmp_path / "hosts.jsonl")
+    assert line["outcome"] == "robots_unreachable" and line["rules"][0]["signal"] == "robots.txt"
+
+
+def test_a_comparison_that_ends_in_an_error_is_made_by_the_same_command_again(site, tmp_path, capsys):
+    site.files, urls = {}, tmp_path / "urls.txt"
+    urls.write_text(site.url("/1", REFUSING[0]) + "\n")
+    assert ask(urls, tmp_path / "hosts.jsonl") == 0
+    site.files = FILES
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert ask(urls, tmp_path / "hosts.jsonl", "--takedown", blocked / "refused.txt") != 0
+    capsys.readouterr()
+    assert ask(urls, tmp_path / "hosts.jsonl", "--takedown", tmp_path / "refused.txt", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["refuse_now"] == [origin_of(site.url("/1", REFUSING[0]))]
 
 
 def test_hosts_that_say_no_after_the_crawl_leave_a_corpus_as_if_they_always_had(site, tmp_path, capsys):

@@ -66,6 +66,9 @@ class OptOuts(Command):
         with Progress(self.name, "hosts", len(origins), done=len(known)) as progress, part.open("ab") as file:
 
             def note(host: Host) -> None:
+                if host.outcome != "ok":  # what it said before holds until it says something else
+                    said = earlier.of(host.host)
+                    host.rules, host.unreadable = said.rules, said.unreadable
                 known[host.host] = host
                 file.write(encode_host(host) + b"\n")
                 file.flush()
@@ -73,10 +76,11 @@ class OptOuts(Command):
 
             if left:
                 run_until_done(self._ask(left, note))
+        found = {"hosts": len(known), "asked_in_vain": sum(host.outcome != "ok" for host in known.values())}
+        # Compared before the earlier file is replaced: what is killed here can be compared again.
+        found |= self._refused(files, Hosts([part]), earlier)
         with atomic_file(output) as finished:
             finished.writelines(encode_host(known[origin]) + b"\n" for origin in sorted(known))
-        found = {"hosts": len(known), "asked_in_vain": sum(host.outcome != "ok" for host in known.values())}
-        found |= self._refused(files, Hosts([output]), earlier)
         part.unlink()
         return Findings(_shown(found), found | {"output": self.output})
 
