@@ -14,8 +14,10 @@ from pages_on_loopback import PATIENCE, Site, html, write_list
 
 from webtext_prep.cli import main
 from webtext_prep.crawl.frontier import crawler
+from webtext_prep.errors import InputError
 from webtext_prep.opt_outs.decisions import HOST_FILES, KEYS
-from webtext_prep.opt_outs.hosts import origin_of
+from webtext_prep.opt_outs.hosts import Host, encode_host, origin_of
+from webtext_prep.opt_outs.wishes import TRAINING_CRAWLERS, HostWishes, Rule
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract
 
@@ -306,6 +308,20 @@ def test_files_of_hosts_in_an_archive_decide_wherever_they_lie(tmp_path):
     }
     run(Extract(extractor="resiliparse", opt_outs="ignore"), tmp_path / "in", tmp_path / "all")
     assert len(documents_of(tmp_path / "all")) == 4
+
+
+def test_an_extraction_is_made_again_when_hosts_say_something_else(tmp_path):
+    hosts, pages = tmp_path / "hosts.jsonl", tmp_path / "in"
+    pages.mkdir()
+    warc(pages / "a.warc", [(f"https://{name}.org/1", "text/html", html("A page"), "", "2026") for name in "ab"])
+    stage = Extract(extractor="resiliparse", opt_outs_from=str(hosts))
+    with pytest.raises(InputError, match=r"--opt-outs-from .*hosts.jsonl is no file"):
+        run(stage, pages, tmp_path / "out")
+    hosts.write_text("")
+    assert run(stage, pages, tmp_path / "out").tally.kept == 2
+    said = HostWishes.of(TRAINING_CRAWLERS, "https://a.org/robots.txt", [Rule("/", False, "Disallow: /")])
+    hosts.write_bytes(encode_host(Host("https://a.org", rules=said.rules)) + b"\n")
+    assert run(stage, pages, tmp_path / "out").tally.dropped == {"opted_out": 1}
 
 
 # Later
