@@ -540,3 +540,29 @@ def test_a_plan_asks_no_archive_and_says_so(archives, tmp_path):
     gone = stage["read"] - stage["kept"]
     assert plan["sampled"] < 40 and gone and not archives.asked
     assert "archives, come on top" in " ".join(plan["notes"])
+
+
+NO = b'<meta name="robots" content="noai">'
+
+
+def test_a_page_that_is_gone_is_not_taken_from_an_archive_against_a_wish(archives, tmp_path):
+    """Neither one of another time or archive in place of a capture that refuses, nor one that its host refuses."""
+    refusing, reserved = archives.url("/refusing"), archives.url("/reserved/1")
+    archives.live["/.well-known/tdmrep.json"] = 200, b'[{"location": "/reserved/", "tdm-reservation": 1}]'
+    archives.wayback[refusing] = [
+        Captured("20190301120000", old(refusing).replace(b"</head>", NO + b"</head>")),
+        Captured("20150101000000", old(refusing)),
+    ]
+    archives.wayback[reserved] = [Captured("20190301120000", old(reserved))]
+    archives.crawls["CC-MAIN-2019-18"] = {url: [Captured("20190422080000", old(url))] for url in (refusing, reserved)}
+    archives.write_crawls()
+    rows = rows_of(tmp_path, archives, [refusing, reserved], archive_date="2019-03")
+    assert [(rows[url]["outcome"], rows[url]["opt_out"]) for url in (refusing, reserved)] == [
+        ("opted_out", "noai"),
+        ("opted_out", "tdm-reservation"),
+    ]
+    assert rows[refusing]["archives"] == {"wayback": "opted_out"}
+    assert documents_of(tmp_path / "out") == []
+    download(archives, tmp_path / "urls.jsonl.zst", tmp_path / "marked", opt_outs="record", archive_date="2019-03")
+    marks = [document.metadata["opt_out"] for document in documents_of(tmp_path / "marked")]
+    assert marks == ["noai", "tdm-reservation"]

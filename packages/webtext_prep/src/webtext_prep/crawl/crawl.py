@@ -215,7 +215,8 @@ class Crawl:
             document.metadata |= at
             answer = self._answer(found.reply, gone.asked.url if is_plain(gone.asked.url) else found.reply.url)
         else:
-            row = {**known, ANSWERS: {**known.get(ANSWERS, {}), name: str(found)}}
+            end = {**row, "fetched_at": _now()} if found == PageOutcome.OPTED_OUT else known
+            row = {**end, ANSWERS: {**known.get(ANSWERS, {}), name: str(found)}}
         row["attempts"] = known.get("attempts", 0) + attempts
         row[PASSES] = known.get(PASSES, 0) + (gone.known.retry_pass < self._pass)
         return Entry(row, document, self._pass, answer)

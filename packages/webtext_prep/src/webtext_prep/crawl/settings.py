@@ -13,7 +13,7 @@ from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome, is_gone, is_retryable
 from webtext_prep.extraction.page_stage import PageStage
-from webtext_prep.opt_outs.decisions import NOTHING, Metadata, decide
+from webtext_prep.opt_outs.decisions import NOTHING, Decision, Metadata, decide
 from webtext_prep.opt_outs.robots_txt import agent_of
 from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.urls.urls import host_of
@@ -171,10 +171,14 @@ class FetchSettings(ArchiveSettings, PageStage):
     def judged(self, reply: Reply, host: HostWishes, known: Metadata) -> Reply:
         """A reply with what the owner of its page says; where that is obeyed and refuses the page, without the page.
 
-        `known` may hold what was found on the way to it.
+        `known` may hold what was found on the way to it. What the host of a page that is gone says is noted, as it holds
+        for what archives have of it.
         """
-        if self.opt_outs == "ignore" or reply.outcome != PageOutcome.OK:
+        if self.opt_outs == "ignore":
             return reply
+        if reply.outcome != PageOutcome.OK:
+            wish = decide(reply.url, host, (), b"", known=known).refusal if is_gone(reply.outcome) else None
+            return reply if wish is None else replace(reply, decision=Decision(wish))
         page = reply.body if reply.is_html else b""
         decision = decide(reply.url, host, reply.headers, page, agent_of(self.user_agent), known)
         if decision.refusal is not None and self.opt_outs == "obey":

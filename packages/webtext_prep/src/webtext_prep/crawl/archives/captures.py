@@ -72,6 +72,8 @@ async def first_accepted(attempts: Iterable[Search], accept: Accept, answer: str
             answer = await accept(found)
             if answer == PageOutcome.OK:
                 return found
+            if answer == PageOutcome.OPTED_OUT:  # for all captures: none of another time is taken instead
+                break
         else:
             answer = found
             if is_retryable(found):

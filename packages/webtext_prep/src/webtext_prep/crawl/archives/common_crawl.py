@@ -178,7 +178,7 @@ class CommonCrawl:
         answer: str = PageOutcome.NOT_ARCHIVED
         for _, crawl in nearest(self._crawls, date)[:CRAWLS]:
             found = await self._find_in(crawl, key, date, ask, accept, answer)
-            if isinstance(found, Capture) or is_retryable(found):
+            if isinstance(found, Capture) or is_retryable(found) or found == PageOutcome.OPTED_OUT:
                 return found
             answer = found
         return answer
