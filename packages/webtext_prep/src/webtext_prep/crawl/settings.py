@@ -171,8 +171,8 @@ class FetchSettings(ArchiveSettings, PageStage):
     def judged(self, reply: Reply, host: HostWishes, known: Metadata) -> Reply:
         """A reply with what the owner of its page says; where that is obeyed and refuses the page, without the page.
 
-        `known` may hold what was found on the way to it. What the host of a page that is gone says is noted, as it holds
-        for what archives have of it.
+        `known` may hold what was found on the way to it. What the host of a page that is gone says is noted, too: it
+        holds for what archives have of it.
         """
         if self.opt_outs == "ignore":
             return reply
