@@ -359,6 +359,15 @@ def test_a_file_that_holds_no_hosts_is_named(site, tmp_path, capsys):
     assert "hosts.jsonl, line 2, is not what a host says" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["same.jsonl", "--takedown", "same.jsonl"], ["memory://bucket/hosts.jsonl"]])
+def test_files_that_can_not_be_written_are_refused_before_anybody_is_asked(site, tmp_path, capsys, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "urls.txt").write_text(site.url("/1", OPEN))
+    assert ask("urls.txt", *words) == 2
+    assert "must be two files on this machine" in capsys.readouterr().err
+    assert not site.asked and [path.name for path in tmp_path.iterdir()] == ["urls.txt"]
+
+
 def test_killed_while_it_asks_it_goes_on_with_the_hosts_that_are_left(site, tmp_path):
     source = write_list(tmp_path / "urls.jsonl.zst", [site.url("/1", host) for host in (OPEN, *REFUSING)])
     process = kill_after(site, ["opt-outs", source, "--output", tmp_path / "hosts.jsonl"], 18)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from command_kit import Progress, atomic_file, setting
+from webtext_prep import storage
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
 from webtext_prep.documents.folders.url_lists import read_urls
@@ -56,6 +57,12 @@ class OptOuts(Command):
         """Ask, compare, write. Raises InputError for input that is not there, or a file that holds no hosts."""
         if not self.urls or not self.output:
             raise InputError("webtext opt-outs needs URLS and --output HOSTS.jsonl: say what to read, where to write.")
+        written = [storage.location(path) for path in (self.output, self.takedown) if path]
+        if not all(map(storage.is_local, written)) or len({*written}) < len(written):
+            raise InputError(
+                f"--output {self.output} and --takedown {self.takedown or '(none)'} must be two files on this machine: "
+                "choose other paths."
+            )
         files = find_inputs(self.urls, accepts=is_url_list, kinds="URL lists, or outputs of stages").files
         output, part = Path(self.output), Path(f"{self.output}.part")
         output.parent.mkdir(parents=True, exist_ok=True)
