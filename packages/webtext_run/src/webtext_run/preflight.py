@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ def _problems(steps: Sequence[PipelineStep], path: Path, check_step: Callable[[P
 def check_files(step: PipelineStep, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError, without torch, for what of a step is not there, or can't be whatever the machine."""
     if step.stage is not None:
-        check_stage(step)
+        check_stage(step, [other.output for other in steps])
     elif step.name == "train":
         from gpt2_train.config.layout import check_tensor_parallel
         from gpt2_train.training.command import check_observed
@@ -110,13 +110,16 @@ def check_files(step: PipelineStep, steps: Sequence[PipelineStep]) -> None:
         check_texts(step, next((other for other in steps if other.name == "train"), None))
 
 
-def check_stage(step: PipelineStep) -> None:
-    """Raise UsageError for an input or file that is not there, or an output that the stage would refuse."""
+def check_stage(step: PipelineStep, made: Collection[str] = ()) -> None:
+    """Raise UsageError for an input or file that is not there, or an output that the stage would refuse.
+
+    Files that are `made` by a step need not be there yet.
+    """
     if step.stage is None:
         return
     awaited = bool(step.tokenizer)
     for place in [] if awaited else step.stage.setting_files():
-        if not storage.is_file(place) and not storage.is_folder(place):
+        if str(place) not in made and not storage.is_file(place) and not storage.is_folder(place):
             raise InputError(f"no file {place}, which a setting names: check the path.")
     step.stage.identity()
     theirs = tuple(path for path in step.settings.input if path not in step.made)

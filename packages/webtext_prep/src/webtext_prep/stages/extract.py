@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -133,6 +133,11 @@ class Extract(PageStage):
     truncated: bool = setting(False, "also take pages that the crawler cut off (WARC-Truncated)")
     opt_outs_from: str = setting("", "what hosts say, as `webtext opt-outs` found it", metavar="HOSTS.jsonl")
 
+    def setting_files(self) -> Sequence[Location]:
+        """The file of what hosts say, as far as it is looked at."""
+        is_read = self.opt_outs_from and self.opt_outs != "ignore"
+        return [storage.location(self.opt_outs_from)] if is_read else []
+
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Documents, and outcomes; pages in memory, and extractors."""
         is_text = CONVERTED in sample.excerpt
@@ -197,14 +202,13 @@ class Extract(PageStage):
         """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
         if self.opt_outs == "ignore":
             return []
-        given = [storage.location(self.opt_outs_from)] if self.opt_outs_from else []
         pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
         tasks = [
             Task(f"archive-{number:05}", Files(archive=path), Files(hosts=job.scratch / "hosts" / f"{number:05}.jsonl"))
             for number, path in enumerate(pages)
         ]
         counts = job.map("hosts", self.find_hosts, tasks, unit="bytes", total=sum(sizes[path] for path in pages))
-        return [*given, *(task.writes.hosts for task, count in zip(tasks, counts, strict=True) if count)]
+        return [*self.setting_files(), *(task.writes.hosts for task, count in zip(tasks, counts, strict=True) if count)]
 
     def find_hosts(self, task: Task, context: Context) -> int:
         """Task: the files in an archive in which hosts say what they wish; how many they are."""
