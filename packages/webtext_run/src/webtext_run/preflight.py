@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from webtext_prep.crawl.http.addresses import PrivateAddresses
 
 
-SAMPLED_URLS = 100
-
-
 @dataclass
 class Checked:
     """The findings.
@@ -132,17 +129,16 @@ def check_stage(step: PipelineStep, made: Collection[str] = ()) -> None:
 
 
 def check_addresses(step: PipelineStep, first: PipelineStep) -> None:
-    """Raise UsageError where a download refuses each of the first addresses of the lists that `first` reads."""
+    """Raise UsageError where a download refuses each address of the lists that `first` reads."""
     if step.name != "download" or first.stage is None or first.name not in ("blacklist", "download") or first.made:
         return
     private: PrivateAddresses = getattr(step.stage, "private_addresses", "all")
     lists = make_job(first, first.stage, first.settings.input).inputs
-    rows = itertools.islice(itertools.chain.from_iterable(map(read_urls, lists)), SAMPLED_URLS)
-    urls = [row.url for row in rows]
-    if urls and all(_is_refused(url, private) for url in urls):
-        which = "all" if len(urls) < SAMPLED_URLS else f"the first {SAMPLED_URLS}"
+    urls = (row.url for row in itertools.chain.from_iterable(map(read_urls, lists)))
+    one = next(urls, None)
+    if one is not None and all(_is_refused(url, private) for url in itertools.chain([one], urls)):
         raise UsageError(
-            f"{which} addresses of {', '.join(first.settings.input)} are private, such as {hide_credentials(urls[0])}; "
+            f"all addresses of {', '.join(first.settings.input)} are private, such as {hide_credentials(one)}; "
             "if they are meant, give --allow-private-addresses=loopback (of this machine) or "
             "--allow-private-addresses=all (any)."
         )
