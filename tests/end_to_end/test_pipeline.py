@@ -487,7 +487,7 @@ def test_a_list_of_private_addresses_is_refused_before_the_run(texts, monkeypatc
     assert "[download]: all addresses of urls.txt are private, such as http://127.0.0.1:8100/a; if they are" in said
     assert "--set download.allow_private_addresses=loopback (of this machine)" in said
     assert run.main([*check, "--set", "download.allow_private_addresses=loopback"]) == 0
-    Path("urls.txt").write_text("http://127.0.0.1:8100/a\nhttp://example.org/b\n")
+    Path("urls.txt").write_text("http://127.0.0.1:8100/a\n" * 200 + "http://example.org/b\n")
     assert run.main(check) == 0
 
 

@@ -26,6 +26,8 @@ from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 from webtext_run.ablation import comparison
 
 ROOT = Path(__file__).parents[2]
+CORPORA = ("runs/quickstart/corpus_text_document", "work/corpus_text_document", "other_text_document")
+MODELS = ("runs/quickstart/model", "work/model")
 
 
 def examples(command: str | None, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -41,7 +43,8 @@ def examples(command: str | None, capsys: pytest.CaptureFixture[str]) -> list[st
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the examples name: token files, the pipelines, and presets that train in a moment."""
     random_texts = [f"In the beginning was line {number} of a text. " * 30 for number in range(60)]
-    for name in ("corpus_text_document", "other_text_document"):
+    for name in CORPORA:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         with IndexedTokensWriter(tmp_path / name) as writer:
             for text in random_texts:
                 writer.add([*text.encode(), END])
@@ -69,15 +72,15 @@ def test_the_examples_of_help_work(
     found = examples(command, capsys)
     assert found
     if not any(line.startswith("gpt2 train") for line in found):
-        save(sandbox / "runs" / "first", random_model())
-    for name in ("first", "second") if command == "plot" else ():
+        for name in MODELS:
+            save(sandbox / name, random_model())
+    for name in MODELS if command == "plot" else ():
         rows = [{"step": step, "tokens": 64 * step, "loss": 5.0 / step, "valid_loss": 4.0} for step in (1, 2, 3)]
-        (sandbox / "runs" / name).mkdir(exist_ok=True)
-        (sandbox / "runs" / name / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (sandbox / name / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     if any("gpt2-medium" in line.split() for line in found):
-        assert main(["convert", "runs/first", "gpt2-medium"]) == 0
+        assert main(["convert", MODELS[0], "gpt2-medium"]) == 0
     if command == "generate":
-        for name in ("corpus_text_document", "other_text_document"):
+        for name in CORPORA:
             write_index(sandbox / name)
     if command != "estimate":
         for name in settings.PRESETS:
@@ -105,8 +108,8 @@ def test_the_examples_of_help_work(
             comparison, "ablate", lambda asked, **more: real_ablate(dataclasses.replace(asked, **tiny), **more)
         )
     if command == "seen":
-        shutil.rmtree(sandbox / "runs" / "first")
-        words = "train --data corpus_text_document --output runs/first --sequence-length 64 --device cpu"
+        shutil.rmtree(sandbox / MODELS[0])
+        words = f"train --data {CORPORA[0]} --output {MODELS[0]} --sequence-length 64 --device cpu"
         assert main(words.split()) == 0
     if command == "serve":
         # A server is stopped as soon as it answers.

@@ -29,7 +29,7 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompts
-from gpt2_train.inference.command import GenerateSettings, converse, make_generator
+from gpt2_train.inference.command import GenerateSettings, converse, make_generator, requests_for
 from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest, WritingOptions
 from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
@@ -244,6 +244,11 @@ def test_prompts_come_one_a_line() -> None:
 def test_a_lone_surrogate_is_replaced_wherever_a_prompt_came_from() -> None:
     request = GenerationRequest("a\ud83d", stop=("\udcff",))
     assert (request.prompt, request.stop) == ("a" + 3 * "\ufffd", (3 * "\ufffd",))
+
+
+def test_prompts_that_become_the_same_text_get_different_samples() -> None:
+    requests = requests_for(GenerateSettings(), ["\udcff", "\udcfe"])
+    assert [(request.prompt, request.sample) for request in requests] == [(3 * "\ufffd", 0), (3 * "\ufffd", 1)]
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,11 @@ def test_what_hosts_say_is_found_without_asking_for_pages_and_extract_reads_it(s
     assert told["hosts"] == len(REFUSING) + 1 and told["refused"] == len(by_host) + 1  # and what a header lifts
     assert [line["host"] for line in lines_of(hosts)] == sorted({origin_of(url) for url in [*found, *free]})
     assert (tmp_path / "refused.txt").read_text().split()[: len(by_host)] == list(by_host)
-    run(Extract(extractor="resiliparse", opt_outs_from=str(hosts)), tmp_path / "saved", tmp_path / "out")
+    stage, said = Extract(extractor="resiliparse", opt_outs_from=str(hosts)), hosts.read_text()
+    hosts.write_text("")
+    run(stage, tmp_path / "saved", tmp_path / "out")
+    hosts.write_text(said)  # asked again: the finished output follows
+    run(stage, tmp_path / "saved", tmp_path / "out")
     assert {row["url"]: row["opt_out"] for row in outcomes_of(tmp_path / "out") if "opt_out" in row} == found
 
 

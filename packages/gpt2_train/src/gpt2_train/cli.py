@@ -53,8 +53,8 @@ REMOVED = {"trace": "use `webtext trace`, with the same flags"}
 
 EXAMPLE = """\
 example:
-  gpt2 train --data corpus_text_document --output runs/first --model 124M --epochs 1
-  gpt2 generate --checkpoint runs/first --prompt "In the beginning"
+  gpt2 train --data work/corpus_text_document --output work/124M --model 124M --epochs 1
+  gpt2 generate --checkpoint work/124M --prompt "In the beginning"
 """
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,6 @@ from webtext_run.steps import PipelineStep, words_of
 if TYPE_CHECKING:
     from gpt2_train.config.settings import ModelConfig, TrainSettings
     from webtext_prep.crawl.http.addresses import PrivateAddresses
-
-
-SAMPLED_URLS = 100
 
 
 @dataclass
@@ -94,7 +91,7 @@ def _problems(steps: Sequence[PipelineStep], path: Path, check_step: Callable[[P
 def check_files(step: PipelineStep, steps: Sequence[PipelineStep]) -> None:
     """Raise UsageError, without torch, for what of a step is not there, or can't be whatever the machine."""
     if step.stage is not None:
-        check_stage(step)
+        check_stage(step, [other.output for other in steps])
     elif step.name == "train":
         from gpt2_train.config.layout import check_tensor_parallel
         from gpt2_train.training.command import check_observed
@@ -110,13 +107,16 @@ def check_files(step: PipelineStep, steps: Sequence[PipelineStep]) -> None:
         check_texts(step, next((other for other in steps if other.name == "train"), None))
 
 
-def check_stage(step: PipelineStep) -> None:
-    """Raise UsageError for an input or file that is not there, or an output that the stage would refuse."""
+def check_stage(step: PipelineStep, made: Collection[str] = ()) -> None:
+    """Raise UsageError for an input or file that is not there, or an output that the stage would refuse.
+
+    Files that are `made` by a step need not be there yet.
+    """
     if step.stage is None:
         return
     awaited = bool(step.tokenizer)
     for place in [] if awaited else step.stage.setting_files():
-        if not storage.is_file(place) and not storage.is_folder(place):
+        if str(place) not in made and not storage.is_file(place) and not storage.is_folder(place):
             raise InputError(f"no file {place}, which a setting names: check the path.")
     step.stage.identity()
     theirs = tuple(path for path in step.settings.input if path not in step.made)
@@ -129,17 +129,16 @@ def check_stage(step: PipelineStep) -> None:
 
 
 def check_addresses(step: PipelineStep, first: PipelineStep) -> None:
-    """Raise UsageError where a download refuses each of the first addresses of the lists that `first` reads."""
+    """Raise UsageError where a download refuses each address of the lists that `first` reads."""
     if step.name != "download" or first.stage is None or first.name not in ("blacklist", "download") or first.made:
         return
     private: PrivateAddresses = getattr(step.stage, "private_addresses", "all")
     lists = make_job(first, first.stage, first.settings.input).inputs
-    rows = itertools.islice(itertools.chain.from_iterable(map(read_urls, lists)), SAMPLED_URLS)
-    urls = [row.url for row in rows]
-    if urls and all(_is_refused(url, private) for url in urls):
-        which = "all" if len(urls) < SAMPLED_URLS else f"the first {SAMPLED_URLS}"
+    urls = (row.url for row in itertools.chain.from_iterable(map(read_urls, lists)))
+    one = next(urls, None)
+    if one is not None and all(_is_refused(url, private) for url in itertools.chain([one], urls)):
         raise UsageError(
-            f"{which} addresses of {', '.join(first.settings.input)} are private, such as {hide_credentials(urls[0])}; "
+            f"all addresses of {', '.join(first.settings.input)} are private, such as {hide_credentials(one)}; "
             "if they are meant, give --allow-private-addresses=loopback (of this machine) or "
             "--allow-private-addresses=all (any)."
         )

@@ -16,7 +16,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 
 EXAMPLE = """\
 example:
-  gpt2 checkpoint verify runs/first                                all checkpoints of a run
+  gpt2 checkpoint verify runs/quickstart/model                     all checkpoints of a run
 """
 
 

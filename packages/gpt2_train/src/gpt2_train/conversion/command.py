@@ -24,10 +24,10 @@ from gpt2_train.config.settings import TOKENIZER_HELP
 
 EXAMPLE = """\
 example:
-  gpt2 convert runs/first hf-model                                 a checkpoint for transformers
-  gpt2 convert gpt2-medium medium                                  a Hugging Face folder for `gpt2 train --init-from`
-  gpt2 convert runs/first megatron --to megatron --tensor-parallel 2
-  gpt2 convert runs/first model.gguf --dtype fp16                  a file for llama.cpp
+  gpt2 convert runs/quickstart/model work/hf                        a checkpoint for transformers
+  gpt2 convert gpt2-medium work/medium                              a Hugging Face folder for `gpt2 train --init-from`
+  gpt2 convert runs/quickstart/model work/megatron --to megatron --tensor-parallel 2
+  gpt2 convert runs/quickstart/model work/model.gguf --dtype fp16   a file for llama.cpp
 """
 
 _OUT, _IN = "what is written", "what the source may not tell"

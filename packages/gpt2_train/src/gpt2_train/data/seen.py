@@ -39,7 +39,7 @@ SHOWN_STEPS = 20
 
 EXAMPLE = """\
 example:
-  gpt2 seen --run runs/first --documents 12 15
+  gpt2 seen --run runs/quickstart/model --documents 12 15
 """
 
 

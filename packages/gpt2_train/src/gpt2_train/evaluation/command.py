@@ -24,11 +24,11 @@ from gpt2_train.inference.model import InferenceSettings, print_notes
 
 EXAMPLE = """\
 example:
-  gpt2 evaluate held-out-loss corpus_text_document --checkpoint runs/first --split valid
-  gpt2 evaluate held-out-loss other_text_document --checkpoint runs/first --split all --json
-  gpt2 evaluate text-loss letter.txt --checkpoint runs/first
+  gpt2 evaluate held-out-loss runs/quickstart/corpus_text_document --checkpoint runs/quickstart/model --split valid
+  gpt2 evaluate held-out-loss other_text_document --checkpoint runs/quickstart/model --split all --json
+  gpt2 evaluate text-loss letter.txt --checkpoint runs/quickstart/model
   gpt2 evaluate lambada lambada_test.jsonl --checkpoint gpt2-medium
-  gpt2 evaluate text-loss letter.txt --checkpoint runs/first --tensor-parallel 2 --device cpu
+  gpt2 evaluate text-loss letter.txt --checkpoint runs/quickstart/model --tensor-parallel 2 --device cpu
 """
 
 DEFAULT_TASK = "held-out-loss"

@@ -1,7 +1,7 @@
 """lm-evaluation-harness (EleutherAI) with our models: this module, run, is its `lm_eval` with one model more.
 
     python -m gpt2_train.evaluation.lm_harness \\
-        --model gpt2_train --model_args checkpoint=runs/first --tasks lambada_openai
+        --model gpt2_train --model_args checkpoint=runs/quickstart/model --tasks lambada_openai
 
 The harness is an optional extra, `webtext-gpt2[lm-eval]`; it brings the tasks, we bring log-probabilities and texts.
 """

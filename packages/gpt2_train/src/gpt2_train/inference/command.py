@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 example:
-  gpt2 generate --checkpoint runs/first --prompt "In the beginning" --tokens 200 --temperature 0.8 --top-k 40
-  gpt2 generate --checkpoint runs/first            asks for prompts; `stop` on a line of its own, or Ctrl-D, quits
-  gpt2 generate --checkpoint runs/first --prompt "In the beginning" --trace corpus_text_document
+  gpt2 generate --checkpoint runs/quickstart/model --prompt "In the beginning" --tokens 200 --temperature 0.8 --top-k 40
+  gpt2 generate --checkpoint runs/quickstart/model   asks for prompts; `stop` on a line of its own, or Ctrl-D, quits
+  gpt2 generate --checkpoint runs/quickstart/model --prompt "The graph" --trace runs/quickstart/corpus_text_document
 """
 
 CHOICE = ("temperature", "top_k", "top_p")
@@ -102,7 +102,7 @@ def requests_for(
     settings: GenerateSettings, prompts: Iterable[str], numbers: Numbers | None = None
 ) -> list[GenerationRequest]:
     """The texts to write for `prompts`, in order; a prompt that comes again gets further samples, not the same."""
-    from gpt2_train.inference.generator import GenerationRequest
+    from gpt2_train.inference.generator import GenerationRequest, valid_text
     from gpt2_train.inference.sampling import Sampling
 
     numbers = collections.defaultdict(itertools.count) if numbers is None else numbers
@@ -117,7 +117,7 @@ def requests_for(
             stop=settings.stop,
             logprobs=settings.logprobs,
         )
-        for prompt in prompts
+        for prompt in map(valid_text, prompts)
         for _ in range(settings.samples)
     ]
 

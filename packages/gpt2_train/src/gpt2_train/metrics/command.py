@@ -21,9 +21,9 @@ from gpt2_train.metrics.records import read_runs
 
 EXAMPLE = """\
 example:
-  gpt2 plot runs/first
-  gpt2 plot runs/first --output first.html
-  gpt2 plot small=runs/first large=runs/second --x tokens --only loss,validation --output both.html
+  gpt2 plot runs/quickstart/model
+  gpt2 plot runs/quickstart/model --output work/losses.html
+  gpt2 plot small=runs/quickstart/model large=work/model --x tokens --only loss,validation --output work/both.html
 """
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 example:
-  gpt2 serve --checkpoint runs/first                  the page and the API at http://127.0.0.1:8000
-  gpt2 serve --checkpoint runs/first --port 8080 --batch-size 32 --max-tokens 500
+  gpt2 serve --checkpoint runs/quickstart/model       the page and the API at http://127.0.0.1:8000
+  gpt2 serve --checkpoint runs/quickstart/model --port 8080 --batch-size 32 --max-tokens 500
 """
 TOKEN_VARIABLE = "GPT2_SERVE_TOKEN"  # noqa: S105
 _WHO, _LIMITS = "who may ask", "limits"

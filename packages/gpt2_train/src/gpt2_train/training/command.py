@@ -17,9 +17,9 @@ from gpt2_train.metrics.sinks import chosen_sinks, sinks
 
 EXAMPLE = """\
 example:
-  gpt2 train --data corpus_text_document --output runs/first --model 345M --tokens 1_000_000_000
-  gpt2 train --data corpus_text_document --output runs/second --sample-every 500 --sample-prompt "In the beginning"
-  gpt2 train --data corpus_text_document --output runs/third --eval-task lambada:lambada_test.jsonl
+  gpt2 train --data runs/quickstart/corpus_text_document --output work/345M --model 345M --tokens 1_000_000_000
+  gpt2 train --data runs/quickstart/corpus_text_document --output work/model --sample-every 50 --sample-prompt "A graph"
+  gpt2 train --data runs/quickstart/corpus_text_document --output work/model --eval-task lambada:lambada_test.jsonl
   The same command again resumes the run; SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 save it and stop.
 """
 

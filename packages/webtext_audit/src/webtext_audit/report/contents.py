@@ -20,8 +20,8 @@ from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 
 MOST_ROWS = 15
+"""Rows of a table; the rest is put together."""
 LOOPBACK = {"127.0.0.1", "::1", "[::1]", "localhost"}
-"""Of a table; the rest is put together."""
 
 
 DOCUMENTS, TEXT, TOKENS = ("documents", count), ("text", size), ("tokens", short)

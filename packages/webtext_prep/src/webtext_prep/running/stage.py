@@ -18,7 +18,6 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from webtext_prep import storage
@@ -186,7 +185,7 @@ class Stage(abc.ABC):
         """
         return ()
 
-    def setting_files(self) -> list[Path]:
+    def setting_files(self) -> Sequence[Location]:
         """Files that settings name (lists of rules, a vocabulary): when one changes, the work is done again."""
         return []
 

@@ -241,7 +241,7 @@ class OnLocalCopies:
         except OSError as error:
             raise _unusable(self.place, error) from error
         _go_to(self.here)
-        if missing := [name for name in self.named if not Path(name).is_file()]:
+        if missing := [name for name in self.named if not storage.is_file(storage.location(name))]:
             raise _not_seen(missing[0])
         if _text_of(node / _PHASE) != self.phase:
             (node / _OWN).mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,10 @@
 The pieces of a page that was cut are documents of their own, and so are texts that are called by their files, where
 files of the same name in other folders were merged before: see `SeenPages`.
 
-Two phases: files are read and their documents are split by URL, into one file a task (`documents/partitions.py`); then
-each shard drops the URLs that it has already seen. A large file is many tasks: ranges of the bytes of JSON lines, row
-groups of Parquet; compressed JSON lines are first cut into runs. Memory is the same for any number of shards.
+Two phases: files are read and their documents are split by URL, into one file a task
+(`documents/folders/partitions.py`); then each shard drops the URLs that it has already seen. A large file is many
+tasks: ranges of the bytes of JSON lines, row groups of Parquet; compressed JSON lines are first cut into runs. Memory
+is the same for any number of shards.
 
 A file that `webtext` itself wrote, a folder of text files with sidecar metadata, and somebody else's JSON lines all
 come out alike. What can't be read is counted and named with file and line, and the rest is read; but where that is a

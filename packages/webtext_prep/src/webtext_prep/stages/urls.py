@@ -1,8 +1,8 @@
 """`webtext urls`: from dumps of Reddit submissions to a list of the pages that they link to, each once.
 
 Two phases. The first reads the dumps, drops submissions by what their rows say, and splits the others by page into the
-buckets of partition files (`documents/partitions.py`); the second puts the submissions of each page together, bucket by
-bucket. Memory is bounded by a bucket, and by the 2 GiB that a dump compressed with `zstd --long=31` needs.
+buckets of partition files (`documents/folders/partitions.py`); the second puts the submissions of each page together,
+bucket by bucket. Memory is bounded by a bucket, and by the 2 GiB that a dump compressed with `zstd --long=31` needs.
 
 A dump can only be decompressed from its beginning, so it is one task, and an uncompressed one a task for each GiB. A
 task closes its partition file every 20 seconds and goes on from there when it is run again: what was done is only

@@ -1,6 +1,6 @@
 """The settings of `gpt2 ablate`, and of `gpt2 train` for each of its runs.
 
-The recipe is the quickstart's, which writes best after minutes (`benchmarks/quickstart_models.py`).
+The recipe is the quickstart's, which writes best after minutes (`benchmarks/LOG.md`).
 """
 
 from __future__ import annotations

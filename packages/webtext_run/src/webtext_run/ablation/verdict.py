@@ -47,7 +47,7 @@ class Losses:
         self.measured, self.set = measured, held_out
 
     def bits(self, arm: str, seed: int, kind: str = FULL) -> Values:
-        """Nats of each document, summed over its tokens: float64 (documents,)."""
+        """Bits of each document, summed over its tokens: float64 (documents,)."""
         nats = self.measured[PlannedRun(arm, seed, kind).name]["nats"][self.set.name]
         return np.asarray(nats, np.float64) / math.log(2)
 
