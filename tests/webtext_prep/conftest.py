@@ -205,6 +205,9 @@ class Result:
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err
 
+    def __repr__(self) -> str:
+        return f"Result({self.code}, {self.err!r})"  # for an assertion about the code, which says no more
+
     @property
     def json(self) -> dict:
         assert self.code == 0, self.err

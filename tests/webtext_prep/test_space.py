@@ -198,6 +198,13 @@ def test_the_output_of_one_stage_is_the_input_of_the_next():
     assert Tokenize().needs(found, 1).output == pytest.approx(2 * found.text / 4, rel=0.01)
 
 
+def test_few_documents_need_no_memory_for_the_words_of_many():
+    """Two workers asked for 690 MB, however little text there was, and a busy machine refused them."""
+    few, more, many = (Tokenize().needs(Sample(1, text=text, documents=9), 2).memory for text in (10**4, 10**6, 10**9))
+    assert few < 450_000_000 < many
+    assert 2 * 10 * 10**6 < more - few < 3 * 10 * 10**6
+
+
 # What is said
 
 

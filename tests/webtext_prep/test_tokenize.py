@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer
+from indexed_tokens.tokenizer import byte_alphabet
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
@@ -102,8 +103,6 @@ def test_a_folder_as_prefix_is_refused(source, tmp_path, capsys):
 @pytest.fixture
 def own_tokenizer(tmp_path) -> Path:
     """A folder with `vocab.json` and `merges.txt` of a tokenizer that knows few words and has ids of its own."""
-    from indexed_tokens.tokenizer import byte_alphabet
-
     merges = [("D", "o"), ("Do", "c"), ("Ġ", "t")]
     tokens = ["<|endoftext|>", *("".join(pair) for pair in merges), *byte_alphabet()]
     own = Tokenizer({token: number for number, token in enumerate(tokens)}, merges)
@@ -135,6 +134,18 @@ def test_a_tokenizer_is_a_folder_or_a_file(source, own_tokenizer, tmp_path, caps
     for suffix in (".bin", ".idx", ".tokenizer.json"):
         made = [(tmp_path / f"{name}_text_document{suffix}").read_bytes() for name in "ab"]
         assert made[0] == made[1]
+
+
+def test_a_vocabulary_without_an_end_of_text_encodes_what_needs_none(write_shards, tmp_path, webtext):
+    """It was an internal error."""
+    own = Tokenizer({token: number for number, token in enumerate(byte_alphabet())}, [])
+    own.save(tmp_path / "own")
+    command = ("tokenize", "--input", write_shards([["some text"]]), "--tokenizer", tmp_path / "own")
+    done = webtext(*command, "--output", tmp_path / "a")
+    assert (done.code, "has no token <|endoftext|>" in done.sentence) == (2, True)
+    assert webtext(*command, "--output", tmp_path / "b", "--no-append-eod").code == 0
+    (tokens,) = IndexedTokens(tmp_path / "b_text_document")
+    assert corpus_tokenizer(tmp_path / "b_text_document").decode(tokens) == "some text"
 
 
 def test_a_tokenizer_is_given_one_way_only(source, own_tokenizer, tmp_path, capsys):

@@ -230,12 +230,16 @@ def tokenizer_json(vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]
     """
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    special = [{"id": vocabulary[END_OF_TEXT], "content": END_OF_TEXT, **flags, "special": True}]
+    special = [
+        {"id": number, "content": token, **flags, "special": True}
+        for token, number in vocabulary.items()
+        if token == END_OF_TEXT
+    ]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": special if END_OF_TEXT in vocabulary else [],
+        "added_tokens": special,
         "normalizer": None,
         "pre_tokenizer": byte_level,
         "post_processor": None,

@@ -64,8 +64,10 @@ USUAL_SHARE = 0.25
 """Tokens a byte of a document, where none can be looked at."""
 TABLE_BYTES = 16
 """Of each document in an encoded shard's table."""
-TOKENIZER_BYTES = (100 << 20) + MOST_BYTES
-"""Memory of the tokenizer in a process."""
+TOKENIZER_BYTES = 100 << 20
+"""Memory of the tokenizer in a process, without the words that it keeps:"""
+WORD_BYTES = 10
+"""for each byte of text at most, up to `MOST_BYTES`."""
 CHECK_SHARDS, CHECK_DOCUMENTS = 8, 32
 """Before it starts, the encoder is compared with tiktoken on the first 32 documents of 8 shards,"""
 CHECK_EVERY = 1000
@@ -187,7 +189,8 @@ class Tokenize(HoldsOut, TokenFileStage):
         share = len(tokenizer.encode(excerpt)) / len(sample.excerpt) if sample.excerpt else USUAL_SHARE
         tokens = int(share * sample.text) + sample.documents
         size = tokens * smallest_dtype(tokenizer.vocabulary_size).itemsize
-        memory = workers * (PROCESS_BYTES + TOKENIZER_BYTES + 2 * min(self.part_bytes, size))
+        words = min(MOST_BYTES, WORD_BYTES * sample.text)
+        memory = workers * (PROCESS_BYTES + TOKENIZER_BYTES + words + 2 * min(self.part_bytes, size))
         index, table = (sample.documents * each for each in (INDEX_BYTES, TABLE_BYTES))
         return Needs(size + index, size + table, memory, sample.documents)
 
