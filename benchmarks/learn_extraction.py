@@ -197,19 +197,17 @@ def learned_from(examples: list[Example]) -> str:
     if share < 1:
         trees += text_trees(of_kinds, 1 - share)
     # A page without its text, as some that are built by scripts, says nothing of its kind.
-    used = [
-        example
-        for example in used
-        if example.page.kind and np.nansum(example.labels * example.features.words) >= LEAST_WORDS
-    ]
-    kinds = sorted({example.page.kind for example in used})
+    of_kinds = [example for example in of_kinds if np.nansum(example.labels * example.features.words) >= LEAST_WORDS]
+    kinds = sorted({example.page.kind for example in of_kinds})
     by_kind: list[dict[str, Any]] = []
     if len(kinds) > 1:
-        numbers = np.array([kinds.index(example.page.kind) for example in used])
+        numbers = np.array([kinds.index(example.page.kind) for example in of_kinds])
         counts = np.bincount(numbers)
         # Between each page and each kind weighing the same.
         by_count = np.sqrt(counts.mean() / counts[numbers])
-        pages = lightgbm.Dataset(np.stack([example.features.of_page[1] for example in used]), numbers, weight=by_count)
+        pages = lightgbm.Dataset(
+            np.stack([example.features.of_page[1] for example in of_kinds]), numbers, weight=by_count
+        )
         by_kind = trees_of(lightgbm.train({**KIND_SETTINGS, "num_class": len(kinds)}, pages, KIND_TREES))
     parts = {
         "features": json.dumps(used[0].features.names),
