@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import autocast
-from gpt2_train.model.loss import losses_and_gradient, with_gradient
+from gpt2_train.model.loss import backward_root, losses_and_gradient
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From hidden states (N, hidden), the output matrix (padded vocabulary, hidden) and targets (N,) to a sum of losses."""
@@ -28,8 +28,9 @@ def losses(vocabulary: int) -> dict[str, tuple[Loss, torch.dtype | None]]:
         def loss(hidden: Tensor, matrix: Tensor, targets: Tensor) -> Tensor:
             logits = F.linear(hidden, matrix)
             gradient, weights = logits.detach(), torch.ones(targets.shape, device=targets.device)
+            root = backward_root(logits, gradient)
             found = losses_and_gradient(gradient, targets, weights, vocabulary=vocabulary, compiled=compiled)
-            return with_gradient(found.sum(), logits, gradient)
+            return root + found.sum()
 
         return loss
 

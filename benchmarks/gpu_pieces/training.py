@@ -18,7 +18,7 @@ from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import apply_data_parallel
 from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import losses_and_gradient, with_gradient
+from gpt2_train.model.loss import backward_root, losses_and_gradient
 from gpt2_train.training.memory import GIB, memory_per_rank
 from gpt2_train.training.trainer import Trainer
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
@@ -168,11 +168,12 @@ def nccl(*, smoke: bool) -> Parts:
                     logits = model(batch[:, :-1])
                 gradient, targets = logits.detach(), batch[:, 1:]
                 weights = torch.full(targets.shape, 1 / targets.numel(), device=bench.device)
-                loss = with_gradient(losses_and_gradient(gradient, targets, weights).mean(), logits, gradient)
-                loss.backward()
+                root = backward_root(logits, gradient)
+                loss = losses_and_gradient(gradient, targets, weights).mean()
+                root.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                return loss.detach()
+                return loss
 
             losses[path] = [float(step()) for _ in range(3)]
             yield path, {"losses": losses[path], "ms_per_step": round(1000 * bench.seconds(step), 2)}

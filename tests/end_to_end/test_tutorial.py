@@ -81,4 +81,4 @@ def test_each_command_of_the_page_runs_and_says_what_the_page_says(folder, monke
             assert len(labels(shown)) >= 2
             if arguments[0] in ("urls", "blacklist"):  # follows from the dump, which is the same everywhere
                 assert shown[1:] == said[-len(shown) + 1 :]
-    assert (folder / "work" / "report.html").read_text().count("</html>") == 1
+    assert (folder / "runs" / "tutorial" / "report.html").read_text().count("</html>") == 1

@@ -17,7 +17,7 @@ from gpt2_train.distributed.mesh import World, make_world, seed_micro_step
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import losses_and_gradient, with_gradient
+from gpt2_train.model.loss import backward_root, losses_and_gradient
 from gpt2_train.optim.gradients import all_reduce_replicated_grads, gradient_norm
 
 CPU = torch.device("cpu")
@@ -90,8 +90,9 @@ class Run:
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
                 logits = self.model(inputs, documents)
             gradient, weights = logits.detach(), torch.full(targets.shape, 1 / targets.numel())
+            root = backward_root(logits, gradient)
             losses = losses_and_gradient(gradient, targets, weights, self.world.tp_group, vocabulary=100)
-            with_gradient(losses.mean(), logits, gradient).backward()
+            root.backward()
             loss += losses.mean().item()
         self.settle()
         norm = float(gradient_norm(self.parameters))

@@ -23,7 +23,6 @@ from gpt2_train.distributed.device import default_precision
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import is_compiled, parallelize
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import with_gradient
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.training.estimate import RESERVE, EstimateSettings
 from gpt2_train.training.memory import (
@@ -92,7 +91,7 @@ def saved_bytes(config: ModelConfig, batch: int, precision: str, mode: Any) -> i
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with half:
             logits = model(rows[:, :-1])
-        with_gradient(torch.zeros(()), logits, logits.detach())
+        keep(logits)  # The gradient takes their memory.
     # The targets, and the losses, which are read before the pass.
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values()) + rows[:, 1:].numel() * (8 + 4)
 

@@ -81,27 +81,29 @@ def losses_and_gradient(
 
 
 class _Given(torch.autograd.Function):
-    """A value whose gradient by a tensor is given."""
+    """A zero whose gradient by a tensor is given."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, tensor: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        return value.clone()
+    def forward(ctx: Any, tensor: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient  # Not saved by autograd, which refuses what is written into afterwards.
+        return tensor.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         """The given gradient."""
-        return None, ctx.saved_tensors[0], None
+        gradient, ctx.gradient = ctx.gradient, None
+        return gradient, None
 
 
-def with_gradient(value: Tensor, tensor: Tensor, gradient: Tensor) -> Tensor:
-    """`value`, a scalar whose backward pass goes on from `tensor` with `gradient`.
+def backward_root(tensor: Tensor, gradient: Tensor) -> Tensor:
+    """A zero whose backward pass goes on from `tensor` with what `gradient` then holds.
 
-    Unlike that of `tensor.backward(gradient)`, it frees both as soon as they were used, if nothing else has them: for
-    logits gigabytes, before the activations are.
+    Where `gradient` is the memory of `tensor`, this is called before it is written: after that, autograd knows no way
+    back from an output of a compiled model. Unlike `tensor.backward(gradient)`, the pass frees both as soon as they
+    were used, if nothing else has them: for logits gigabytes, before the activations are.
     """
-    scalar: Tensor = _Given.apply(value, tensor, gradient)
-    return scalar
+    zero: Tensor = _Given.apply(tensor, gradient)
+    return zero
 
 
 def _rows(

@@ -43,7 +43,7 @@ from gpt2_train.metrics.log import step_of
 from gpt2_train.metrics.plots import loss_curves
 from gpt2_train.metrics.records import read_run
 from gpt2_train.model.attention_kernels import attention_by
-from gpt2_train.model.loss import losses_and_gradient, with_gradient
+from gpt2_train.model.loss import backward_root, losses_and_gradient
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import all_reduce_replicated_grads, gradient_norm, synchronize_gradients
 from gpt2_train.optim.schedule import learning_rate
@@ -280,6 +280,7 @@ class Trainer:
             loss_factor = world.dp_size * self.state.scale.scale
             of_each = torch.full(batch.targets.shape, loss_factor / plan.tokens_per_step, device=world.device)
             gradient = logits.detach()  # The same memory: it holds the logits until the losses are known.
+            root = backward_root(logits, gradient)
             losses = losses_and_gradient(
                 gradient,
                 batch.targets,
@@ -290,9 +291,8 @@ class Trainer:
             )
             share = self.run.batches.counted(losses, batch).sum() / plan.tokens_per_step
             total += share
-            loss = with_gradient(share, logits, gradient)
             del losses, logits, gradient  # The backward pass frees the gradient when the output layer had it.
-            loss.backward()
+            root.backward()
             if not is_last and self.state.heartbeat.is_due():
                 step = step_of(self.state.step + 1, self.state.steps)
                 world.show(f"{step}  micro-batch {micro + 1:,} of {plan.accumulation:,}")
