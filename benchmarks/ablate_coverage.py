@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from machine import describe, save, write_tables
+from machine import describe, save
+from pages import write_tables
 from webtext_run.ablation.statistics import CONFIDENCE, EffectEstimate, Variance, estimate
 
 SEEDS, DOCUMENTS, RATIOS = (2, 3, 5), (10, 40, 200), (0.0, 0.5, 1.0, 2.0, 100.0)

@@ -35,7 +35,8 @@ from typing import Any
 from command_kit import write_json
 from indexed_tokens import Tokenizer
 from indexed_tokens.tokenizer_files import tokenizer_json
-from machine import RESULTS, describe, save, write_tables
+from machine import describe, save
+from pages import RESULTS, write_tables
 from peers import python_of, versions_in
 from warc_to_tokens import session
 from warc_to_tokens.archive import write_archives

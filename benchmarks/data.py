@@ -24,7 +24,8 @@ from typing import Any
 
 import data_tables
 import measuring
-from machine import RESULTS, describe, save, write_tables
+from machine import describe, save
+from pages import RESULTS, write_tables
 
 
 def as_markdown(tables: dict[str, Any]) -> str:

@@ -29,7 +29,8 @@ import trafilatura
 
 import learn_extraction
 from extraction_pages import ReviewedPage, match_of_set
-from machine import describe, save, write_tables
+from machine import describe, save
+from pages import write_tables
 from webtext_prep.extraction.extractors import EXTRACTORS
 from webtext_prep.text.decoding import readable
 

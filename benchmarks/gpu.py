@@ -32,7 +32,7 @@ from typing import Any
 
 from command_kit import write_json
 from gpu_pieces.account import differences
-from machine import RESULTS
+from pages import RESULTS
 
 HERE = Path(__file__).resolve().parent
 LONGEST = 8.0

@@ -6,14 +6,11 @@ import importlib.metadata
 import json
 import os
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
+import pages
 from command_kit import write_json
-
-RESULTS = Path(__file__).resolve().parent / "results"
-DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def describe(*packages: str) -> dict[str, Any]:
@@ -49,23 +46,9 @@ def _version(name: str) -> str | None:
         return None
 
 
-def write_tables(script: str, markdown: str) -> None:
-    """Put the tables of a script between its two lines, `begin: SCRIPT` and `end: SCRIPT`, of the page with these."""
-    begin, end = (f"<!-- {word}: {script} -->\n" for word in ("begin", "end"))
-    for page in sorted(DOCS.rglob("*.md")):
-        before, mark, rest = page.read_text(encoding="utf-8").partition(begin)
-        if mark:
-            after = rest.partition(end)[2]
-            page.write_text(f"{before}{begin}\n{markdown}\n\n{end}{after}", encoding="utf-8")
-            return
-    print(f"no page of docs/ has the line {begin.strip()}, where these tables would go", file=sys.stderr)
-
-
 def save(name: str, content: dict[str, Any]) -> Path:
     """Write `results/NAME.json`, and what pages show of it; print where it is."""
-    import pages
-
-    path = RESULTS / f"{name}.json"
+    path = pages.RESULTS / f"{name}.json"
     write_json(path, content)
     pages.write()
     print(json.dumps(content["machine"]), path, sep="\n")

@@ -13,9 +13,11 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from machine import DOCS, RESULTS, write_tables
+RESULTS = Path(__file__).resolve().parent / "results"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 CHART = DOCS / "images" / "benchmarks.svg"
 
@@ -36,6 +38,18 @@ STAGES = (
     ("`tokenize`, again", "tokenize", "ours: the whole stage$", "gigatoken alone", "gigatoken alone"),
 )
 """Headlines of `data.json`: name, table, how our row begins, how the peer's begins, what the peer is called."""
+
+
+def write_tables(script: str, markdown: str) -> None:
+    """Put the tables of a script between its two lines, `begin: SCRIPT` and `end: SCRIPT`, of the page with these."""
+    begin, end = (f"<!-- {word}: {script} -->\n" for word in ("begin", "end"))
+    for page in sorted(DOCS.rglob("*.md")):
+        before, mark, rest = page.read_text(encoding="utf-8").partition(begin)
+        if mark:
+            after = rest.partition(end)[2]
+            page.write_text(f"{before}{begin}\n{markdown}\n\n{end}{after}", encoding="utf-8")
+            return
+    print(f"no page of docs/ has the line {begin.strip()}, where these tables would go", file=sys.stderr)
 
 
 class Headline(NamedTuple):

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from data_tables.urls import SAMPLE as SUBMITTED
-from machine import RESULTS
 from measuring import documents
+from pages import RESULTS
 from webtext_prep.cli import find_stages
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.running.preflight import Needs, readable

@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from machine import RESULTS, describe, save
+from machine import describe, save
 from measuring import each_document, sentences, write_json_lines
+from pages import RESULTS
 from warc_to_tokens import session
 
 NAME = "scale"

@@ -32,7 +32,8 @@ from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.model import open_model
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
-from machine import RESULTS, describe, save
+from machine import describe, save
+from pages import RESULTS
 
 if TYPE_CHECKING:
     import httpx2

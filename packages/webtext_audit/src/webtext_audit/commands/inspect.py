@@ -27,6 +27,7 @@ from indexed_tokens import (
 from indexed_tokens.checksums import record_path
 from webtext_audit.comparison import compare
 from webtext_audit.lineage import sample_dropped
+from webtext_audit.values import figure
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
@@ -241,15 +242,6 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
         for row in range(min(samples, len(tokens)))
     ]
     return found
-
-
-def figure(value: Any) -> str:
-    """A value as people read it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "(none)"
-    return f"{value:,}" if isinstance(value, int) else str(value) or "(none)"
 
 
 def printable(text: str) -> str:

@@ -20,11 +20,12 @@ from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
 from indexed_tokens import held_out_prefix
-from webtext_audit.commands.inspect import figure, printable
+from webtext_audit.commands.inspect import printable
 from webtext_audit.lineage import has_dropped
 from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, find_passage, is_too_large
 from webtext_audit.lookup.index import same_page
 from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
+from webtext_audit.values import figure
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command

@@ -12,11 +12,11 @@ from command_kit import charts, duration, hide_credentials
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
-from webtext_audit.commands.inspect import figure
 from webtext_audit.plan.plan_file import CorpusPlan, Expected, about
 from webtext_audit.report.collect import Gathered, ReportedCorpus
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.training import PIPELINE, bits_per_byte
+from webtext_audit.values import figure
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
 from webtext_prep.running.preflight import readable
 
