@@ -144,3 +144,12 @@ def test_no_file_names_a_package_index():
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
     texts = [path for name in tracked if (path := ROOT / name).suffix in {".toml", ".md", ".py", ".lock", ".txt"}]
     assert [path.name for path in texts if path.is_file() and host.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_no_group_of_a_regular_expression_repeats_possessively() -> None:
+    """Python 3.11 before 3.11.5 matches such groups wrongly (gh-106052); atomic groups and single characters are right."""
+    repeated = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]+\}|\{\{[0-9,]+\}\})\+")
+    assert repeated.search(r"(?:ab)*+") and repeated.search(r"(?:ab){{0,7}}+") and not repeated.search(r"(?>(?:a++)*)")
+    for source in (ROOT / "packages").rglob("*.py"):
+        for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1):
+            assert not repeated.search(line), f"{source}:{number}"

@@ -20,14 +20,14 @@ _SAYS = {"y": True, "n": False}
 _KEY = r"[a-z*][a-z0-9_.*-]*+"
 _ITEM = (
     r"(?:[A-Za-z*][!#$%&'*+.^_`|~0-9A-Za-z:/-]*+"  # a token
-    r"|-?+[0-9]{1,15}+(?:\.[0-9]{1,3}+)?+"
-    r"|%?+\"(?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\[\"\\])*+\""
+    r"|-?+[0-9]{1,15}+(?>(?:\.[0-9]{1,3}+)?)"
+    r"|%?+\"(?>(?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\[\"\\])*)\""
     r"|:[A-Za-z0-9+/=]*+:|\?[01]|@-?+[0-9]{1,15}+)"
 )
-_PARAMETERS = rf"(?:;\x20*+{_KEY}(?:={_ITEM})?+)*+"
-_LIST = rf"\(\x20*+(?:{_ITEM}{_PARAMETERS}(?:\x20++|(?=\))))*+\)"
-_MEMBER = re.compile(rf"({_KEY})(?:=({_ITEM}|{_LIST}))?+{_PARAMETERS}")
-_DICTIONARY = re.compile(rf"(?:{_MEMBER.pattern}(?:[ \t]*+,[ \t]*+{_MEMBER.pattern})*+)?+")
+_PARAMETERS = rf"(?>(?:;\x20*+{_KEY}(?>(?:={_ITEM})?))*)"
+_LIST = rf"\(\x20*+(?>(?:{_ITEM}{_PARAMETERS}(?:\x20++|(?=\))))*)\)"
+_MEMBER = re.compile(rf"({_KEY})(?>(?:=({_ITEM}|{_LIST}))?){_PARAMETERS}")
+_DICTIONARY = re.compile(rf"(?>(?:{_MEMBER.pattern}(?>(?:[ \t]*+,[ \t]*+{_MEMBER.pattern})*))?)")
 
 
 def says(value: str) -> bool | None:

@@ -15,8 +15,8 @@ MAX_TAG = 4096  # characters; a longer tag is passed over
 _WORDS = (b"noai", b"tdm-reservation")
 _BOMS = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _BEGIN = re.compile(r"<(?:!--|(meta|script|style|title|textarea|template|xmp|iframe)(?=[\s/>]))", re.IGNORECASE)
-_ATTRIBUTE = re.compile(r"([^\s\"'>/=]++)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s\"'>]++)))?+")
-_INSIDE = re.compile(r"(?:=\s*+(?:\"[^\"]*+\"|'[^']*+')|[^>])*+")
+_ATTRIBUTE = re.compile(r"([^\s\"'>/=]++)(?>(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s\"'>]++)))?)")
+_INSIDE = re.compile(r"(?>(?:=\s*+(?:\"[^\"]*+\"|'[^']*+')|[^>])*)")
 
 
 def meta_tags(body: bytes) -> list[tuple[str, str]]:

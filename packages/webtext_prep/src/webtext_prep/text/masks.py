@@ -126,7 +126,7 @@ _LINKS = frozenset(("is", "was", "number", "numbers", "num", "no", "nr"))
 _PRODUCT = re.compile(r"/((?:[A-Za-z]*[a-z])?[A-Z]|lruc|tegw|xnign)(?![\w./:@-])")
 """Of a user agent, backwards: `Firefox/3.6.3.1`."""
 _BETWEEN = re.compile(
-    rf"(?:{_SIGNS}|[0-9]+(?:\.[0-9]+)+|\b(?:and|or|to|through|until|und|oder|bis|et|ou|y|o|e|и|или)\b|[和或至到及とや])++"
+    rf"(?>(?:{_SIGNS}|[0-9]+(?:\.[0-9]+)+|\b(?:and|or|to|through|until|und|oder|bis|et|ou|y|o|e|и|или)\b|[和或至到及とや])+)"
 )
 """What stands between the numbers of a list."""
 _BETWEEN_CHARACTERS = 24
@@ -140,7 +140,7 @@ _REQUIRED = ("\u00a7", "\u00a7 ", "<=", ">=", "~=", "~>", "<= ", ">= ", "~= ", "
 _GROUP = "[0-9A-Fa-f]{1,4}"
 _IPV6 = re.compile(
     r"(?<![0-9A-Za-z_.])(?<!::)(?:(?<!:)|(?<=[G-Zg-z]:)|(?<=[G-Zg-z][0-9A-Fa-f]:)|(?<=[G-Zg-z][0-9A-Fa-f]{2}:))"
-    rf"[23][0-9A-Fa-f]{{3}}(?::{_GROUP}){{0,7}}+(?:::(?:{_GROUP}(?::{_GROUP}){{0,6}}+)?)?(?![0-9A-Za-z_]|:[0-9A-Fa-f:]|\.[0-9])"
+    rf"[23][0-9A-Fa-f]{{3}}(?>(?::{_GROUP}){{0,7}})(?:::(?:{_GROUP}(?>(?::{_GROUP}){{0,6}}))?)?(?![0-9A-Za-z_]|:[0-9A-Fa-f:]|\.[0-9])"
 )
 """All that is routed begins so: 2000::/3 (RFC 4291, section 2.4; IANA's registry of global unicast addresses)."""
 _ZEROS = re.compile(r"::(?<=[0-9A-Fa-f]::)")

@@ -31,7 +31,7 @@ _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
 _LETTERS = r"!$-.0-;=@-\[\]_a-z~\u00a1-\u167f\u3001-\U0010ffff"
 """What may stand anywhere in a URL, as a class of a regular expression: none of it is `_FORBIDDEN`."""
 _USUAL = re.compile(
-    rf"(https?://[{_LETTERS}]{{1,300}}+)(/[{_LETTERS}/]*+)?+(\?[{_LETTERS}/?]*+)?+(?:#[{_LETTERS}/?#]*+)?+"
+    rf"(https?://[{_LETTERS}]{{1,300}}+)(?>(/[{_LETTERS}/]*+)?)(?>(\?[{_LETTERS}/?]*+)?)(?>(?:#[{_LETTERS}/?#]*+)?)"
 ).fullmatch
 """Origin, path and query of a URL, as `urlsplit` finds them, of nearly all URLs; None for the others."""
 

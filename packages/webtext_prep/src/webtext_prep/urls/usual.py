@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 
-_HOST = r"(?![a-z0-9._-]{254})[a-z0-9_-]++(?:\.[a-z0-9_-]++)*+"
+_HOST = r"(?![a-z0-9._-]{254})[a-z0-9_-]++(?>(?:\.[a-z0-9_-]++)*)"
 _LETTERS = r"!$&-.0-;=A-\[\]_a-z~"
 """What may stand in a usual URL besides `/`, `?` and `#`, as a class of a regular expression."""
 
-_LINES = re.compile(rf"(https?://({_HOST})(?:[/?#][{_LETTERS}/?#]*+)?+(?=\n)|[^\n]++)".encode())
+_LINES = re.compile(rf"(https?://({_HOST})(?>(?:[/?#][{_LETTERS}/?#]*+)?)(?=\n)|[^\n]++)".encode())
 _URLS = re.compile(
-    rf"((https?://({_HOST})(/[{_LETTERS}/]*+)?+(?:\?[{_LETTERS}/?]++)?+)(?:#[{_LETTERS}/?#]*+)?+(?=\n)|[^\n]++)"
+    rf"((https?://({_HOST})(?>(/[{_LETTERS}/]*+)?)(?>(?:\?[{_LETTERS}/?]++)?))(?>(?:#[{_LETTERS}/?#]*+)?)(?=\n)|[^\n]++)"
 )
 
 

@@ -84,7 +84,7 @@ def _load_yaml(text: str) -> Any:
 
 
 _WEB = ("http://", "https://")
-_PAGE = re.compile(r"(?:\s|<\?xml[^>]*>|<!--(?s:.*?)-->)*+<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_PAGE = re.compile(r"(?>(?:\s|<\?xml[^>]*>|<!--(?s:.*?)-->)*)<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 
 
 class TextRecords(RecordReader):
