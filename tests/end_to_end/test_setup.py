@@ -147,9 +147,9 @@ def test_no_file_names_a_package_index():
 
 
 def test_no_group_of_a_regular_expression_repeats_possessively() -> None:
-    """Python 3.11 before 3.11.5 matches such groups wrongly (gh-106052); atomic groups and single characters are right."""
+    """Python 3.11 before 3.11.5 matches such groups wrongly (gh-106052), and atomic groups rightly."""
     repeated = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]+\}|\{\{[0-9,]+\}\})\+")
     assert repeated.search(r"(?:ab)*+") and repeated.search(r"(?:ab){{0,7}}+") and not repeated.search(r"(?>(?:a++)*)")
     for source in (ROOT / "packages").rglob("*.py"):
         for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1):
-            assert not repeated.search(line), f"{source}:{number}"
+            assert not repeated.search(re.sub(r"\[[^]]*\]", "[]", line)), f"{source}:{number}"
