@@ -122,7 +122,7 @@ def run_command(arguments: Sequence[str | Path], **settings: Any) -> Usage:
     # Without its bytecode on disk, Python compiles numba again in each process: that is not what users have.
     settings.setdefault("env", {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON})
     process = subprocess.Popen([str(argument) for argument in arguments], start_new_session=True, **settings)
-    with _watched(process.pid) as peak:
+    with maximum_of(functools.partial(memory_of_session, process.pid), 0.1) as peak:
         status = process.wait()
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -147,14 +147,13 @@ def adopt_orphans() -> None:
 
 
 @contextlib.contextmanager
-def _watched(session: int) -> Iterator[list[float]]:
-    """While open, look ten times a second at how much memory the processes of a session take together, in MB."""
+def maximum_of(measure: Callable[[], float], seconds: float) -> Iterator[list[float]]:
+    """While open, `measure` is called every so many seconds, and once more at the end; the only entry is the most."""
     found, done = [0.0], threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.1):
-            found.append(sum(memory_of(process) for process in processes_of_session(session)))
-            found[:] = [max(found)]
+        while not done.wait(seconds):
+            found[0] = max(found[0], measure())
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -163,6 +162,12 @@ def _watched(session: int) -> Iterator[list[float]]:
     finally:
         done.set()
         thread.join()
+        found[0] = max(found[0], measure())
+
+
+def memory_of_session(session: int) -> float:
+    """The memory that the processes of a session take together, in MB."""
+    return sum(memory_of(process) for process in processes_of_session(session))
 
 
 def processes_of_session(session: int) -> Iterator[Path]:

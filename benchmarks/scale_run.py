@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import random
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from machine import describe, save
-from measuring import each_document, sentences, write_json_lines
+from measuring import each_document, maximum_of, sentences, write_json_lines
 from pages import RESULTS
 from warc_to_tokens import session
 
@@ -55,25 +55,6 @@ def settings(folder: Path) -> dict[str, str]:
     return {"decontaminate": f"evaluation = {json.dumps([str(folder / 'questions.jsonl')])}"}
 
 
-@contextlib.contextmanager
-def largest(folder: Path) -> Iterator[list[int]]:
-    """While open, look twice a second at how many bytes the files below a folder have; the first entry is the most."""
-    found, done = [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.5):
-            found[0] = max(found[0], size_of(folder))
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        thread.join()
-        found[0] = max(found[0], size_of(folder))
-
-
 def size_of(folder: Path) -> int:
     """Bytes on disk of the files below a folder: a file with holes counts what it has."""
     total = 0
@@ -94,7 +75,7 @@ def run_stages(folder: Path, size: int) -> Iterator[tuple[str, dict[str, Any]]]:
         table = folder / f"{stage}.toml"
         table.write_text(f"[{stage}]\n{more.get(stage, '')}\n", encoding="utf-8")
         command = [sys.executable, "-m", "webtext_prep", stage, "--input", source, "--output", output]
-        with largest(place) as disk:
+        with maximum_of(functools.partial(size_of, place), 0.5) as disk:
             used = session.run([*command, "--config", table, "--json"], folder)
         if used.status:
             sys.exit(f"webtext {stage} failed:\n{used.output[-4000:]}")
