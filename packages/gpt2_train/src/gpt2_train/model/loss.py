@@ -90,7 +90,7 @@ class _Given(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """The given gradient."""
+        """The gradient that `forward` was given, whatever comes from above."""
         gradient, ctx.gradient = ctx.gradient, None
         return gradient, None
 
