@@ -48,7 +48,7 @@ def listen(place: str) -> None:
 
     importlib.import_module("obstore")
     for stage in cli.find_stages().values():
-        for name in stage.preload:
+        for name in getattr(stage, "preload", ()):
             importlib.import_module(name)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)
@@ -84,5 +84,6 @@ if __name__ == "__main__":
     import signal
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    threading.Thread(target=listen, args=sys.argv[1:], daemon=True).start()
-    sys.stdin.read()
+    # What fails ends the node, for the test to see: a thread waits for the end of standard input, the node is the main one.
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    listen(sys.argv[1])
