@@ -53,6 +53,8 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
     with serving(pages, folder / "pages") as address:
         for name, count in (LONG_COUNTS if measuring.is_long else COUNTS).items():
             yield from _stage(name, pages, count // 20 if quick else count, address, folder)
+        for name in ("learned", "resiliparse"):
+            yield _opt_outs(name, COUNTS[name] // (20 if quick else 1), address, folder)
     yield _writing(500 if quick else 5000, folder)
     yield _hostile(40 if quick else 200, folder)
 
@@ -202,6 +204,23 @@ def _stage(name: str, pages: list[bytes], count: int, address: str, folder: Path
         note=f"{rate / library:.0%} of it alone over {used.cpu:.0f} s of CPU; {warm / library:.0%} without the "
         f"{start.cpu:.1f} s of start-up",
     )  # fmt: skip
+
+
+def _opt_outs(name: str, count: int, address: str, folder: Path) -> Row:
+    """The whole stage where opt-outs are obeyed, and where nothing looks for them, in turn; the best of each counts.
+
+    All pages are of one host, which has no file of wishes, and no page has one.
+    """
+    source = folder / f"{name}-wishes.txt"
+    source.write_text("".join(f"{address}/{at}\n" for at in range(count)))
+    best = dict.fromkeys(("ignore", "obey"), float("inf"))
+    for turn in range(3):
+        for choice in best:
+            flags = ("--input", source, "--output", folder / f"{name}-{choice}-{turn}", "--extractor", name, *PACE)
+            best[choice] = min(best[choice], webtext("download", *flags, "--opt-outs", choice).cpu)
+    note = f"{best['obey'] / best['ignore'] - 1:+.1%} of CPU beside --opt-outs ignore"
+    return Row(f"ours: download with {name}, opt-outs obeyed", count / best["obey"], "pages",
+               goal=count / best["ignore"] / 1.03, note=note)  # fmt: skip
 
 
 # From the database to the shard

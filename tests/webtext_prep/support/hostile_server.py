@@ -97,7 +97,7 @@ async def serve(reader, writer):
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
         kind, _, number = path[1:].partition(b"/")
-        if kind == b"robots.txt":
+        if kind in (b"robots.txt", b"ai.txt", b".well-known"):
             await answer(writer, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         elif kind == b"loop":
             await answer(writer, moved(path))
