@@ -34,8 +34,9 @@ STAGES = (
     ("MinHash signatures", "dedup", "ours: signatures, word:5", "datasketch: update_batch, word", "datasketch"),
     ("`dedup-passages`", "dedup_passages", "ours: the whole stage", "plain Python", "a set of windows"),
     ("`decontaminate`", "decontaminate", "ours: the whole stage", "plain Python", "a loop, no cutting"),
+    ("`train-tokenizer`", "train_tokenizer", "ours: the whole stage", "tokenizers", "Hugging Face's trainer"),
     ("`tokenize`", "tokenize", "ours: the whole stage", "tiktoken alone", "tiktoken alone"),
-    ("`tokenize`, again", "tokenize", "ours: the whole stage$", "gigatoken alone", "gigatoken alone"),
+    ("`tokenize`, again", "tokenize", "ours: the whole stage", "gigatoken alone", "gigatoken alone"),
 )
 """Headlines of `data.json`: name, table, how our row begins, how the peer's begins, what the peer is called."""
 

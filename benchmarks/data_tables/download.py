@@ -214,7 +214,7 @@ def _opt_outs(name: str, count: int, address: str, folder: Path) -> Row:
     source = folder / f"{name}-wishes.txt"
     source.write_text("".join(f"{address}/{at}\n" for at in range(count)))
     best = dict.fromkeys(("ignore", "obey"), float("inf"))
-    for turn in range(3):
+    for turn in range(5):
         for choice in best:
             flags = ("--input", source, "--output", folder / f"{name}-{choice}-{turn}", "--extractor", name, *PACE)
             best[choice] = min(best[choice], webtext("download", *flags, "--opt-outs", choice).cpu)
