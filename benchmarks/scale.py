@@ -240,7 +240,7 @@ TEXT = """\
 # Scale
 
 What each stage takes for a large corpus: time from the measured [rates](benchmarks.md) per second of CPU time and
-core, memory and disk from the estimates that the stages state before they start. `benchmarks/scale.py` makes this page.
+core, memory and disk from the stages' own estimates. `benchmarks/scale.py` makes this page.
 
 - Measured on {processor}, {python}.
 - A document has {document:,} bytes of text, a line of a list of URLs {url} bytes. Of 23 million URLs 8 million become
@@ -249,16 +249,15 @@ core, memory and disk from the estimates that the stages state before they start
 - `extract` reads archives of those documents' pages, {saved:,} bytes each.
 - `download` is the time of extraction. A slow network, and delays between two pages of one host, come on top.
 - Files are compressed {ratio} to 1, but for token files.
-- Times assume that the stage has all cores, and disks that keep up.
+- Times assume all cores, and disks that keep up.
 
 {tables}
 ## How it grows
 
-Every stage reads its input up to three times, in order. `dedup` and `tokenize` also sort a few numbers for each
-document; the logarithm in that is not felt. Memory does not grow with the corpus, but for some 16 bytes a document in
-two places, dedup's search for connected documents and tokenize's table of documents, both in files that are mapped into
-memory.
-More cores do more tasks at once: shards, bands, parts. Tasks do not wait for one another inside a phase.
+Every stage reads its input up to three times, in order. The logarithm in `n log n` is not felt. Memory does not grow
+with the corpus, but for some 16 bytes a document in two files that are mapped into memory: dedup's search for connected
+documents and tokenize's table of documents. More cores do more tasks at once, and tasks of a phase do not wait for one
+another.
 """
 
 
