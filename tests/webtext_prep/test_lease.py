@@ -8,8 +8,8 @@ import pytest
 
 from webtext_prep import storage
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import lease
-from webtext_prep.running.lease import LASTS_SECONDS, LEASE, Lease, held, lease_place
+from webtext_prep.storage import lease
+from webtext_prep.storage.lease import LASTS_SECONDS, LEASE, Lease, held, lease_place
 
 
 @pytest.fixture(params=["s3", "memory", "practice"])

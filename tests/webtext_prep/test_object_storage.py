@@ -26,8 +26,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError, StorageBusyError, StorageError
-from webtext_prep.running import lease
-from webtext_prep.storage import location
+from webtext_prep.storage import lease, location
 from webtext_prep.storage.stores import object_store as objects
 
 PIPELINES = Path(__file__).resolve().parents[2] / "pipelines"

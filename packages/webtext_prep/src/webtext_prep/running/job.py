@@ -26,7 +26,6 @@ from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.stage_record import COMPLETE, read_record, state_place
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import lease
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.markers import OutputMarker
@@ -38,7 +37,7 @@ from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Accompanied, Continues, Outcome, Previews, Stage
 from webtext_prep.running.summary import Findings, Summary
 from webtext_prep.running.tasks import Tally
-from webtext_prep.storage import is_local, location
+from webtext_prep.storage import is_local, lease, location
 from webtext_prep.storage.locations import Location
 
 

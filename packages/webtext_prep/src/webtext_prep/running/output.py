@@ -31,12 +31,12 @@ from webtext_prep.documents.folders.stage_record import (
     state_place,
 )
 from webtext_prep.errors import InputError
-from webtext_prep.running import lease
 from webtext_prep.running.markers import digest
 from webtext_prep.running.processes import changed
 from webtext_prep.running.run import DROPPED, KEPT
 from webtext_prep.running.stage import Continues, Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
+from webtext_prep.storage import lease
 from webtext_prep.storage.locations import Location
 
 CLAIM = "job.json"

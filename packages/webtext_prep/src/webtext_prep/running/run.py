@@ -19,10 +19,10 @@ from webtext_prep.documents.folders.stage_record import recorded_documents
 from webtext_prep.errors import WebtextError
 from webtext_prep.running import staging
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.lease import Lease
 from webtext_prep.running.markers import Done, Markers, digest
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.running.tasks import Context, Files, Task
+from webtext_prep.storage.lease import Lease
 from webtext_prep.storage.locations import Location
 
 DROPPED = "dropped"
