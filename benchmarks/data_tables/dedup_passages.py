@@ -34,7 +34,8 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
     size = sum(len(row["text"]) for row in found)
     write_json_lines(folder / "in" / "part-00000.jsonl.zst", found)
     settings = ("--workers", "1")
-    few = [*found[:500], *({**row, "url": f"{row['url']}/again"} for row in found[:500])]
+    half = found[:2_500]  # together enough for machine code
+    few = [*half, *({**row, "url": f"{row['url']}/again"} for row in half)]
     warm = write_json_lines(folder / "few" / "part-00000.jsonl.zst", few).parent
     webtext("dedup-passages", "--input", warm, "--output", folder / "first", *settings)  # compiles, if nothing has yet
     used = webtext("dedup-passages", "--input", folder / "in", "--output", folder / "out", *settings)
