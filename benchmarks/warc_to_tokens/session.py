@@ -102,8 +102,9 @@ def _watch(
         now = time.monotonic()
         held = sum(map(memory_of, processes))
         found.peak, found.total.peak = max(found.peak, held), max(found.total.peak, held)
-        if len(found.steps) < len(steps) and is_done(steps[len(found.steps)]):
-            _close(found, steps, is_done, sum(map(_cpu_of, processes)), now - start)
+        # The last one is closed at the very end: of processes that have ended nothing can be read.
+        if len(found.steps) < len(steps) - 1 and is_done(steps[len(found.steps)]):
+            _close(found, steps[:-1], is_done, sum(map(_cpu_of, processes)), now - start)
         if kill is not None and began is None and kill[1]():
             began = now
         is_late = now - start > limit
