@@ -64,7 +64,8 @@ def replaced(text: str, found: re.Match[str], place: Place) -> str:
         if not reason_not_to_run(command):
             print(command, flush=True)
             code, out, err = place.run(command)
-            printed = "" if code else steady(out or err)
+            # The records of the copied outputs name the folder in which they were made.
+            printed = "" if code else steady(out or err).replace(f"{ROOT}/", "")
     is_cut = re.search(r"^ *\.\.\.$", found[2], re.MULTILINE)
     if is_cut or not printed or not list(commands_of(found[1])) or reason_not_to_run(command):
         return found[0]
