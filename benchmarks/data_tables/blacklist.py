@@ -1,6 +1,6 @@
 """The blacklist: the whole stage, its two steps alone, and what peers take for one of them.
 
-The large list has 60,000 made-up hosts under real suffixes. Half of the URLs are of a few hosts, as on the web, the rest
+The large list has 60,000 made-up hosts under real suffixes. Half of the URLs are of a few hosts, as on the web, others
 of any; some hundredths have ports, other scripts or Punycode. tldextract is given the hosts of the same list.
 """
 
@@ -58,9 +58,7 @@ def _one_by_one(urls: list[str], repeats: int) -> Iterator[Row]:
     yield rate_of("ours: judging alone", judge, len(urls), **settings)
     yield rate_of("ours: host, path and key alone", lambda: [parts_of(url) for url in urls], len(urls), **settings)
     hosts = [url.split("/")[2] for url in urls if "://" in url]
-    yield rate_of(
-        "tldextract: names of hosts alone", lambda: [extract(host) for host in hosts], len(hosts), **settings
-    )
+    yield rate_of("tldextract: names of hosts alone", lambda: [extract(host) for host in hosts], len(hosts), **settings)
     yield rate_of("Python: urlsplit alone", lambda: [urlsplit(url) for url in urls], len(urls), **settings)
 
 

@@ -27,7 +27,7 @@ TITLE = "dedup: documents of 3 kB, a tenth of them near-duplicates of another; 1
 PEERS = ("datasketch", "xxhash", "numba", "rensa")
 GOALS = {"word:5": 12_000, "char:5": 5000}
 STARTED = 5_000
-"""After so many documents everything is loaded, machine code too; the rates of the whole stage are those from there on."""
+"""After so many documents everything is loaded, machine code too; rates of the whole stage are those from there on."""
 
 
 def rows(quick: bool, folder: Path) -> Iterator[Row]:
@@ -113,7 +113,9 @@ def _end_to_end(found: list[dict[str, str]], shingle: str, goal: float, folder: 
     used = webtext("dedup", "--input", source, "--output", folder / f"out-{name}", *settings)
     size = sum(len(row["text"]) for row in found)
     rate = (len(found) - STARTED) / (used.cpu - start.cpu)
-    note = f"{len(found):,} documents; after {start.cpu:.1f} s of start-up and {STARTED:,} documents; all {used.cpu:.1f} s"
+    note = (
+        f"{len(found):,} documents in {used.cpu:.1f} s; after {start.cpu:.1f} s of start-up and {STARTED:,} documents"
+    )
     return Row(
         f"ours: the whole stage, {shingle}", rate, megabytes=size * rate / len(found) / 1e6, goal=goal, peak=used.peak,
         note=note,

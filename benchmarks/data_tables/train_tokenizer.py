@@ -55,7 +55,9 @@ def _both(texts: list[str], folder: Path) -> Iterator[Row]:
     ours = _stage(texts, folder / "both", f"{sum(map(len, texts)) / MB:,.0f} MB", None)
     learner = Tokenizer(BPE())
     learner.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    trainer = BpeTrainer(vocab_size=SIZE - 1, min_frequency=2, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    trainer = BpeTrainer(
+        vocab_size=SIZE - 1, min_frequency=2, initial_alphabet=ByteLevel.alphabet(), show_progress=False
+    )
     learned = [text for row, text in zip(_rows(texts), texts, strict=True)
                if not is_held_out(sample_key(Document(row["url"], text), SEED))]  # fmt: skip
     wall, cpu = time.monotonic(), time.process_time()

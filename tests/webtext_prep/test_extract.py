@@ -616,13 +616,15 @@ def test_the_estimate_tells_texts_from_pages(tmp_path):
 
 def test_an_output_of_an_earlier_version_asks_for_a_restart(tmp_path, webtext):
     """Other texts would stand beside those that are there."""
-    (tmp_path / "page.html").write_text(f"<html><title>T</title><body><article><p>{TEXT * 5}</p></article></body></html>")
+    (tmp_path / "page.html").write_text(
+        f"<html><title>T</title><body><article><p>{TEXT * 5}</p></article></body></html>"
+    )
     flags = ["--input", tmp_path / "page.html", "--output", tmp_path / "out"]
     assert webtext("extract", *flags).code == 0
     texts = documents_of(tmp_path / "out")
-    record = tmp_path / "out" / "stage.json"
-    values = json.loads(record.read_text())
-    record.write_text(json.dumps(values | {"version": values["version"] - 1}))
+    for path in (tmp_path / "out" / ".state" / "job.json", tmp_path / "out" / "stage.json"):
+        values = json.loads(path.read_text())
+        path.write_text(json.dumps(values | {"version": values["version"] - 1}))
     refused = webtext("extract", *flags)
     assert refused.code == 2 and "was made by an earlier version of `webtext extract`" in refused.sentence
     assert "--restart" in refused.sentence and documents_of(tmp_path / "out") == texts

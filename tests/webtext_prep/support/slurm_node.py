@@ -84,6 +84,6 @@ if __name__ == "__main__":
     import signal
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # What fails ends the node, for the test to see: a thread waits for the end of standard input, the node is the main one.
+    # The node is the main thread, so that what fails ends it, for the test to see.
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     listen(sys.argv[1])

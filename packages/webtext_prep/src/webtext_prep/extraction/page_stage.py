@@ -38,8 +38,13 @@ def parsers_of(slots: int) -> int:
 
 @dataclass(frozen=True)
 class PageStage(Stage):
-    """A stage that turns pages into documents."""
+    """A stage that turns pages into documents.
 
+    Attributes:
+        oldest: the oldest version whose output a run goes on with; that of one before asks for --restart.
+    """
+
+    oldest: ClassVar[int] = 0
     writes: ClassVar[Writes] = Writes(folders=("", DROPPED, OUTCOMES))
 
     extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(

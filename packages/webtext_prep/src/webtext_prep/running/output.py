@@ -34,7 +34,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.processes import changed
 from webtext_prep.running.run import DROPPED, KEPT
-from webtext_prep.running.stage import Continues, Outcome, Stage
+from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage import lease
 from webtext_prep.storage.locations import Location
@@ -221,10 +221,10 @@ class Output:
         claim = self._read_claim()
         if claim is None or claim.get("refused") or not self._has_begun():
             return
-        if isinstance(self.stage, Continues) and self._version(claim) < self.stage.oldest:
+        if self._version(claim) < getattr(self.stage, "oldest", 0):
             raise InputError(
-                f"{self.place} was made by an earlier version of `webtext {self.stage.name}`, whose state this one "
-                "can't read: give another --output, or --restart to make it again from scratch."
+                f"{self.place} was made by an earlier version of `webtext {self.stage.name}`, with which this one "
+                "can't go on: give another --output, or --restart to make it again from scratch."
             )
         theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
         if theirs != ours:

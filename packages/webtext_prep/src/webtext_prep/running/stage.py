@@ -224,12 +224,7 @@ class Continues(Protocol):
     """A stage that may work on a finished output once more: a download, of which more may succeed now.
 
     What it leaves for that lies on this machine, where one process leads its work: no engine can take it elsewhere.
-
-    Attributes:
-        oldest: the oldest version with whose state a run goes on; the output of one before asks for --restart.
     """
-
-    oldest: ClassVar[int]
 
     def wants_another_run(self, job: StageRun) -> bool:
         """Whether a finished output should be worked on once more."""
