@@ -173,7 +173,7 @@ def _sample(corpus: Corpus, stage: str) -> Sample:
 def measured(sizes: dict[str, Any]) -> list[str]:
     """The lines of the table of `scale_run.py`: what each size took, what `plan` had said, and how it grows."""
     numbers = sorted(sizes, key=int)
-    titles = ["stage", *(f"{int(n):,}: {what}" for n in numbers for what in ("CPU", "memory", "disk", "by the clock"))]
+    titles = ["stage", *(f"{int(n):,}: {what}" for n in numbers for what in ("CPU", "memory", "disk", "clock"))]
     if len(numbers) > 1:
         titles.append("CPU grows as n to the")
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
@@ -237,6 +237,10 @@ from a sample: its memory is what is certain to be enough, and a sample shows fe
 """
 
 TEXT = """\
+---
+hide: [toc]
+---
+
 # Scale
 
 What each stage takes for a large corpus: time from the measured [rates](benchmarks.md) per second of CPU time and
