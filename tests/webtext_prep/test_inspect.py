@@ -49,7 +49,7 @@ def test_what_changed_since_an_older_output_is_shown(shards, tmp_path, capsys, w
     assert [found[name] for name in counts] == [5, 2, 1, 1, 2]
     assert {name: count for name, count in found["of_the_changed"].items() if count} == {
         "less than half": 1,
-        "to twice as long": 1,
+        "110% to twice": 1,
     }
     assert found["characters"]["new"] == 70
     samples = {sample["url"]: sample for sample in found["samples"]}

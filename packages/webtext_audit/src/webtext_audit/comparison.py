@@ -20,9 +20,9 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import is_document_shard, read_documents
 
-CHANGES = {"less than half": 0.5, "to 10% shorter": 0.9, "to 10% longer": 1.1, "to twice as long": 2.0}
-"""Upper bounds of what a text's length is of what it was."""
-MORE = "more than twice as long"
+CHANGES = {"less than half": 0.5, "half to 90%": 0.9, "90% to 110%": 1.1, "110% to twice": 2.0}
+"""Upper bounds of what a text's length is of what it was, each by its name."""
+MORE = "more than twice"
 SHOWN_LINES = 12
 """Changed lines that are shown of a sample."""
 SHOWN_CHARACTERS = 160
