@@ -443,3 +443,12 @@ def test_evaluation_files_without_enough_words(run, write_shards, evaluation):
     result = run(write_shards([["x"]]))
     assert result.code == 2
     assert "holds no text of 8 words" in result.sentence
+
+
+@pytest.mark.parametrize("distance", [0, 1, 397, 398, 399, 400, 401, 800, 2000])
+@pytest.mark.parametrize("marks", [".", '."', "...", '?!")'])
+def test_the_last_end_of_a_sentence_is_found_however_far_back(distance, marks):
+    """It is looked for in one stretch after another, and a row of marks may lie on the edge of two."""
+    text = f"One. Two{marks} {'x' * distance}WORD"
+    start = text.index("WORD")
+    assert cut(text, [(start, start + 4)], 0, 0, SENTENCE_END).pieces == [f"One. Two{marks}"]

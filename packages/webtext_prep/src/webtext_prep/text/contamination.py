@@ -315,6 +315,8 @@ _CLOSING = (
 )
 SENTENCE_END = re.compile(rf"[{_TERMINALS}]+(?:[{_CLOSING}]|[\"'](?!\w))*")
 """The end of a sentence, with the quotes and brackets that close behind it."""
+STRETCH = 400
+"""Characters in which the last end of a sentence is looked for at once."""
 LINE_END = re.compile(rf"{SENTENCE_END.pattern}|\n")
 """Of a sentence or a line: lists and poems have no other."""
 
@@ -366,10 +368,15 @@ def joined(text: str, hits: Sequence[tuple[int, int]], ends: re.Pattern[str]) ->
 
 def _last_end(text: str, begin: int, before: int, ends: re.Pattern[str]) -> int:
     """Behind the last end of a sentence that begins at or before `before`; `begin` if there is none after it."""
-    starts = [found.start() for found in ends.finditer(text, begin + 1, max(begin, before) + 1)]
-    # The search ended at `before`, the end of a sentence may not.
-    found = ends.match(text, starts[-1]) if starts else None
-    return begin if found is None else found.end()
+    until = max(begin, before) + 1
+    while until > begin + 1:  # backwards, a stretch at a time
+        start = max(begin + 1, until - STRETCH)
+        starts = [found.start() for found in ends.finditer(text, start, until)]
+        # The search ended at `until`, the end of a sentence may not.
+        if starts and (found := ends.match(text, starts[-1])) is not None:
+            return found.end()
+        until = start
+    return begin
 
 
 def _next_end(text: str, behind: int, ends: re.Pattern[str]) -> int:
