@@ -38,16 +38,16 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
     yield Row("ours: the whole stage but its start-up", 3 * count / rest, "URLs", note="the difference of these two")
     many = _run(path, folder / "many", 4096)
     yield Row("ours: the whole stage, 4,096 shards", count / many.cpu, "URLs", peak=many.peak, note=f"{count:,} URLs")
-    yield from _one_by_one(large.read_text(encoding="utf-8").split("\n"), repeats=1)
+    yield from _one_by_one(large.read_text(encoding="utf-8").split("\n"))
 
 
 def _run(path: Path, output: Path, shards: int) -> Usage:
     return webtext("blacklist", "--input", path, "--output", output, "--shards", str(shards), "--workers", "1")
 
 
-def _one_by_one(urls: list[str], repeats: int) -> Iterator[Row]:
+def _one_by_one(urls: list[str]) -> Iterator[Row]:
     """The functions that define the result, and what others take for a part of it."""
-    settings: dict[str, Any] = {"unit": "URLs", "repeats": repeats}
+    settings: dict[str, Any] = {"unit": "URLs", "repeats": 1}
     stage, extract = Blacklist(), suffix_list()
 
     def judge() -> None:
