@@ -223,8 +223,8 @@ def _result(name: str) -> dict[str, Any]:
 
 
 def _beginning(rows: Sequence[Mapping[str, Any]], words: str) -> Mapping[str, Any] | None:
-    """The row of that name, else the first that begins so; words that end with `$` are a whole name."""
-    named = [row for row in rows if row["what"] == words.rstrip("$") and "rate" in row]
+    """The row of that name, else the first that begins so."""
+    named = [row for row in rows if row["what"] == words and "rate" in row]
     begun = [row for row in rows if row["what"].startswith(words) and "rate" in row]
     return next(iter([*named, *begun]), None)
 

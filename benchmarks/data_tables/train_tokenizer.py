@@ -23,7 +23,7 @@ from webtext_prep.stages.train_tokenizer import is_held_out, sample_key
 TITLE = "train-tokenizer: texts of made-up words, a million different ones; 50,257 tokens"
 PEERS = ("tokenizers", "gigatoken")
 WORDS = 1_000_000
-SIZE, SEED = 50257, 1234
+SIZE, SEED, SHARDS = 50257, 1234, 8
 SECONDS_A_GIGABYTE = 60
 """By the clock, on two cores."""
 
@@ -77,8 +77,9 @@ def _rows(texts: list[str]) -> list[dict[str, str]]:
 
 def _stage(texts: list[str], place: Path, what: str, seconds: float | None) -> Row:
     """The command on all of the texts, but for one in 32, which it measures with."""
-    for number in range(8):
-        write_json_lines(place / f"part-{number:05}.jsonl.zst", _rows(texts)[number::8])
+    rows = _rows(texts)
+    for number in range(SHARDS):
+        write_json_lines(place / f"part-{number:05}.jsonl.zst", rows[number::SHARDS])
     size = sum(len(text.encode()) for text in texts)
     flags = ("--vocabulary-size", str(SIZE), "--sample-bytes", str(2 * size), "--seed", str(SEED))
     used = webtext("train-tokenizer", "--input", place, "--output", place.with_name(f"{place.name}-out"), *flags)
