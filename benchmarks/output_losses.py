@@ -44,14 +44,16 @@ def losses(vocabulary: int) -> dict[str, tuple[Loss, torch.dtype | None]]:
 
         return loss
 
-    return {
+    ways: dict[str, tuple[Loss, torch.dtype | None]] = {
         "ours, in pieces": (ours(compiled=False), None),
         "ours, compiled": (ours(compiled=True), None),
         "cross_entropy": (plain, None),
         "cross_entropy, compiled": (torch.compile(plain), None),
-        "linear_cross_entropy": (fused("auto"), torch.bfloat16),
-        "linear_cross_entropy, gradient in float32": (fused("balanced"), torch.bfloat16),
     }
+    if hasattr(F, "linear_cross_entropy"):  # from torch 2.13 on
+        ways["linear_cross_entropy"] = fused("auto"), torch.bfloat16
+        ways["linear_cross_entropy, gradient in float32"] = fused("balanced"), torch.bfloat16
+    return ways
 
 
 def steps(config: ModelConfig, sequences: int, device: str, precision: str) -> dict[str, Callable[[], float]]:

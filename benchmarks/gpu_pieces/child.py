@@ -6,6 +6,7 @@ What it yields is in the file at once, so that nothing is lost which was measure
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -31,4 +32,6 @@ def main(work: str, file: str, *flags: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    status = main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # All is saved; torch's pool of compilers can take minutes to end.

@@ -6,6 +6,7 @@ above which pyproject.toml takes none.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,23 @@ foreach_copy = required(torch, "_foreach_copy_")
 """(targets, sources): copy each in place."""
 foreach_norm = required(torch, "_foreach_norm")
 """(tensors): the norm of each."""
+
+_ISOLATES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+"""From torch 2.13 on; the type stubs do not know of it."""
+
+
+def compiled_whole(function: Any, *, isolated: bool) -> Any:
+    """`function` compiled without breaks, for each shape apart; isolated, its graphs don't count with others' of it.
+
+    Where torch can't isolate them, it is allowed more graphs of each function than the 8 it allows by default.
+    """
+    if _ISOLATES:
+        return torch.compile(function, dynamic=False, fullgraph=True, isolate_recompiles=isolated)  # type: ignore[call-overload]
+    from torch import _dynamo
+
+    _dynamo.config.recompile_limit = 64
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
 
 _collectives = required(torch.ops, "_c10d_functional")
 all_reduce = required(_collectives, "all_reduce")

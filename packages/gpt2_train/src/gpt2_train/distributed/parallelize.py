@@ -205,8 +205,7 @@ def apply_compile(model: GPT2) -> None:
 
     The forward method is compiled, since the hooks around it (FSDP's) can't be.
     """
-    options: dict[str, Any] = {"dynamic": False, "fullgraph": True}
     for number, block in enumerate(model.blocks):
-        # Isolated, the first block takes none of the graphs that torch allows the others' code. (Not in the stubs.)
-        block.forward = torch.compile(block.forward, **options | {"isolate_recompiles": number == 0})
-    model.logits = torch.compile(model.logits, **options)  # type: ignore[method-assign]
+        # Isolated, the first block takes none of the graphs that torch allows the others' code.
+        block.forward = torch_private.compiled_whole(block.forward, isolated=number == 0)
+    model.logits = torch_private.compiled_whole(model.logits, isolated=False)  # type: ignore[method-assign]

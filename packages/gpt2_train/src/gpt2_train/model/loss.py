@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gpt2_train import torch_private
 from gpt2_train.config.layout import PIECE_ELEMENTS
 
 if TYPE_CHECKING:
@@ -200,8 +201,7 @@ def _compiled(function: Any) -> Any:
 @functools.cache
 def _graph(function: Any, shape: torch.Size, dtype: torch.dtype, known: int) -> Any:
     """`function` compiled for one shape: each has a graph of its own, and none is ever compiled again."""
-    # The type stubs do not know of isolate_recompiles.
-    return torch.compile(function, dynamic=False, fullgraph=True, isolate_recompiles=True)  # type: ignore[call-overload]
+    return torch_private.compiled_whole(function, isolated=True)
 
 
 def _row_sums(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
