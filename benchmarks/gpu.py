@@ -33,6 +33,7 @@ from typing import Any
 from command_kit import write_json
 from gpu_pieces.account import differences
 from pages import RESULTS
+from pages import write as write_pages
 
 HERE = Path(__file__).resolve().parent
 LONGEST = 8.0
@@ -200,6 +201,8 @@ def main(words: Sequence[str] | None = None, pieces: Sequence[Piece] = PIECES) -
     except SystemExit as end:
         print(end, file=sys.stderr)
         return 2
+    if results.path == RESULTS / "gpu.json":
+        write_pages()
     print(f"\n{results.path}\n{summary(chosen, results)}")
     return 0 if fine else 1
 

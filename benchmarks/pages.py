@@ -205,6 +205,31 @@ def structure_table() -> str:
     return "\n".join(lines)
 
 
+GPU_STEPS = {
+    "124M, 32 sequences": ("train-124M", "blocks"),
+    "the same, not compiled": ("train-124M", "not compiled"),
+    "a minimal GPT-2, compiled": ("peers", "minimal, compiled"),
+    "transformers, compiled": ("peers", "transformers, compiled"),
+    "transformers": ("peers", "transformers"),
+    "345M, 32 sequences": ("train-345M", "blocks"),
+    "1.5B, 16 sequences, selective checkpointing": ("train-1.5B", "blocks"),
+}
+"""Rows of the table of `gpu.py`: piece and part."""
+
+
+def gpu_table() -> str:
+    """Training steps on a GPU: time, share of the peak and memory."""
+    lines = ["| bf16, 1,024 tokens a sequence | ms | tokens/s | of the peak | GiB |", "|---|---:|---:|---:|---:|"]
+    pieces = _result("gpu").get("pieces", {})
+    for what, (piece, part) in GPU_STEPS.items():
+        row = pieces.get(piece, {"results": {}})["results"].get(part, {})
+        if "ms_per_step" not in row:
+            continue
+        cells = [f"{row['ms_per_step']:.1f}", f"{row['tokens_per_second']:,}", f"{row['mfu']:.1%}"]
+        lines.append(f"| {what} | {' | '.join(cells)} | {row['peak_memory_GiB']:.1f} |")
+    return "\n".join(lines)
+
+
 def write() -> None:
     """Write each of these into its page, and the chart."""
     rows = list(headlines())
@@ -213,6 +238,7 @@ def write() -> None:
     write_tables("train.py", training_table())
     write_tables("generate.py", generation_table())
     write_tables("serve.py", serving_table())
+    write_tables("gpu.py", gpu_table())
     write_tables("structure.py", structure_table())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 import torch.distributed as dist
 import torch.nn.functional as F
 from tests.gpt2_train import forks
@@ -142,3 +143,14 @@ def test_parts_of_tensors_and_their_sums() -> None:
             "added": [3.0, 3.0],
             "gathered": [1.0, 2.0],
         }
+
+
+def test_an_older_torch_is_not_asked_to_isolate_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 and 2.12 know no `isolate_recompiles`: training on a GPU ended with a TypeError there."""
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    for isolates, limit in ((True, 8), (False, 64)):
+        monkeypatch.setattr(torch_private, "_ISOLATES", isolates)
+        assert torch_private.compiled_whole(len, isolated=True)([1]) == 1
+        assert ("isolate_recompiles" in asked.pop(), torch._dynamo.config.recompile_limit) == (isolates, limit)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import shutil
 import sys
@@ -143,6 +144,8 @@ def apply_activation_checkpointing(
     """
     if mode == "none":
         return
+    # Compiled, it warns of operations in place, which no block has.
+    logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
     contexts: Callable[[], Contexts] | None = None
     if mode == "selective":
         contexts = functools.partial(create_selective_checkpoint_contexts, _keep_products)
