@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +23,30 @@ import numpy as np
 import numpy.typing as npt
 
 import webtext_prep.extraction as extraction
-from extraction_pages import ReviewedPage, match_of_set, reviewed_pages, words_of
+from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages, words_of
 from webtext_prep.extraction.blocks import Blocks, blocks_of
+from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import Parameters
+from webtext_prep.extraction.learned import Forest, Parameters
 from webtext_prep.extraction.markup import written
 from webtext_prep.text.decoding import readable, title_of
 
 PARAMETERS = Path(extraction.__file__).with_name("learned.json")
 # The same sums in the same order, however many cores there are.
 SAME_BYTES = {"seed": 1, "deterministic": True, "verbose": -1}
-TREES = 165
-"""Of each of the two forests."""
-SHARE_OF_ALL = 0.58
-"""What the forest that learns from all pages says of the logarithm of the odds; the rest is said by one that learns
-from pages of known kinds alone, among which are the lists whose links are their text."""
+FIRST_TREES = 100
+"""Of each of the first two forests."""
+SECOND_TREES = 150
+KNOWN_KIND = 3
+"""What a page of a known kind weighs in the second forest, where another weighs 1."""
+PARTS = 2
+"""The second forest learns from what first ones say of pages of other domains: they are learned from so many parts."""
 SETTINGS = {
     **SAME_BYTES,
     # By columns: a tree looks at few of them.
     "force_col_wise": True,
     "objective": "cross_entropy",
-    "learning_rate": 0.12,
+    "learning_rate": 0.14,
     "num_leaves": 31,
     "min_data_in_leaf": 100,
     "min_sum_hessian_in_leaf": 1.0,
@@ -53,6 +56,7 @@ SETTINGS = {
     "lambda_l2": 5.0,
     "max_bin": 63,
 }
+SECOND_SETTINGS = SETTINGS | {"learning_rate": 0.08, "feature_fraction": 0.3, "lambda_l2": 20.0}
 KIND_TREES = 60
 """Of each kind."""
 KIND_SETTINGS = {
@@ -167,11 +171,17 @@ class Example:
         """(text, kind) that parameters make of it."""
         if self.blocks is None:
             return "", ""
-        return written(self.blocks, parameters.kept(self.features)), parameters.kind(self.features)
+        return written(self.blocks, parameters.kept(self.blocks, self.features)), parameters.kind(self.features)
 
 
-def text_trees(examples: list[Example], share: float) -> list[dict[str, Any]]:
-    """A forest that says how likely a block is main text, its leaves times a share."""
+def forest_of(
+    examples: list[Example],
+    rows: list[npt.NDArray[np.float32]],
+    trees: int,
+    settings: Mapping[str, Any] = SETTINGS,
+    known_kind: float = 1,
+) -> list[dict[str, Any]]:
+    """Trees that say by rows of features how likely a block is main text."""
     number_of = Counter(example.page.group for example in examples)
     sums: Counter[str] = Counter()
     for example in examples:
@@ -179,23 +189,58 @@ def text_trees(examples: list[Example], share: float) -> list[dict[str, Any]]:
     # A page weighs as much as one of any other set or language.
     scales = {group: 1000 * number / sums[group] for group, number in number_of.items()}
     known = [example.weights > 0 for example in examples]
-    rows = np.concatenate([example.features.rows[chosen] for example, chosen in zip(examples, known, strict=True)])
     labels = np.concatenate([example.labels[chosen] for example, chosen in zip(examples, known, strict=True)])
     weights = np.concatenate(
-        [example.weights[chosen] * scales[example.page.group] for example, chosen in zip(examples, known, strict=True)]
+        [
+            example.weights[chosen] * scales[example.page.group] * (known_kind if example.page.kind else 1)
+            for example, chosen in zip(examples, known, strict=True)
+        ]
     )
-    data = lightgbm.Dataset(rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
-    return trees_of(lightgbm.train(SETTINGS, data, TREES), share)
+    chosen_rows = np.concatenate([of_page[chosen] for of_page, chosen in zip(rows, known, strict=True)])
+    data = lightgbm.Dataset(chosen_rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
+    return trees_of(lightgbm.train(dict(settings), data, trees))
+
+
+def first_forests(
+    examples: list[Example], chosen: Callable[[Example], bool]
+) -> tuple[list[dict[str, Any]], list[npt.NDArray[np.float64]]]:
+    """A first forest learned from some of the examples, and what it says of each page that is not learned from."""
+
+    def learned(some: list[Example]) -> list[dict[str, Any]]:
+        return forest_of(some, [example.features.rows for example in some], FIRST_TREES)
+
+    names = examples[0].features.names
+    trees = learned([example for example in examples if chosen(example)])
+    whole = Forest.of(names, trees)
+    parts = [part_of(example.page.domain, PARTS, 8) for example in examples]
+    of_parts = []
+    for part in range(PARTS):
+        others = [one for one, own in zip(examples, parts, strict=True) if chosen(one) and own != part]
+        of_parts.append(Forest.of(names, learned(others)))
+    says = [
+        (of_parts[part] if chosen(example) else whole).sums(example.features.rows)
+        for example, part in zip(examples, parts, strict=True)
+    ]
+    return trees, says
 
 
 def learned_from(examples: list[Example]) -> str:
     """The file of parameters."""
     used = [example for example in examples if example.blocks is not None and example.weights.any()]
     of_kinds = [example for example in used if example.page.kind]
-    share = SHARE_OF_ALL if 0 < len(of_kinds) < len(used) else 1.0
-    trees = text_trees(used, share)
-    if share < 1:
-        trees += text_trees(of_kinds, 1 - share)
+    by_source: dict[str, Callable[[Example], bool]] = {"all": lambda example: True}
+    if 0 < len(of_kinds) < len(used):
+        by_source["kinds"] = lambda example: bool(example.page.kind)
+    first, says = {}, {}
+    for source, chosen in by_source.items():
+        first[source], says[source] = first_forests(used, chosen)
+    names, rows = [], []
+    for number, example in enumerate(used):
+        odds = {source: of_each[number] for source, of_each in says.items()}
+        assert example.blocks is not None
+        names, wide = with_context(example.blocks, example.features.rows, example.features.words, odds)
+        rows.append(wide)
+    second = forest_of(used, rows, SECOND_TREES, SECOND_SETTINGS, KNOWN_KIND)
     # A page without its text, as some that are built by scripts, says nothing of its kind.
     of_kinds = [example for example in of_kinds if np.nansum(example.labels * example.features.words) >= LEAST_WORDS]
     kinds = sorted({example.page.kind for example in of_kinds})
@@ -211,13 +256,18 @@ def learned_from(examples: list[Example]) -> str:
         by_kind = trees_of(lightgbm.train({**KIND_SETTINGS, "num_class": len(kinds)}, pages, KIND_TREES))
     parts = {
         "features": json.dumps(used[0].features.names),
-        "trees": as_lines(trees),
+        "first": forests_as_lines(first),
+        "context": json.dumps(names),
+        "second": as_lines(second),
         "page_features": json.dumps(used[0].features.of_page[0]),
-        "kinds": ",\n".join(
-            f"{json.dumps(kind)}: {as_lines(by_kind[number :: len(kinds)])}" for number, kind in enumerate(kinds)
-        ).join(("{\n", "}")),
+        "kinds": forests_as_lines({kind: by_kind[number :: len(kinds)] for number, kind in enumerate(kinds)}),
     }
     return ",\n".join(f"{json.dumps(name)}: {part}" for name, part in parts.items()).join(("{", "}\n"))
+
+
+def forests_as_lines(forests: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Forests by name as JSON, a line for each tree."""
+    return ",\n".join(f"{json.dumps(name)}: {as_lines(trees)}" for name, trees in forests.items()).join(("{\n", "}"))
 
 
 def as_lines(trees: list[dict[str, Any]]) -> str:
@@ -225,19 +275,19 @@ def as_lines(trees: list[dict[str, Any]]) -> str:
     return ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in trees).join(("[\n", "\n]"))
 
 
-def trees_of(model: lightgbm.Booster, share: float = 1.0) -> list[dict[str, Any]]:
-    """All trees of a model of LightGBM's as `Forest.of` reads them, their leaves times a share."""
-    return [tree_of(tree["tree_structure"], share) for tree in model.dump_model()["tree_info"]]
+def trees_of(model: lightgbm.Booster) -> list[dict[str, Any]]:
+    """All trees of a model of LightGBM's as `Forest.of` reads them."""
+    return [tree_of(tree["tree_structure"]) for tree in model.dump_model()["tree_info"]]
 
 
-def tree_of(structure: dict[str, Any], share: float) -> dict[str, Any]:
+def tree_of(structure: dict[str, Any]) -> dict[str, Any]:
     """One tree. Numbers are rounded to what decides."""
     nodes: list[list[Any]] = []
     leaves: list[float] = []
 
     def add(part: dict[str, Any]) -> int:
         if "leaf_value" in part:
-            leaves.append(round(share * part["leaf_value"], 4))
+            leaves.append(round(part["leaf_value"], 4))
             return -len(leaves)
         number = len(nodes)
         node: list[Any] = [part["split_feature"], float(f"{part['threshold']:.6g}"), 0, 0]

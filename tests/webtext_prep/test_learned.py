@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from webtext_prep.extraction import learned
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
+from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.learned import Forest, Parameters, chosen, main_text, parameters
 from webtext_prep.extraction.markup import written
@@ -84,9 +85,12 @@ def test_any_page_has_features_that_are_numbers(html):
 
 def test_the_parameters_are_of_these_features(blocks):
     """A feature that is added or moved would be read as another one."""
-    found = features_of(blocks("<p>text</p>"), "<p>text</p>", "", "")
-    assert parameters().text.names == tuple(found.names)
-    assert len(set(found.names)) == len(found.names)
+    page = blocks("<p>text</p>")
+    found = features_of(page, "<p>text</p>", "", "")
+    context, _ = with_context(page, found.rows, found.words, dict.fromkeys(parameters().first, np.zeros(1)))
+    assert {forest.names for forest in parameters().first.values()} == {tuple(found.names)}
+    assert parameters().second.names == (*found.names, *context)
+    assert len(set(parameters().second.names)) == len(parameters().second.names)
     assert {forest.names for forest in parameters().kinds.values()} == {tuple(found.of_page[0])}
     assert list(parameters().kinds) == known_kinds()
 
@@ -101,7 +105,6 @@ def test_a_forest_adds_up_the_leaves_that_a_row_comes_to():
     rows = np.array([[0.5, 9], [1, 2], [1, 3]], np.float32)
     sums = np.array([1 - 3 + 0.25, 2 - 3 + 0.5, 4 - 3 + 0.25])
     np.testing.assert_allclose(forest.sums(rows), sums)
-    np.testing.assert_allclose(forest.probabilities(rows), 1 / (1 + np.exp(-sums)))
     assert Forest.of(["a", "b"], []).sums(rows).tolist() == [0, 0, 0]
 
 

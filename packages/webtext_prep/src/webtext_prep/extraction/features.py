@@ -71,6 +71,12 @@ URLS = {
 _URLS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in URLS.items()]
 
 HEADINGS = np.array([TAGS[f"h{level}"] for level in range(1, 7)])
+NO_PARAGRAPHS = np.array([*HEADINGS, TAGS["a"], TAGS["button"], TAGS["label"]])
+HOLDERS = np.array([0, *(TAGS[tag] for tag in ("div", "section", "article", "main", "td", "body"))])
+"""Elements that hold paragraphs; text in them directly is one."""
+PARAGRAPH_CHARACTERS = 25
+CHARACTERS_A_WORD = 5
+"""Of writing without spaces, whose words are counted by its characters."""
 LONG_WORDS = 15
 """Words that make a block a paragraph."""
 PROSE_WORDS = 12
@@ -82,13 +88,15 @@ LEVELS = (1, 2, 3, 5, 7)
 FAR = -999.0
 """A distance to something that is not there."""
 
-_CLASSES = np.zeros((256, 5), np.int32)
-"""Bytes that are: the first of a character, a stop, a space, a separator, of writing without spaces (by the first)."""
+_CLASSES = np.zeros((256, 6), np.int32)
+"""Bytes that are: the first of a character, a stop, a space, a separator, of writing without spaces (by the first), a
+comma (of wide ones, as of other wide marks, the first)."""
 _CLASSES[:, 0] = [(byte & 0xC0) != 0x80 for byte in range(256)]
 _CLASSES[list(b".!?"), 1] = 1
 _CLASSES[list(b" \n"), 2] = 1
 _CLASSES[list(b"|"), 3] = 1
 _CLASSES[0xE3:0xEE, 4] = 1
+_CLASSES[[*b",;", 0xEF], 5] = 1
 _ENDS = np.zeros(256, bool)
 _ENDS[[*b'.!?:"', 0x82, 0x9D]] = True  # the last also of the ideographic stop and the closing quotation mark
 
@@ -128,13 +136,13 @@ class Features:
         return self.names[self.page_begins :] + names, values
 
 
-def _sums(values: npt.ArrayLike) -> Floats:
+def sums(values: npt.ArrayLike) -> Floats:
     """Sums of all values before each place, and of all."""
     out: Floats = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
     return out
 
 
-def _mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]:
+def mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]:
     """The number of equal kinds, and the mean of each of `values` over them."""
     _, inverse, counts = np.unique(kinds, return_inverse=True, return_counts=True)
     means = [np.bincount(inverse, value) / counts for value in values]
@@ -205,7 +213,7 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
         parts = own.split()
         titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
     joined = "\n".join(texts).lower()
-    begins = _sums([len(text) + 1 for text in texts])
+    begins = sums([len(text) + 1 for text in texts])
     phrases = np.zeros(len(texts))
     for phrase in PHRASES:
         at = joined.find(phrase)
@@ -219,6 +227,7 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
         "word length": characters / words,
         "stops": counts[:, 1] / words,
         "separators": counts[:, 3],
+        "commas": counts[:, 5],
         "ends a sentence": _ENDS[last].astype(np.float64),
         "question": (last == ord("?")).astype(np.float64),
         "begins small": ((first >= ord("a")) & (first <= ord("z"))).astype(np.float64),
@@ -231,6 +240,49 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
     return features, words, characters
 
 
+def _densest(blocks: Blocks, words: Floats, characters: Floats, commas: Floats, links: Floats) -> dict[str, Floats]:
+    """Where the paragraphs are densest, by the scores of Readability (arc90, 2009).
+
+    A paragraph of 25 characters gives what it lies in a point, one more for each comma, and one for each 100 characters
+    up to 3; and half as much to what that lies in. Of an element's score the share of its links is taken off.
+    """
+    element, parent, number = blocks.element, blocks.parent, len(words)
+    tag, place = blocks.tag[element], np.arange(number)
+    length = np.maximum(characters, CHARACTERS_A_WORD * words)
+    is_paragraph = (length >= PARAGRAPH_CHARACTERS) & ~np.isin(tag, NO_PARAGRAPHS)
+    points = np.where(is_paragraph, 1 + commas + np.minimum(3, np.floor(length / 100)), 0.0)
+    holder = np.where(np.isin(tag, HOLDERS), element, parent[element])
+    c, l = sums(characters), sums(links)  # noqa: E741
+    scores = np.bincount(holder, points, len(parent)) + np.bincount(parent[holder], points / 2, len(parent))
+    scores *= 1 - (l[blocks.last] - l[blocks.first]) / np.maximum(1.0, c[blocks.last] - c[blocks.first])
+    best = int(np.argmax(scores))
+    highest = max(1.0, float(scores[best]))
+    begin, end = blocks.first[best], blocks.last[best]
+    inside = (place >= begin) & (place < end)
+    around, largest = element, scores[element]
+    for _ in range(6):
+        around = parent[around]
+        largest = np.maximum(largest, scores[around])
+    # Readability takes elements beside the best, too, if they have a fifth of its score.
+    beside = (parent == parent[best]) & (scores >= max(10.0, highest / 5))
+    beside[best], beside[0] = True, False
+    opened = np.bincount(blocks.first[beside], minlength=number + 1) - np.bincount(
+        blocks.last[beside], minlength=number + 1
+    )
+    ranks = np.sort(scores)
+    return {
+        "in densest": inside.astype(np.float64),
+        "depth in densest": np.where(inside, blocks.depth[element] - blocks.depth[best], -1.0),
+        "place in densest": (place - begin) / max(1, end - begin),
+        "in or beside densest": (np.cumsum(opened[:number]) > 0).astype(np.float64),
+        "score of parent": scores[parent[element]] / highest,
+        "score of grandparent": scores[parent[parent[element]]] / highest,
+        "score around": largest / highest,
+        "share of densest": np.full(number, words[begin:end].sum() / words.sum()),
+        "second densest": np.full(number, ranks[-2] / highest if len(ranks) > 1 else 0.0),
+    }
+
+
 def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     """The features of a page's blocks, of which there must be one."""
     found, words, characters = _text_features(blocks.texts, title)
@@ -240,8 +292,8 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     stops = found["stops"] * words
     tag = blocks.tag[element]
     is_heading, is_paragraph = np.isin(tag, HEADINGS), tag == TAGS["p"]
-    w, c, l, s = _sums(words), _sums(characters), _sums(links), _sums(stops)  # noqa: E741
-    long, paragraphs = _sums(words >= LONG_WORDS), _sums(words * is_paragraph)
+    w, c, l, s = sums(words), sums(characters), sums(links), sums(stops)  # noqa: E741
+    long, paragraphs = sums(words >= LONG_WORDS), sums(words * is_paragraph)
     total = max(1.0, w[-1])
     link_share = links / characters
     found |= {
@@ -270,7 +322,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     found["heading words"] = np.where(has_heading, found["words"][heading], -1.0)
     found["heading phrase"] = np.where(has_heading, found["phrase"][heading], 0.0)
     # Likeness to other blocks on the page.
-    alike, alike_words, alike_links, alike_characters = _mean_of_equal(
+    alike, alike_words, alike_links, alike_characters = mean_of_equal(
         blocks.shape[element], words, links.astype(np.float64), characters
     )
     found |= {
@@ -284,7 +336,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     held_characters = np.maximum(1.0, c[blocks.last] - c[blocks.first])
     held_links, held_stops = l[blocks.last] - l[blocks.first], s[blocks.last] - s[blocks.first]
     held_paragraphs = paragraphs[blocks.last] - paragraphs[blocks.first]
-    shapes, shape_words = _mean_of_equal(blocks.shape, held_words)
+    shapes, shape_words = mean_of_equal(blocks.shape, held_words)
     around = element
     near, middle = blocks.hints[element], blocks.hints[element]
     for level in range(1, max(LEVELS) + 1):
@@ -311,7 +363,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
         found |= {f"around {level} {name}": value for name, value in more.items()}
     # The parts with the prose.
     prose = np.where((words >= PROSE_WORDS) & (link_share < 0.5), words, 0.0)
-    p = _sums(prose)
+    p = sums(prose)
     held_prose = p[blocks.last] - p[blocks.first]
     for share in SHARES:
         enough = np.flatnonzero(held_prose >= share * p[-1])
@@ -323,6 +375,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
             f"share of part {share}": np.full(number, held_words[part] / total),
             f"depth in part {share}": (blocks.depth[element] - blocks.depth[part]).astype(np.float64),
         }
+    found |= _densest(blocks, words, characters, found.pop("commas"), links.astype(np.float64))
     is_prose = np.flatnonzero(prose)
     if len(is_prose):
         before = is_prose[np.maximum(0, np.searchsorted(is_prose, place, "right") - 1)]

@@ -1,10 +1,12 @@
 """Main text by a learned choice among a page's blocks, and the kind of page that it is.
 
-A forest says of each block how likely it belongs to the text. Which blocks are kept is then decided for the page as a
-whole, so that the expected F1 of its words is greatest: with right probabilities that is all above half of that F1
-(Lipton, Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose
-forest has the greatest sum. All parameters lie in `learned.json`, made by `benchmarks/learn_extraction.py` from pages
-with human-reviewed text.
+Forests say of each block how likely it belongs to the text: two look at each by itself, one learned from all pages and
+one from pages of known kinds, among which are lists whose links are their text; then a second one looks at it again
+with what these say of the blocks around it and of the page. Which blocks are kept is decided for the page as a whole,
+so that the expected F1 of its words is greatest: with right probabilities that is all above half of that F1 (Lipton,
+Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose forest
+has the greatest sum. All parameters lie in `learned.json`, made by `benchmarks/learn_extraction.py` from pages with
+human-reviewed text.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import parse_json
-from webtext_prep.extraction.blocks import blocks_of
+from webtext_prep.extraction.blocks import Blocks, blocks_of
+from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import Features, features_of
 from webtext_prep.extraction.markup import Markup, written
 from webtext_prep.text.compiled import compiled
@@ -29,6 +32,8 @@ CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
 READS_FORMULAS = re.compile("mathjax|katex", re.IGNORECASE)
 """A program in a page that shows what stands in `\\(...\\)` as a formula."""
+SHARE_OF_KINDS = 0.2
+"""What the first forest of pages of known kinds says of the odds in the end: without it lists lose what it finds."""
 LEAST = 0.2
 """No block that is less likely is kept, unless nothing else is."""
 
@@ -97,33 +102,37 @@ class Forest:
         """The sum of its leaves for each row of features (rows, names)."""
         return np.asarray(_sums(rows, self.roots, self.feature, self.threshold, self.below, self.above, self.value))
 
-    def probabilities(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """One for each row of features (rows, names): the logistic function of the sum."""
-        return np.asarray(1 / (1 + np.exp(-self.sums(rows))))
-
 
 @dataclass(frozen=True)
 class Parameters:
     """What has been learned.
 
     Attributes:
-        text: how likely a block belongs to the main text.
+        first: by what they were learned from, forests that say how likely a block by itself belongs to the main text.
+        second: the forest that says so with their context.
         kinds: of each kind of page a forest; the greatest sum wins.
     """
 
-    text: Forest
+    first: Mapping[str, Forest]
+    second: Forest
     kinds: Mapping[str, Forest]
 
     @classmethod
     def parse(cls, text: str) -> Parameters:
-        """From a JSON object with `features` and `trees`, `page_features`, and `kinds`: of each its trees."""
+        """From a JSON object with names of features and trees: see `benchmarks/learn_extraction.py`."""
         read = parse_json(text)
+        first = {name: Forest.of(read["features"], trees) for name, trees in read["first"].items()}
         kinds = {kind: Forest.of(read["page_features"], trees) for kind, trees in read["kinds"].items()}
-        return cls(Forest.of(read["features"], read["trees"]), kinds)
+        return cls(first, Forest.of([*read["features"], *read["context"]], read["second"]), kinds)
 
-    def kept(self, features: Features) -> npt.NDArray[np.bool_]:
+    def kept(self, blocks: Blocks, features: Features) -> npt.NDArray[np.bool_]:
         """Which blocks of a page are its main text."""
-        return chosen(self.text.probabilities(features.rows), features.words)
+        odds = {name: forest.sums(features.rows) for name, forest in self.first.items()}
+        _, rows = with_context(blocks, features.rows, features.words, odds)
+        sums = self.second.sums(rows)
+        if "kinds" in odds:
+            sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds["kinds"]
+        return chosen(1 / (1 + np.exp(-sums)), features.words)
 
     def kind(self, features: Features) -> str:
         """The kind of page."""
@@ -153,7 +162,7 @@ def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tupl
     features = features_of(blocks, page, url, title)
     may_have_formulas = any("\\(" in block or "\\[" in block for block in blocks.texts)
     has_dollars = may_have_formulas and READS_FORMULAS.search(page) is not None
-    kept = parameters().kept(features)
+    kept = parameters().kept(blocks, features)
     text = written(blocks, kept, markup, has_dollars=has_dollars)
     lengths = np.array([len(block) for block in blocks.texts])
     return text, parameters().kind(features), float(lengths[kept].sum() / lengths.sum())
