@@ -210,13 +210,14 @@ def first_forests(
         return forest_of(some, [example.features.rows for example in some], FIRST_TREES)
 
     names = examples[0].features.names
-    trees = learned([example for example in examples if chosen(example)])
+    used = [example for example in examples if chosen(example)]
+    trees = learned(used)
     whole = Forest.of(names, trees)
     parts = [part_of(example.page.domain, PARTS, 8) for example in examples]
     of_parts = []
     for part in range(PARTS):
         others = [one for one, own in zip(examples, parts, strict=True) if chosen(one) and own != part]
-        of_parts.append(Forest.of(names, learned(others)))
+        of_parts.append(Forest.of(names, learned(others or used)))  # all may be of one domain
     says = [
         (of_parts[part] if chosen(example) else whole).sums(example.features.rows)
         for example, part in zip(examples, parts, strict=True)
