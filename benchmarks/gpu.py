@@ -7,7 +7,7 @@
     python benchmarks/gpu.py --smoke                    every piece in its smallest form: two minutes
 
 Each piece is a process of its own, which has eight minutes at most, so that a failure costs that piece alone. What it
-found is saved at once in `results/gpu.json` and compared with what the kernels' account says of an H100
+found is saved at once in `results/gpu.json` and compared with what is expected of an H100
 (`gpu_pieces/account.py`). A piece that is saved is not run again, also if it failed: `--again` does that.
 
 Exit status: 0, also if pieces are left; 1 if one of this call failed; 2 for bad usage, or where there is no GPU

@@ -27,7 +27,7 @@ from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages
 from webtext_prep.extraction.blocks import Blocks, blocks_of
 from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import Forest, Parameters
+from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Forest, Parameters
 from webtext_prep.extraction.markup import written
 from webtext_prep.text.decoding import readable, title_of
 
@@ -40,7 +40,8 @@ SECOND_TREES = 150
 KNOWN_KIND = 3
 """What a page of a known kind weighs in the second forest, where another weighs 1."""
 PARTS = 2
-"""The second forest learns from what first ones say of pages of other domains: they are learned from so many parts."""
+"""The second forest learns from what first ones say of pages of domains that they don't know: each of these is learned
+from all but one of so many parts of the domains."""
 SETTINGS = {
     **SAME_BYTES,
     # By columns: a tree looks at few of them.
@@ -181,7 +182,7 @@ def forest_of(
     settings: Mapping[str, Any] = SETTINGS,
     known_kind: float = 1,
 ) -> list[dict[str, Any]]:
-    """Trees that say by rows of features how likely a block is main text."""
+    """Trees that say by rows how likely a block is main text; a page of a known kind weighs `known_kind`."""
     number_of = Counter(example.page.group for example in examples)
     sums: Counter[str] = Counter()
     for example in examples:
@@ -197,14 +198,14 @@ def forest_of(
         ]
     )
     chosen_rows = np.concatenate([of_page[chosen] for of_page, chosen in zip(rows, known, strict=True)])
-    data = lightgbm.Dataset(chosen_rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
+    data = lightgbm.Dataset(chosen_rows, labels, weight=weights, params={"max_bin": settings["max_bin"]})
     return trees_of(lightgbm.train(dict(settings), data, trees))
 
 
 def first_forests(
     examples: list[Example], chosen: Callable[[Example], bool]
 ) -> tuple[list[dict[str, Any]], list[npt.NDArray[np.float64]]]:
-    """A first forest learned from some of the examples, and what it says of each page that is not learned from."""
+    """A first forest learned from the chosen examples, and what such ones say of pages whose domain they don't know."""
 
     def learned(some: list[Example]) -> list[dict[str, Any]]:
         return forest_of(some, [example.features.rows for example in some], FIRST_TREES)
@@ -213,15 +214,16 @@ def first_forests(
     used = [example for example in examples if chosen(example)]
     trees = learned(used)
     whole = Forest.of(names, trees)
-    parts = [part_of(example.page.domain, PARTS, 8) for example in examples]
     of_parts = []
     for part in range(PARTS):
-        others = [one for one, own in zip(examples, parts, strict=True) if chosen(one) and own != part]
-        of_parts.append(Forest.of(names, learned(others or used)))  # all may be of one domain
-    says = [
-        (of_parts[part] if chosen(example) else whole).sums(example.features.rows)
-        for example, part in zip(examples, parts, strict=True)
-    ]
+        others = [one for one in used if part_of(one.page.domain, PARTS, 8) != part]
+        of_parts.append(Forest.of(names, learned(others)) if others else whole)  # all may be of one domain
+    known = {example.page.domain for example in used}
+    says = []
+    for example in examples:
+        domain = example.page.domain
+        forest = of_parts[part_of(domain, PARTS, 8)] if domain in known else whole
+        says.append(forest.sums(example.features.rows))
     return trees, says
 
 
@@ -229,9 +231,9 @@ def learned_from(examples: list[Example]) -> str:
     """The file of parameters."""
     used = [example for example in examples if example.blocks is not None and example.weights.any()]
     of_kinds = [example for example in used if example.page.kind]
-    by_source: dict[str, Callable[[Example], bool]] = {"all": lambda example: True}
+    by_source: dict[str, Callable[[Example], bool]] = {ALL: lambda example: True}
     if 0 < len(of_kinds) < len(used):
-        by_source["kinds"] = lambda example: bool(example.page.kind)
+        by_source[KNOWN_KINDS] = lambda example: bool(example.page.kind)
     first, says = {}, {}
     for source, chosen in by_source.items():
         first[source], says[source] = first_forests(used, chosen)
@@ -307,12 +309,12 @@ def examples_of(folders: list[Path]) -> list[Example]:
     return examples
 
 
-def unseen(examples: list[Example], part_of: Callable[[ReviewedPage], object]) -> dict[str, tuple[str, str]]:
+def unseen(examples: list[Example], own_part: Callable[[ReviewedPage], object]) -> dict[str, tuple[str, str]]:
     """[text, kind] of each page, by parameters learned from the pages of all other parts."""
     found = {}
-    for part in sorted({part_of(example.page) for example in examples}, key=str):
-        parameters = Parameters.parse(learned_from([one for one in examples if part_of(one.page) != part]))
-        tested = [example for example in examples if part_of(example.page) == part]
+    for part in sorted({own_part(example.page) for example in examples}, key=str):
+        parameters = Parameters.parse(learned_from([one for one in examples if own_part(one.page) != part]))
+        tested = [example for example in examples if own_part(example.page) == part]
         found |= {example.page.key: example.extracted(parameters) for example in tested}
         texts = {key: text for key, (text, _) in found.items()}
         for group in sorted({example.page.group for example in tested}):

@@ -56,7 +56,7 @@ def losses(vocabulary: int) -> dict[str, tuple[Loss, torch.dtype | None]]:
     return ways
 
 
-def steps(config: ModelConfig, sequences: int, device: str, precision: str) -> dict[str, Callable[[], float]]:
+def steps(config: ModelConfig, sequences: int, device: str, precision: str) -> dict[str, Callable[[], Tensor]]:
     """Forward and backward of each way on the same random batch; each call returns the sum of losses."""
     random = torch.Generator().manual_seed(0)
     rows = sequences * config.sequence_length
@@ -64,7 +64,7 @@ def steps(config: ModelConfig, sequences: int, device: str, precision: str) -> d
     matrix = (0.02 * torch.randn(config.padded_vocabulary, config.hidden, generator=random)).to(device).requires_grad_()
     targets = torch.randint(0, config.vocabulary_size, (rows,), generator=random).to(device)
 
-    def step(loss: Loss, dtype: torch.dtype | None) -> float:
+    def step(loss: Loss, dtype: torch.dtype | None) -> Tensor:
         hidden.grad = matrix.grad = None
         inputs, weight = hidden, matrix
         if dtype is not None and precision == "bf16":
@@ -72,6 +72,6 @@ def steps(config: ModelConfig, sequences: int, device: str, precision: str) -> d
         with autocast(torch.device(device), precision):
             total = loss(inputs, weight, targets)
         total.backward()
-        return float(total.detach())
+        return total.detach()
 
     return {name: lambda way=way: step(*way) for name, way in losses(config.vocabulary_size).items()}

@@ -225,7 +225,8 @@ def gpu_table() -> str:
         row = pieces.get(piece, {"results": {}})["results"].get(part, {})
         if "ms_per_step" not in row:
             continue
-        cells = [f"{row['ms_per_step']:.1f}", f"{row['tokens_per_second']:,}", f"{row['mfu']:.1%}"]
+        share = f"{row['mfu']:.1%}" if row["mfu"] else ""  # of a GPU whose peak nobody has looked up
+        cells = [f"{row['ms_per_step']:.1f}", f"{row['tokens_per_second']:,}", share]
         lines.append(f"| {what} | {' | '.join(cells)} | {row['peak_memory_GiB']:.1f} |")
     return "\n".join(lines)
 

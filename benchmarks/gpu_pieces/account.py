@@ -1,6 +1,6 @@
 """What the pieces should find, and in what they differ from it.
 
-Speeds are by an account of each kernel's bytes and operations on one H100 (`LOG.md`).
+Speeds are of one H100: measured there, or by an account of each kernel's bytes and operations (`LOG.md`).
 """
 
 from __future__ import annotations

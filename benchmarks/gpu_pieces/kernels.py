@@ -22,8 +22,8 @@ def loss(*, smoke: bool) -> Parts:
     with cleared():
         ways = steps(case.config, case.batch, bench.device, case.precision)
 
-    def measure(step: Callable[[], float]) -> dict[str, Any]:
-        total = step()
+    def measure(step: Callable[[], torch.Tensor]) -> dict[str, Any]:
+        total = float(step())
         if bench.on_gpu:
             torch.cuda.reset_peak_memory_stats()  # without what compiling took
         row = {"ms": round(1000 * bench.seconds(step), 2), "peak_memory_GiB": bench.peak_memory()}

@@ -1,5 +1,6 @@
 """`--extractor learned`: a page's blocks, what is known of them, and which are kept."""
 
+import dataclasses
 import gzip
 import itertools
 import json
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from webtext_prep.extraction import learned
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
-from webtext_prep.extraction.context import with_context
+from webtext_prep.extraction.context import context_of, with_context
 from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.learned import Forest, Parameters, chosen, main_text, parameters
 from webtext_prep.extraction.markup import written
@@ -72,7 +73,7 @@ def test_a_page_without_text_has_none(html):
 
 
 @pytest.mark.parametrize(
-    "html", ["<p>one</p>", "<p>one</p><p>two</p>", "日本語の文章です。" * 20, "<p>" * 300 + "deep"]
+    "html", ["<p>one</p>", "<p>one</p><p>two</p>", "日本語の文章です。" * 20, "<p>" * 300 + "deep", "<li><a>one</a>"]
 )
 def test_any_page_has_features_that_are_numbers(html):
     blocks = blocks_of(html)
@@ -81,6 +82,9 @@ def test_any_page_has_features_that_are_numbers(html):
     assert np.isfinite(found.rows).all() and (found.words > 0).all()
     names, values = found.of_page
     assert len(names) == len(values) and np.isfinite(values).all()
+    for odds in (-60.0, 60.0):
+        _, rows = with_context(blocks, found.rows, found.words, {"one": np.full(len(found.words), odds)})
+        assert np.isfinite(rows).all()
 
 
 def test_the_parameters_are_of_these_features(blocks):
@@ -156,7 +160,9 @@ def reviewed(folder: Path, number: int) -> None:
             f"<nav>{links}</nav><main>{body}</main>" if page % 2 else f"<article>{body}</article><aside>{links}</aside>"
         )
         kind = "forum" if page % 2 else "article"
-        says = {"url": f"http://site{page}.example/", "page_type": kind, "main_content": "\n".join(texts)}
+        says = {"url": f"http://site{page}.com/", "page_type": kind, "main_content": "\n".join(texts)}
+        if page % 6 == 5:  # of some nobody has said their kind
+            del says["page_type"]
         (folder / "truth" / f"{page:04}.json").write_text(json.dumps(says))
         (folder / "html" / f"{page:04}.html.gz").write_bytes(gzip.compress(f"<body>{layout}</body>".encode()))
 
@@ -203,3 +209,46 @@ def test_segments_say_something_of_the_blocks_that_they_are_in(tmp_path, monkeyp
     (example,) = learn_extraction.examples_of([tmp_path])
     np.testing.assert_array_equal(example.labels, [np.nan, 1, 0, 1, np.nan, np.nan])
     assert (example.weights > 0).tolist() == [False, True, True, True, False, False]
+
+
+def test_context_is_what_is_said_of_the_blocks_around(blocks):
+    """Two paragraphs that are likely text, and two links beside them that are not."""
+    found = blocks(f"<div><p>{PROSE}</p><p>{PROSE}</p></div><ul><li><a>one</a></li><li><a>two</a></li></ul>")
+    words, odds = np.array([20.0, 20, 1, 1]), np.array([60.0, 60, -60, -60])
+    context = context_of(found, words, odds)
+    assert context["in run"].tolist() == [1, 1, 0, 0] and context["from run"].tolist() == [0, 0, 1, 2]
+    assert context["words from run"].tolist() == pytest.approx([0, 0, np.log(2), np.log(3)])
+    assert context["likely if alike"].tolist() == [1, 1, 0, 0] and context["text alike"].tolist() == [1, 1, 0, 0]
+    assert context["text before"].tolist() == [0, 0.5, 1, 1] and context["text around 1"].tolist() == [1, 1, 0, 0]
+    assert context["in text 0.8"].tolist() == [1, 1, 0, 0]
+
+
+def test_paragraphs_are_densest_where_readability_would_look(blocks):
+    links = "".join(f"<li><a href=/{n}>Another story, of something else</a></li>" for n in range(20))
+    page = f"<ul>{links}</ul><div><p>{PROSE}</p><p>{PROSE}</p></div>"
+    found = features_of(blocks(page), page, "", "")
+    dense = found.rows[:, found.names.index("in densest")]
+    assert dense.tolist() == [0] * 20 + [1, 1]
+    nothing = features_of(blocks("<p>one</p>"), "<p>one</p>", "", "")
+    assert nothing.rows[0, nothing.names.index("share of densest")] == 0
+
+
+def test_odds_of_a_page_come_from_no_forest_that_knows_its_domain(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    learn_extraction = pytest.importorskip("learn_extraction")
+    reviewed(tmp_path, 12)
+    examples = learn_extraction.examples_of([tmp_path])
+    for number, example in enumerate(examples):  # two pages a domain, of which one has a kind
+        example.page = dataclasses.replace(
+            example.page, url=f"http://site{number // 2}.com/", kind="forum" * (number % 2)
+        )
+    learned_from = []
+
+    def one_leaf(some, *_):
+        learned_from.append({example.page.domain for example in some})
+        return [{"nodes": [], "leaves": [float(len(learned_from) - 1)]}]
+
+    monkeypatch.setattr(learn_extraction, "forest_of", one_leaf)
+    _, says = learn_extraction.first_forests(examples, lambda example: bool(example.page.kind))
+    for example, odds in zip(examples, says, strict=True):
+        assert example.page.domain not in learned_from[int(odds[0])]

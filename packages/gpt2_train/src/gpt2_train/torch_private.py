@@ -55,7 +55,7 @@ def compiled_whole(function: Any, *, isolated: bool) -> Any:
         return torch.compile(function, dynamic=False, fullgraph=True, isolate_recompiles=isolated)  # type: ignore[call-overload]
     from torch import _dynamo
 
-    _dynamo.config.recompile_limit = 64
+    _dynamo.config.recompile_limit = max(64, _dynamo.config.recompile_limit)
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
@@ -71,6 +71,9 @@ ATTENTION_OPERATORS = frozenset(
     for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 )
 """The operators that `scaled_dot_product_attention` becomes."""
+
+CHECKPOINT_LOG = "torch._higher_order_ops.wrap"
+"""The log in which compiled checkpointing warns."""
 
 VARLEN_ATTENTION = "torch_attn._varlen_attn.default"
 """Attention inside documents, by its name: loading it takes seconds, and few runs need it."""

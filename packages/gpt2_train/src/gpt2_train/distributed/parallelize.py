@@ -145,7 +145,7 @@ def apply_activation_checkpointing(
     if mode == "none":
         return
     # Compiled, it warns of operations in place, which no block has.
-    logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
+    logging.getLogger(torch_private.CHECKPOINT_LOG).setLevel(logging.ERROR)
     contexts: Callable[[], Contexts] | None = None
     if mode == "selective":
         contexts = functools.partial(create_selective_checkpoint_contexts, _keep_products)

@@ -24,7 +24,8 @@ def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]
     """Features of a page's blocks, of so many `words`, by the logarithm of the odds that each is main text."""
     number, element, parent = len(words), blocks.element, blocks.parent
     place = np.arange(number)
-    likely = 1 / (1 + np.exp(-odds))
+    # Without the last digits of `exp`, which differ between machines.
+    likely = np.rint(2**20 / (1 + np.exp(-odds))) / 2**20
     w, t = sums(words), sums(likely * words)
     expected = max(_LEAST, t[-1])
     padded = np.pad(likely, 2, constant_values=-1.0)
@@ -53,7 +54,7 @@ def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]
     end = int(np.argmax(gains - np.minimum.accumulate(gains)))
     begin = int(np.argmin(gains[: end + 1]))
     before, after = place < begin, place >= end
-    away = np.where(before, w[begin] - w[:-1], np.where(after, w[:-1] - w[end], 0))
+    away = np.where(before, w[begin] - w[:-1], np.where(after, w[1:] - w[end], 0))
     found |= {
         "in run": (~before & ~after).astype(np.float64),
         "from run": np.where(before, place - begin, np.where(after, place - end + 1, 0)).astype(np.float64),
@@ -72,10 +73,14 @@ def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]
 def with_context(
     blocks: Blocks, rows: npt.NDArray[np.float32], words: Floats, odds: dict[str, Floats]
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """(names, rows) of features and context by each forest, by name."""
+    """(names of the context by each of the forests whose `odds` are given, rows of features and that context)."""
     found = {
         f"{forest}: {name}": value
         for forest, of_each in odds.items()
         for name, value in context_of(blocks, words, of_each).items()
     }
-    return list(found), np.column_stack((rows, *found.values())).astype(np.float32)
+    wide = np.empty((len(rows), rows.shape[1] + len(found)), np.float32)
+    wide[:, : rows.shape[1]] = rows
+    for column, value in enumerate(found.values(), rows.shape[1]):
+        wide[:, column] = value
+    return list(found), wide

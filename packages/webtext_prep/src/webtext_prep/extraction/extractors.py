@@ -2,8 +2,8 @@
 
 Each is one function, `extract(html, url, charset) -> Extracted`, without network, cache or state between pages. On 120
 real pages with gold snippets, one core: trafilatura F1 .912 at 71 pages per second, resiliparse .856 at 383, newspaper
-.843 at 29 (its own `parse()`, same text: 21). On 1,084 pages of seven kinds `learned`, which keeps the blocks that a
-forest takes for main text, has an F1 of .85 where trafilatura has .76, in two thirds of its time.
+.843 at 29 (its own `parse()`, same text: 21). `learned` keeps the blocks that decision trees take for main text; its
+figures are in docs/benchmarks/extraction.md.
 
 None of them bounds its own time or memory: call them through `webtext_prep.extraction.pool`.
 
@@ -144,7 +144,7 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
 
 
 def learned(html: bytes, url: str, charset: str | None = None, markup: Markup = "plain") -> Extracted:
-    """Main text by the blocks that a learned forest keeps, for any kind of page, and that kind."""
+    """Main text by the blocks that learned trees keep, for any kind of page, and that kind."""
     from webtext_prep.extraction.learned import main_text
 
     page = readable(html, charset)

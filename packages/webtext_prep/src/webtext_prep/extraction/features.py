@@ -1,8 +1,9 @@
 """The features of each block of a page before anyone decides whether it is main text: numbers, one row a block.
 
 They say how a block is written (its length, stops, links), what it lies in (the elements around it: their text, names
-and landmarks), where it stands (on the page, after its heading, in the part with most of the prose), its likeness to
-others on the page, its neighbours, and the page as a whole. Only PHRASES and LABELS are words of one language.
+and landmarks), where it stands (on the page, after its heading, in the part with most of the prose, where paragraphs
+are densest), its likeness to others on the page, its neighbours, and the page as a whole. Only PHRASES and LABELS are
+words of one language.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ URLS = {
 _URLS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in URLS.items()]
 
 HEADINGS = np.array([TAGS[f"h{level}"] for level in range(1, 7)])
-NO_PARAGRAPHS = np.array([*HEADINGS, TAGS["a"], TAGS["button"], TAGS["label"]])
+NO_PARAGRAPHS = np.array([*HEADINGS, TAGS["button"]])
 HOLDERS = np.array([0, *(TAGS[tag] for tag in ("div", "section", "article", "main", "td", "body"))])
 """Elements that hold paragraphs; text in them directly is one."""
 PARAGRAPH_CHARACTERS = 25
 CHARACTERS_A_WORD = 5
-"""Of writing without spaces, whose words are counted by its characters."""
+"""A text of shorter words, as of writing without spaces, counts as if they had so many."""
+DENSE_LEVELS = 6
+"""How far up the score of the elements around a block is looked at."""
 LONG_WORDS = 15
 """Words that make a block a paragraph."""
 PROSE_WORDS = 12
@@ -90,7 +93,7 @@ FAR = -999.0
 
 _CLASSES = np.zeros((256, 6), np.int32)
 """Bytes that are: the first of a character, a stop, a space, a separator, of writing without spaces (by the first), a
-comma (of wide ones, as of other wide marks, the first)."""
+comma or semicolon (of wide ones, as of all in their block of Unicode, the first)."""
 _CLASSES[:, 0] = [(byte & 0xC0) != 0x80 for byte in range(256)]
 _CLASSES[list(b".!?"), 1] = 1
 _CLASSES[list(b" \n"), 2] = 1
@@ -243,8 +246,8 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
 def _densest(blocks: Blocks, words: Floats, characters: Floats, commas: Floats, links: Floats) -> dict[str, Floats]:
     """Where the paragraphs are densest, by the scores of Readability (arc90, 2009).
 
-    A paragraph of 25 characters gives what it lies in a point, one more for each comma, and one for each 100 characters
-    up to 3; and half as much to what that lies in. Of an element's score the share of its links is taken off.
+    A paragraph of 25 characters gives what it lies in a point, one more for each of `commas`, and one for each 100
+    characters up to 3; and half as much to what that lies in. The share of an element's links is taken off its score.
     """
     element, parent, number = blocks.element, blocks.parent, len(words)
     tag, place = blocks.tag[element], np.arange(number)
@@ -257,15 +260,15 @@ def _densest(blocks: Blocks, words: Floats, characters: Floats, commas: Floats, 
     scores *= 1 - (l[blocks.last] - l[blocks.first]) / np.maximum(1.0, c[blocks.last] - c[blocks.first])
     best = int(np.argmax(scores))
     highest = max(1.0, float(scores[best]))
-    begin, end = blocks.first[best], blocks.last[best]
+    begin, end = (blocks.first[best], blocks.last[best]) if scores[best] > 0 else (0, 0)
     inside = (place >= begin) & (place < end)
     around, largest = element, scores[element]
-    for _ in range(6):
+    for _ in range(DENSE_LEVELS):
         around = parent[around]
         largest = np.maximum(largest, scores[around])
     # Readability takes elements beside the best, too, if they have a fifth of its score.
     beside = (parent == parent[best]) & (scores >= max(10.0, highest / 5))
-    beside[best], beside[0] = True, False
+    beside[best], beside[0] = scores[best] > 0, False
     opened = np.bincount(blocks.first[beside], minlength=number + 1) - np.bincount(
         blocks.last[beside], minlength=number + 1
     )
@@ -279,7 +282,7 @@ def _densest(blocks: Blocks, words: Floats, characters: Floats, commas: Floats, 
         "score of grandparent": scores[parent[parent[element]]] / highest,
         "score around": largest / highest,
         "share of densest": np.full(number, words[begin:end].sum() / words.sum()),
-        "second densest": np.full(number, ranks[-2] / highest if len(ranks) > 1 else 0.0),
+        "second densest": np.full(number, ranks[-2] / highest),
     }
 
 

@@ -32,6 +32,8 @@ CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
 READS_FORMULAS = re.compile("mathjax|katex", re.IGNORECASE)
 """A program in a page that shows what stands in `\\(...\\)` as a formula."""
+ALL, KNOWN_KINDS = "all pages", "pages of known kinds"
+"""What first forests are learned from."""
 SHARE_OF_KINDS = 0.2
 """What the first forest of pages of known kinds says of the odds in the end: without it lists lose what it finds."""
 LEAST = 0.2
@@ -119,7 +121,9 @@ class Parameters:
 
     @classmethod
     def parse(cls, text: str) -> Parameters:
-        """From a JSON object with names of features and trees: see `benchmarks/learn_extraction.py`."""
+        """From a JSON object: names of `features` and the trees of each `first` forest; names of its `context` and the
+        trees of the `second`; names of `page_features`, and of each of `kinds` its trees.
+        """
         read = parse_json(text)
         first = {name: Forest.of(read["features"], trees) for name, trees in read["first"].items()}
         kinds = {kind: Forest.of(read["page_features"], trees) for kind, trees in read["kinds"].items()}
@@ -130,8 +134,8 @@ class Parameters:
         odds = {name: forest.sums(features.rows) for name, forest in self.first.items()}
         _, rows = with_context(blocks, features.rows, features.words, odds)
         sums = self.second.sums(rows)
-        if "kinds" in odds:
-            sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds["kinds"]
+        if KNOWN_KINDS in odds:
+            sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
         return chosen(1 / (1 + np.exp(-sums)), features.words)
 
     def kind(self, features: Features) -> str:
