@@ -325,7 +325,7 @@ class Answer:
 
 
 def event(content: dict[str, Any]) -> bytes:
-    """One server-sent event."""
+    """`content` as JSON in a server-sent event."""
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 

@@ -58,7 +58,7 @@ class ApiError(Exception):
         return msgspec.json.encode({"error": error})
 
     def response(self) -> Response:
-        """The answer."""
+        """The HTTP answer that tells a client of this error, in JSON."""
         return Response(self.as_json(), self.status, self.headers, "application/json")
 
 

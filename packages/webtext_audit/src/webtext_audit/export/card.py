@@ -82,7 +82,7 @@ def header(corpus: ExportedCorpus) -> str:
 
 
 def card(corpus: ExportedCorpus) -> str:
-    """The whole card."""
+    """The dataset card (README.md) of an exported corpus, with its metadata in front."""
     documents, size, tokens = corpus.measures.total
     domains = len(corpus.measures.domains_by_size)
     sections = [

@@ -34,7 +34,7 @@ def read_ablation(folder: Path) -> dict[str, Any]:
 
 
 def ablation(found: Mapping[str, Any]) -> Markup:
-    """The whole section."""
+    """The section of a report about a comparison that `gpt2 ablate` made."""
     rows = list(_spreads(found))
     return join(
         [

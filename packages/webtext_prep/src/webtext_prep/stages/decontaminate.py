@@ -116,7 +116,7 @@ class Decontaminate(Stage):
                 raise InputError(f"--evaluation {path} is not a file: give files of evaluation texts.")
 
     def setting_files(self) -> list[Path]:
-        """The evaluation files."""
+        """The files of `--evaluation`, whose content decides what is dropped."""
         return [Path(name) for name in self.evaluation]
 
     def hints(self, job: StageRun) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class ScoreFilter(Filter):
             return {"model_sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
     def setting_files(self) -> list[Path]:
-        """The classifier's file."""
+        """The file of the classifier (`--model`), whose content decides what is dropped."""
         return [self._model_file]
 
     def needs(self, sample: Sample, workers: int) -> Needs:

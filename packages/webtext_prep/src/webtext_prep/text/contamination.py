@@ -185,7 +185,7 @@ class NGrams:
 
     @classmethod
     def load(cls, place: Location) -> NGrams:
-        """What `save` wrote."""
+        """Read n-grams that `save` wrote at `place`."""
         with np.load(storage.local_path(place), allow_pickle=False) as file:
             lists: dict[str, Any] = {name: _unpacked(file[name]) for name in cls._LISTS}
             vocabulary = {word: number for number, word in enumerate(lists.pop("vocabulary"))}

@@ -219,7 +219,7 @@ class Megatron(ModelFormat):
 
 @dataclasses.dataclass(frozen=True)
 class _Rank:
-    """One rank's file."""
+    """The file of a tensor-parallel rank, and the tensors read from it by name."""
 
     file: Path
     tensors: dict[str, Tensor]
