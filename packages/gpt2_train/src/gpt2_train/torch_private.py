@@ -53,9 +53,8 @@ def compiled_whole(function: Any, *, isolated: bool) -> Any:
     """
     if _ISOLATES:
         return torch.compile(function, dynamic=False, fullgraph=True, isolate_recompiles=isolated)  # type: ignore[call-overload]
-    from torch import _dynamo
-
-    _dynamo.config.recompile_limit = max(64, _dynamo.config.recompile_limit)
+    config = required(torch, "_dynamo").config
+    config.recompile_limit = max(64, config.recompile_limit)
     return torch.compile(function, dynamic=False, fullgraph=True)
 
 
