@@ -36,6 +36,8 @@ MOVING = "|".join(
 """Numbers that another run would change: durations, dates, rates."""
 NOTES = ("loading PyTorch", "preparing the run", "run.py: loading", "checking the settings", "looking for the")
 """What begins lines that only say why nothing is to be seen for a second."""
+FIRST_TIME = "compiling for this machine"
+"""What begins a line that no later run prints."""
 ALL_THAT_IT_SAYS: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
@@ -73,11 +75,13 @@ def steady(printed: str) -> str:
 
 
 def shortened(printed: str) -> str:
-    """All that the quickstart prints from its first line on, but not every training step."""
+    """All that the quickstart prints from its first line on, but of its steps the first, and the last planned."""
     shown = re.sub(MOVING, "", printed[printed.index("quickstart: ") :], flags=re.MULTILINE)
-    lines = [line for line in shown.splitlines() if not PROGRESS.match(line)]
+    lines = [line for line in shown.splitlines() if not PROGRESS.match(line) and not line.startswith(FIRST_TIME)]
     steps = [at for at, line in enumerate(lines) if re.match(r"step [\d,/]+  loss", line)]
-    left_out = range(steps[FIRST_STEPS], steps[-LAST_STEPS])
+    total = lines[steps[-1]].partition("  ")[0].partition("/")[2]
+    last = [at for at in steps[-LAST_STEPS:] if f"/{total}  " in lines[at]]
+    left_out = range(steps[FIRST_STEPS], last[0])
     kept = (("..." if at == left_out.start else line, at) for at, line in enumerate(lines))
     return "\n".join(line for line, at in kept if at == left_out.start or at not in left_out)
 

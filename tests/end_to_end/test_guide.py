@@ -101,9 +101,9 @@ def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
     stages = re.findall(r"^  (\S+) +([\d,]+)  ->  ([\d,]+)", outcome, re.MULTILINE)
     (tokens,) = set(re.findall(r"([\d,]+) tokens", outcome))
     (parameters,) = set(re.findall(r"([\d,]+) parameters", text))
-    # Training takes a time, and its first lines say for how many steps that is by what the first ones took.
-    _, *totals, steps = re.findall(r"^step [\d,]+/([\d,]+)", text, re.MULTILINE)
-    assert all(abs(int(total) - int(steps)) <= 0.02 * int(steps) for total in totals)
+    # Training takes a time, and its first line says for how many steps that is by what the first one took.
+    _, *totals = re.findall(r"^step [\d,]+/([\d,]+)", text, re.MULTILINE)
+    (steps,) = set(totals)
     urls, documents = stages[0][1], stages[-1][2]
 
     picture = (ROOT / "docs" / "images" / "report-funnel.svg").read_text(encoding="utf-8")
