@@ -43,6 +43,11 @@ class Bench:
         self.warmup_seconds = 0.0
         """What the first steps took, with compiling; of the last measurement."""
 
+    @property
+    def steps(self) -> int:
+        """Calls of a step that `seconds` makes."""
+        return self.warmup + ROUNDS * self.turns
+
     def case(self, name: str, batch: int) -> Case:
         """A size and a batch in this machine's precision."""
         config = TINY if self.smoke else ModelConfig.preset(name, dropout=0.0)

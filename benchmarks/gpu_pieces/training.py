@@ -21,7 +21,7 @@ from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import backward_root, losses_and_gradient
 from gpt2_train.training.memory import GIB, memory_per_rank
 from gpt2_train.training.trainer import Trainer
-from gpu_pieces.bench import ROUNDS, Bench, Mode, attempt, cleared
+from gpu_pieces.bench import Bench, Mode, attempt, cleared
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
 
 Parts = Iterator[tuple[str, dict[str, Any]]]
@@ -40,8 +40,7 @@ def run_of(bench: Bench, case: Case, steps: int, **settings: Any) -> Iterator[tu
 
 def step_of(bench: Bench, case: Case, compiled: Mode, **settings: Any) -> dict[str, Any]:
     """The step of `gpt2 train`, with reading and bookkeeping, beside what `gpt2 estimate` says of its memory."""
-    steps = bench.warmup + ROUNDS * bench.turns + 1
-    with run_of(bench, case, steps, compile=compiled or False, **settings) as (run, _):
+    with run_of(bench, case, bench.steps + 1, compile=compiled or False, **settings) as (run, _):
         row = bench.row(case, bench.seconds(run.train_step))
     expected = memory_per_rank(
         case.config,
@@ -113,7 +112,7 @@ def saving(*, smoke: bool) -> Parts:
     case = bench.case("345M", 8)
     # Saves in the background are made ready for where a run saves before its end.
     settings = {"compile": False, "save": True, "save_every": 1}
-    with cleared(), run_of(bench, case, bench.warmup + (ROUNDS + 1) * bench.turns + 1, **settings) as (run, folder):
+    with cleared(), run_of(bench, case, bench.steps + bench.turns + 1, **settings) as (run, folder):
         usual = bench.seconds(run.train_step)
         started = time.perf_counter()
         run.recorder.save()

@@ -243,11 +243,13 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
     return features, words, characters
 
 
-def _densest(blocks: Blocks, words: Floats, characters: Floats, commas: Floats, links: Floats) -> dict[str, Floats]:
+def _densest(
+    blocks: Blocks, words: Floats, characters: Floats, commas: Floats, link_shares: Floats
+) -> dict[str, Floats]:
     """Where the paragraphs are densest, by the scores of Readability (arc90, 2009).
 
     A paragraph of 25 characters gives what it lies in a point, one more for each of `commas`, and one for each 100
-    characters up to 3; and half as much to what that lies in. The share of an element's links is taken off its score.
+    characters up to 3; and half as much to what that lies in. `link_shares` of elements are taken off their scores.
     """
     element, parent, number = blocks.element, blocks.parent, len(words)
     tag, place = blocks.tag[element], np.arange(number)
@@ -255,9 +257,8 @@ def _densest(blocks: Blocks, words: Floats, characters: Floats, commas: Floats, 
     is_paragraph = (length >= PARAGRAPH_CHARACTERS) & ~np.isin(tag, NO_PARAGRAPHS)
     points = np.where(is_paragraph, 1 + commas + np.minimum(3, np.floor(length / 100)), 0.0)
     holder = np.where(np.isin(tag, HOLDERS), element, parent[element])
-    c, l = sums(characters), sums(links)  # noqa: E741
-    scores = np.bincount(holder, points, len(parent)) + np.bincount(parent[holder], points / 2, len(parent))
-    scores *= 1 - (l[blocks.last] - l[blocks.first]) / np.maximum(1.0, c[blocks.last] - c[blocks.first])
+    points_held = np.bincount(holder, points, len(parent)) + np.bincount(parent[holder], points / 2, len(parent))
+    scores = points_held * (1 - link_shares)
     best = int(np.argmax(scores))
     highest = max(1.0, float(scores[best]))
     begin, end = (blocks.first[best], blocks.last[best]) if scores[best] > 0 else (0, 0)
@@ -378,7 +379,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
             f"share of part {share}": np.full(number, held_words[part] / total),
             f"depth in part {share}": (blocks.depth[element] - blocks.depth[part]).astype(np.float64),
         }
-    found |= _densest(blocks, words, characters, found.pop("commas"), links.astype(np.float64))
+    found |= _densest(blocks, words, characters, found.pop("commas"), held_links / held_characters)
     is_prose = np.flatnonzero(prose)
     if len(is_prose):
         before = is_prose[np.maximum(0, np.searchsorted(is_prose, place, "right") - 1)]
