@@ -2,7 +2,7 @@
 
 Requests that come at the same time are written together, each token of all of them by one pass through the model; a
 text that is asked for while others are written joins them at the next token, or waits for a row: first in, first out.
-The server is for people you trust; strangers need a proxy before it.
+The server is for people you trust; public access needs a reverse proxy.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class DocumentBlocks:
 
     @classmethod
     def load(cls, place: Location) -> DocumentBlocks:
-        """What `save` wrote."""
+        """Read the blocks of documents that `save` wrote at `place`."""
         shards, counts = load_array(place)
         return cls(shards, np.append(0, np.cumsum(counts)).astype(np.int64))
 
@@ -87,7 +87,7 @@ class PackedRecord(msgspec.Struct, array_like=True):
 
     @classmethod
     def unpack(cls, content: bytes) -> Self:
-        """What `pack` made."""
+        """Read what `pack` returned."""
         return msgspec.msgpack.decode(content, type=cls)
 
 

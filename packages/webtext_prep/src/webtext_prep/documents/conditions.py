@@ -73,5 +73,5 @@ class Condition:
 
     @property
     def kind(self) -> str:
-        """What it compares."""
+        """Whether the condition compares a `text` or a `number`."""
         return "text" if isinstance(self.value, str) else "number"

@@ -156,7 +156,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The command."""
+        """The name of the stage, which is that of its command."""
         return self.stage.name
 
     @property

@@ -37,7 +37,7 @@ class Url:
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the path: the name of a file or folder."""
         return self.path.name
 
     @property

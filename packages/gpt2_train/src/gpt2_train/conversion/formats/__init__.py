@@ -282,7 +282,7 @@ class Checkpoint(ModelFormat):
 
 @functools.lru_cache(maxsize=1)
 def known_formats() -> dict[str, ModelFormat]:
-    """Every format by its name: our own, those of `formats/`, and those of the entry-point group `gpt2.formats`."""
+    """Every format by its name: checkpoints of ours, those of `formats/`, and those of the group `gpt2.formats`."""
     formats: list[type[ModelFormat]] = [Checkpoint]
     formats += find_plugins(sys.modules[__name__], ModelFormat, group="gpt2.formats")
     return {found.name: found() for found in formats}

@@ -40,7 +40,7 @@ def save_array(place: Location, array: npt.NDArray[Any]) -> None:
 
 
 def load_array(place: Location) -> npt.NDArray[Any]:
-    """What `save_array` wrote."""
+    """Read the array that `save_array` wrote at `place`."""
     if storage.is_local(place):
         return np.load(storage.local_path(place), allow_pickle=False)
     with storage.open_for_reading(place) as file:

@@ -205,7 +205,7 @@ class Step:
 
     @property
     def stage(self) -> str:
-        """The command."""
+        """The name of the stage that made the output."""
         return str(self.record["stage"])
 
     @property
