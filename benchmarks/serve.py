@@ -137,7 +137,7 @@ def measure_direct(checkpoint: Path, tokens: int, texts: int, rows: int) -> dict
     """The same texts without a server."""
     torch.set_num_threads(1)
     generator = TextGenerator(open_model(checkpoint, device="cpu"), rows)
-    requests = [GenerationRequest(PROMPT, tokens, seed=number, ignore_end=True) for number in range(texts)]
+    requests = [GenerationRequest(PROMPT, seed=number, tokens=tokens, ignore_end=True) for number in range(texts)]
     generator.generate([dataclasses.replace(request, tokens=2) for request in requests])
     start = time.process_time()
     generator.generate(requests)

@@ -27,7 +27,7 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
     write_json_lines(folder / "in" / "part-00000.jsonl.zst", found)
     arguments = ("--evaluation", folder / "questions.jsonl", "--workers", "1")
     tiny = write_json_lines(folder / "one" / "part-00000.jsonl.zst", found[:1]).parent
-    webtext("decontaminate", "--input", tiny, "--output", folder / "first", *arguments)  # compiles, if nothing has yet
+    webtext("decontaminate", "--input", folder / "in", "--output", folder / "first", *arguments)  # compiles
     idle = webtext("decontaminate", "--input", tiny, "--output", folder / "idle", *arguments)
     used = webtext("decontaminate", "--input", folder / "in", "--output", folder / "out", *arguments)
     count = len(found)
