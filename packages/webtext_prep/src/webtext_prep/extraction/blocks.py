@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lxml import html as lxml_html  # type: ignore[import-untyped]
+from lxml import etree  # type: ignore[import-untyped]
 
 from webtext_prep.extraction.code_text import CODE, code_of, is_code, is_line_numbers, language_of
 from webtext_prep.extraction.formulas import FORMULAS, formula_of
@@ -123,72 +125,81 @@ class Blocks:
         first, last: the blocks in it are `first` up to `last`.
     """
 
-    texts: list[str] = field(default_factory=list)
-    code: dict[int, str] = field(default_factory=dict)
-    element: Any = field(default_factory=list)
-    row: Any = field(default_factory=list)
-    cell: Any = field(default_factory=list)
-    link_characters: Any = field(default_factory=list)
-    links: Any = field(default_factory=list)
-    bold_characters: Any = field(default_factory=list)
-    parent: Any = field(default_factory=lambda: [0])
-    depth: Any = field(default_factory=lambda: [0])
-    tag: Any = field(default_factory=lambda: [0])
-    children: Any = field(default_factory=lambda: [0])
-    hints: Any = field(default_factory=lambda: [0])
-    all_hints: Any = field(default_factory=lambda: [0])
-    landmarks: Any = field(default_factory=lambda: [0])
-    unseen: Any = field(default_factory=lambda: [0])
-    shape: Any = field(default_factory=lambda: [0])
-    first: Any = field(default_factory=lambda: [0])
-    last: Any = field(default_factory=lambda: [0])
+    texts: list[str]
+    code: dict[int, str]
+    element: Integers
+    row: Integers
+    cell: Integers
+    link_characters: Integers
+    links: Integers
+    bold_characters: Integers
+    parent: Integers
+    depth: Integers
+    tag: Integers
+    children: Integers
+    hints: Integers
+    all_hints: Integers
+    landmarks: Integers
+    unseen: Integers
+    shape: Integers
+    first: Integers
+    last: Integers
 
-    def as_arrays(self) -> Blocks:
-        """The same with arrays (int64) for lists of numbers."""
-        for name, value in vars(self).items():
-            if name not in ("texts", "code"):
-                setattr(self, name, np.array(value, np.int64))
-        return self
+
+def _columns(rows: Sequence[tuple[int, ...]], width: int) -> Integers:
+    """Rows of so many numbers as (columns, rows)."""
+    values = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * width)
+    return np.ascontiguousarray(values.reshape(-1, width).T)
 
 
 class _Walk:
-    """One pass over a page's tree, which fills `blocks`."""
+    """One pass over a page's tree.
+
+    Attributes:
+        elements: of each its parent, depth, tag, hints, all_hints, landmarks, unseen, shape, first.
+        lasts: of each its last.
+        places: of each block its element, row, cell, link_characters, links, bold_characters.
+    """
 
     def __init__(self) -> None:
-        self.blocks = Blocks()
+        self.texts: list[str] = []
+        self.code: dict[int, str] = {}
+        self.places: list[tuple[int, ...]] = []
+        self.elements: list[tuple[int, ...]] = [(0,) * 9]
+        self.lasts = [0]
         self.shapes: dict[tuple[int, str, str], int] = {}
         self.pieces: list[str] = []
         self.link_characters = self.links = self.bold_characters = 0
 
+    def blocks(self) -> Blocks:
+        """What has been found."""
+        self.lasts[0] = len(self.texts)
+        parent, depth, tag, *others = _columns(self.elements, 9)
+        children = np.bincount(parent[1:], minlength=len(parent))
+        places = _columns(self.places, 6)
+        return Blocks(
+            self.texts, self.code, *places, parent, depth, tag, children, *others, np.array(self.lasts, np.int64)
+        )
+
     def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
         """What has been read since the last boundary is a block of `element`, if there is text in it."""
-        if not self.pieces:
-            return
         joined = "".join(self.pieces)
         self.pieces.clear()
         text = joined.strip("\n").rstrip() if is_pre else " ".join(joined.split())
         if text:
-            blocks = self.blocks
-            blocks.texts.append(text)
-            blocks.element.append(element)
-            blocks.row.append(row)
-            blocks.cell.append(cell)
-            blocks.link_characters.append(self.link_characters)
-            blocks.links.append(self.links)
-            blocks.bold_characters.append(self.bold_characters)
+            self.texts.append(text)
+            self.places.append((element, row, cell, self.link_characters, self.links, self.bold_characters))
         self.link_characters = self.links = self.bold_characters = 0
 
-    def begin_element(self, node: Any, tag: str, parent: int) -> int:
+    def begin_element(self, node: Any, tag: str, classes: str, parent: int) -> int:
         """The number of a new element."""
-        blocks = self.blocks
+        _, depth, _, _, all_hints, landmarks, unseen, shape, _ = self.elements[parent]
         get = node.get
-        classes = get("class") or ""
         names = f"{classes} {get('id') or ''} {get('itemprop') or ''}"
         hints = hints_of(names) if len(names) > 2 else 0
         role = get("role")
         if role in ROLES:
             hints |= HINT_BITS[ROLES[role]]
-        unseen = blocks.unseen[parent]
         if not unseen:
             style = get("style")
             unseen = int(
@@ -196,20 +207,14 @@ class _Walk:
                 or get("hidden") is not None
                 or get("aria-hidden") == "true"
             )
-        shape = self.shapes.setdefault((blocks.shape[parent], tag, classes), len(self.shapes) + 1)
-        blocks.children[parent] += 1
-        blocks.parent.append(parent)
-        blocks.depth.append(blocks.depth[parent] + 1)
-        blocks.tag.append(TAGS.get(tag, 0))
-        blocks.children.append(0)
-        blocks.hints.append(hints)
-        blocks.all_hints.append(blocks.all_hints[parent] | hints)
-        blocks.landmarks.append(blocks.landmarks[parent] | LANDMARKS.get(tag, 0))
-        blocks.unseen.append(unseen)
-        blocks.shape.append(shape)
-        blocks.first.append(len(blocks.texts))
-        blocks.last.append(0)
-        return len(blocks.parent) - 1
+        shape = self.shapes.setdefault((shape, tag, classes), len(self.shapes) + 1)
+        landmarks |= LANDMARKS.get(tag, 0)
+        all_hints |= hints
+        self.elements.append(
+            (parent, depth + 1, TAGS.get(tag, 0), hints, all_hints, landmarks, unseen, shape, len(self.texts))
+        )
+        self.lasts.append(0)
+        return len(self.lasts) - 1
 
     def read(self, text: str, in_link: bool, is_bold: bool) -> None:
         """Text of the block at hand."""
@@ -224,11 +229,11 @@ class _Walk:
         self.pieces.append(code_of(node))
         links = list(node.iter("a"))
         self.links = len(links)
-        self.link_characters = sum(len(link.text_content()) for link in links)
-        before = len(self.blocks.texts)
+        self.link_characters = sum(len("".join(link.itertext())) for link in links)
+        before = len(self.texts)
         self.end_block(element, row, cell, True)
-        if len(self.blocks.texts) > before:
-            self.blocks.code[before] = language_of(node)
+        if len(self.texts) > before:
+            self.code[before] = language_of(node)
 
     def visit(self, node: Any, element: int, row: int, cell: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
         """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
@@ -248,15 +253,16 @@ class _Walk:
         here, inner_row, inner_cell = element, row, cell
         inner_pre = is_pre
         if is_block:
-            self.end_block(element, row, cell, is_pre)
-            here = self.begin_element(node, tag, element)
+            if self.pieces:
+                self.end_block(element, row, cell, is_pre)
+            here = self.begin_element(node, tag, classes or "", element)
             if tag == "tr":
                 inner_row, inner_cell = here, -1
             elif tag in ("td", "th"):
                 inner_cell = here
             if may_matter and is_code(node, tag):
                 self.read_code(node, here, inner_row, inner_cell)
-                self.blocks.last[here] = len(self.blocks.texts)
+                self.lasts[here] = len(self.texts)
                 return
             inner_pre = is_pre or tag == "pre"
         elif tag == "a":
@@ -273,19 +279,21 @@ class _Walk:
             if child.tail:
                 self.read(child.tail, in_link, is_bold)
         if is_block:
-            self.end_block(here, inner_row, inner_cell, inner_pre)
-            self.blocks.last[here] = len(self.blocks.texts)
+            if self.pieces:
+                self.end_block(here, inner_row, inner_cell, inner_pre)
+            self.lasts[here] = len(self.texts)
 
 
 def blocks_of(page: str) -> Blocks | None:
     """The blocks of a page's HTML; None where there is no element in it."""
     try:
-        parser = lxml_html.HTMLParser(remove_comments=True, remove_pis=True)
-        tree = lxml_html.document_fromstring(page, parser=parser)
-    except (ValueError, AssertionError, lxml_html.etree.ParserError):
+        # Not lxml.html's, which chooses a class for each element by a call of Python.
+        tree = etree.fromstring(page, etree.HTMLParser(remove_comments=True, remove_pis=True))
+    except (ValueError, AssertionError, etree.ParserError):
+        return None
+    if tree is None:
         return None
     body = tree.find("body")
     walk = _Walk()
     walk.visit(tree if body is None else body, 0, -1, -1, False, False, False)
-    walk.blocks.last[0] = len(walk.blocks.texts)
-    return walk.blocks.as_arrays()
+    return walk.blocks()

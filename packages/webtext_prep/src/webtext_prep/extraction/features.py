@@ -57,8 +57,15 @@ _NAME_TABLES = (
     np.frombuffer("".join(NAMES).encode(), np.uint8),
     np.cumsum([0, *map(len, NAMES)]),
     np.searchsorted([ord(name[0]) for name in NAMES], np.arange(257)),
+    np.zeros((256, 256), bool),
 )
-_SCHEMAS = (re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'), re.compile(r'itemtype="https?://schema\.org/(\w+)"'))
+for _name in NAMES:
+    _NAME_TABLES[-1][ord(_name[0]), ord(_name[1])] = True
+_SCHEMAS = {
+    '"@type"': re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'),
+    'itemtype="http': re.compile(r'itemtype="https?://schema\.org/(\w+)"'),
+}
+"""What names a thing of schema.org, by how that begins."""
 URLS = {
     "forum": r"forum|thread|topic|/t/|discuss|community|questions?/|/r/|viewtopic|showthread|board|answers|comments",
     "product": r"/products?/|/p/|/dp/|/itm/|/item|/pd/|-p-\d|/sku|\.html?$",
@@ -153,10 +160,13 @@ def mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]
 
 
 @compiled
-def _counts(data: Any, names: Any, ends: Any, by_first: Any) -> Any:
-    """How often each name stands in bytes. Those that begin with byte b are `by_first[b]` up to `by_first[b + 1]`."""
+def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any:
+    """How often each name stands in bytes. Those that begin with byte b are `by_first[b]` up to `by_first[b + 1]`;
+    `begins[b, c]` is whether one begins with both bytes."""
     counts = np.zeros(len(ends) - 1, np.int64)
-    for at in range(len(data)):
+    for at in range(len(data) - 1):
+        if not begins[data[at], data[at + 1]]:
+            continue
         for name in range(by_first[data[at]], by_first[data[at] + 1]):
             begin, length = ends[name], ends[name + 1] - ends[name]
             matched = 1
@@ -175,7 +185,7 @@ def counts_of_names(html: str) -> dict[str, int]:
 def page_features(html: str, url: str) -> dict[str, float]:
     """What the page says as a whole, by name."""
     count_of = counts_of_names(html)
-    types = [found for pattern in _SCHEMAS for found in pattern.findall(html)]
+    types = [found for sign, pattern in _SCHEMAS.items() if sign in html for found in pattern.findall(html)]
     path = url.partition("://")[2].partition("/")[2].partition("?")[0]
     last = path.rstrip("/").rpartition("/")[2]
     return {
@@ -199,10 +209,10 @@ def page_features(html: str, url: str) -> dict[str, float]:
 def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Floats, Floats]:
     """What each text is like, its words, and its characters."""
     title_words = frozenset(title.lower().split())
-    encoded = [text.encode("utf-8", "replace") for text in texts]
-    data = np.frombuffer(b"".join(encoded), np.uint8)
-    ends = np.cumsum([len(text) for text in encoded])
-    starts = ends - [len(text) for text in encoded]
+    data = np.frombuffer("".join(texts).encode("utf-8", "replace"), np.uint8)
+    places = np.append(np.flatnonzero(_CLASSES[data, 0]), len(data))  # of the characters
+    borders = places[np.cumsum([0, *map(len, texts)])]
+    starts, ends = borders[:-1], borders[1:]
     counts = np.add.reduceat(_CLASSES[data], starts, axis=0).astype(np.float64)
     characters = np.maximum(1.0, counts[:, 0])
     words = np.maximum(counts[:, 2] + 1, counts[:, 4] / 2)

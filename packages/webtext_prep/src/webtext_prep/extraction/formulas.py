@@ -36,7 +36,7 @@ def _of_mathml(node: Any) -> str:
     """From `math`."""
     source = next(
         (
-            found.text_content()
+            "".join(found.itertext())
             for found in node.iter("annotation")
             if (found.get("encoding") or "").strip().lower() in _TEX
         ),
