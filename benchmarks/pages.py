@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -122,6 +123,7 @@ def chart(rows: Sequence[Headline]) -> str:
     def x(ratio: float) -> float:
         return left + (right - left) * math.log(ratio / lowest) / math.log(highest / lowest)
 
+    times = Counter(row.what for row, _ in known)
     parts = []
     for level in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128):
         if lowest <= level <= highest:
@@ -131,7 +133,8 @@ def chart(rows: Sequence[Headline]) -> str:
     for number, (row, ratio) in enumerate(known):
         y = top + each * number
         begin, end = sorted((x(1), x(ratio)))
-        name = escape(row.what.replace("`", ""))
+        beside = f", {row.name}" if times[row.what] > 1 else ""
+        name = escape(row.what.replace("`", "") + beside)
         parts.append(f'<text x="{left - 60}" y="{y + 13}" text-anchor="end">{name}</text>')
         kind = "more" if ratio >= 1 else "less"
         parts.append(

@@ -188,6 +188,19 @@ def test_a_cpu_without_half_precision_is_known(
     assert choose_precision("auto", None, cpu) == ("bf16" if has_it else "fp32")
 
 
+@pytest.mark.parametrize(
+    ("name", "has_amx", "is_fast"),
+    [("Intel Xeon", False, False), ("Intel Xeon", True, True), ("AMD EPYC", False, True), (None, False, True)],
+)
+def test_intels_bf16_is_fast_with_amx_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, has_amx: bool, is_fast: bool
+) -> None:
+    """On Intel's cores whose AMX a virtual machine hid, `auto` chose the slower of two."""
+    capabilities = {"avx512_bf16": True, "amx_bf16": has_amx, **({} if name is None else {"cpu_name": name})}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert is_fast_in_bf16(torch.device("cpu")) is is_fast
+
+
 def test_a_run_keeps_its_precision() -> None:
     cpu = torch.device("cpu")
     assert choose_precision(None, None, cpu) == "fp32"

@@ -357,7 +357,7 @@ class TrainSettings(ModelSettings, DataSettings):
     precision: Literal["fp32", "bf16", "fp16", "auto"] | None = _optimizer(
         None,
         "autocast precision of matrix products: bf16 on GPUs that have it, else fp32; auto takes bf16 on CPUs "
-        "that have it, too",
+        "that are faster in it, too",
     )
 
     micro_batch_size: int | Literal["auto"] = _speed(

@@ -80,7 +80,7 @@ class EstimateSettings(ModelSettings):
     precision: Literal["fp32", "bf16", "fp16", "auto"] | None = _of_train(
         "precision",
         help="autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, "
-        "which takes less on CPUs that have bf16",
+        "which takes less on CPUs that are faster in bf16",
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = _machine(
         "auto", "where the run will be: a GPU of CUDA unless it is cpu or mps"
