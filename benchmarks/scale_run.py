@@ -56,13 +56,14 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes on disk of the files below a folder: a file with holes counts what it has."""
-    total = 0
+    """Bytes on disk of the files below a folder: a file with holes counts what it has, one with two names once."""
+    sizes: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             if not path.is_dir():
-                total += path.lstat().st_blocks * 512
-    return total
+                found = path.lstat()
+                sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sum(sizes.values())
 
 
 def run_stages(folder: Path, size: int) -> Iterator[tuple[str, dict[str, Any]]]:
