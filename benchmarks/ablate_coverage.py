@@ -65,7 +65,7 @@ def table(rows: dict[str, dict[str, dict[str, float]]]) -> str:
     for name, of_ratios in rows.items():
         shown = [f"{of_ratios[f'{ratio:g}'][key]:.0%}" for key in ("wrong", "found") for ratio in RATIOS]
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> int:
