@@ -79,8 +79,8 @@ def headlines() -> Iterator[Headline]:
     for peer in ("trafilatura", "chromerag", "ChromeRAG"):
         other = next((row for row in rows if row["extractor"] == peer), None)
         if own and other:
-            yield Headline("main text: F1", _f1(own), _f1(other), peer, "")
-            yield Headline("main text: speed", own["pages a second"], other["pages a second"], peer, "pages/s")
+            yield Headline("`learned`: F1", _f1(own), _f1(other), peer, "")
+            yield Headline("`learned`: speed", own["pages a second"], other["pages a second"], peer, "pages/s")
     for row in _result("train").get("results", []):
         seconds = row.get("cpu_seconds_per_step", {})
         if row["what"].startswith("124M") and "transformers" in seconds:
