@@ -174,11 +174,28 @@ class _Walk:
     def blocks(self) -> Blocks:
         """What has been found."""
         self.lasts[0] = len(self.texts)
-        parent, depth, tag, *others = _columns(self.elements, 9)
-        children = np.bincount(parent[1:], minlength=len(parent))
-        places = _columns(self.places, 6)
+        element, row, cell, link_characters, links, bold_characters = _columns(self.places, 6)
+        parent, depth, tag, hints, all_hints, landmarks, unseen, shape, first = _columns(self.elements, 9)
         return Blocks(
-            self.texts, self.code, *places, parent, depth, tag, children, *others, np.array(self.lasts, np.int64)
+            texts=self.texts,
+            code=self.code,
+            element=element,
+            row=row,
+            cell=cell,
+            link_characters=link_characters,
+            links=links,
+            bold_characters=bold_characters,
+            parent=parent,
+            depth=depth,
+            tag=tag,
+            children=np.bincount(parent[1:], minlength=len(parent)),
+            hints=hints,
+            all_hints=all_hints,
+            landmarks=landmarks,
+            unseen=unseen,
+            shape=shape,
+            first=first,
+            last=np.array(self.lasts, np.int64),
         )
 
     def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
