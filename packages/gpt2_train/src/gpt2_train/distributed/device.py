@@ -75,7 +75,8 @@ def is_fast_in_bf16(device: torch.device) -> bool:
     """Whether matrix products are faster in bf16 than in fp32; False where that was not tried, as on ARM.
 
     Intel's cores have AVX-512 BF16 also where AMX is missing or a virtual machine hides it; there products in bf16 are
-    half as fast as in fp32 (160 and 310 GFLOP/s on two cores of a Xeon). AMD's do twice as many.
+    half as fast as in fp32 (160 and 310 GFLOP/s on two cores of a Xeon). AMD's are faster in it: a step of 124M takes
+    5.9 s instead of 9.2 on two cores of an EPYC.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)

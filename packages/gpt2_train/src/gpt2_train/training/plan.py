@@ -4,7 +4,7 @@ Such a length becomes steps as the run goes on: every few steps the first proces
 time that is left and what a step takes now, and all processes learn it in the sum that they exchange in each step. What
 follows from the number of steps is as in any other run. Validation and the last save have their time set aside. Each
 row of `metrics.jsonl` has the steps that are planned by then, and a new plan makes a row. So a run that resumes repeats
-the steps up to the last row with the plans that they had, without their time being counted twice, and plans anew from
+the steps up to the last row as they were planned, without their time being counted twice, and plans anew from
 there.
 """
 

@@ -146,26 +146,29 @@ class Blocks:
     last: Integers
 
 
-def _columns(rows: Sequence[tuple[int, ...]], width: int) -> Integers:
-    """Rows of so many numbers as (columns, rows)."""
-    values = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * width)
-    return np.ascontiguousarray(values.reshape(-1, width).T)
+_OF_BLOCKS = ("element", "row", "cell", "link_characters", "links", "bold_characters")
+_OF_ELEMENTS = ("parent", "depth", "tag", "hints", "all_hints", "landmarks", "unseen", "shape", "first")
+
+
+def _columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> dict[str, Integers]:
+    """Rows with a number for each name as an array for each."""
+    values = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(names))
+    return dict(zip(names, np.ascontiguousarray(values.reshape(-1, len(names)).T), strict=True))
 
 
 class _Walk:
     """One pass over a page's tree.
 
     Attributes:
-        elements: of each its parent, depth, tag, hints, all_hints, landmarks, unseen, shape, first.
-        lasts: of each its last.
-        places: of each block its element, row, cell, link_characters, links, bold_characters.
+        elements: of each a row of _OF_ELEMENTS; `lasts` is apart, since it is known later.
+        places: of each block a row of _OF_BLOCKS.
     """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.code: dict[int, str] = {}
         self.places: list[tuple[int, ...]] = []
-        self.elements: list[tuple[int, ...]] = [(0,) * 9]
+        self.elements: list[tuple[int, ...]] = [(0,) * len(_OF_ELEMENTS)]
         self.lasts = [0]
         self.shapes: dict[tuple[int, str, str], int] = {}
         self.pieces: list[str] = []
@@ -174,32 +177,20 @@ class _Walk:
     def blocks(self) -> Blocks:
         """What has been found."""
         self.lasts[0] = len(self.texts)
-        element, row, cell, link_characters, links, bold_characters = _columns(self.places, 6)
-        parent, depth, tag, hints, all_hints, landmarks, unseen, shape, first = _columns(self.elements, 9)
+        of_elements = _columns(_OF_ELEMENTS, self.elements)
         return Blocks(
-            texts=self.texts,
-            code=self.code,
-            element=element,
-            row=row,
-            cell=cell,
-            link_characters=link_characters,
-            links=links,
-            bold_characters=bold_characters,
-            parent=parent,
-            depth=depth,
-            tag=tag,
-            children=np.bincount(parent[1:], minlength=len(parent)),
-            hints=hints,
-            all_hints=all_hints,
-            landmarks=landmarks,
-            unseen=unseen,
-            shape=shape,
-            first=first,
+            self.texts,
+            self.code,
+            **_columns(_OF_BLOCKS, self.places),
+            **of_elements,
+            children=np.bincount(of_elements["parent"][1:], minlength=len(self.elements)),
             last=np.array(self.lasts, np.int64),
         )
 
     def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
         """What has been read since the last boundary is a block of `element`, if there is text in it."""
+        if not self.pieces:
+            return
         joined = "".join(self.pieces)
         self.pieces.clear()
         text = joined.strip("\n").rstrip() if is_pre else " ".join(joined.split())
@@ -270,8 +261,7 @@ class _Walk:
         here, inner_row, inner_cell = element, row, cell
         inner_pre = is_pre
         if is_block:
-            if self.pieces:
-                self.end_block(element, row, cell, is_pre)
+            self.end_block(element, row, cell, is_pre)
             here = self.begin_element(node, tag, classes or "", element)
             if tag == "tr":
                 inner_row, inner_cell = here, -1
@@ -296,8 +286,7 @@ class _Walk:
             if child.tail:
                 self.read(child.tail, in_link, is_bold)
         if is_block:
-            if self.pieces:
-                self.end_block(here, inner_row, inner_cell, inner_pre)
+            self.end_block(here, inner_row, inner_cell, inner_pre)
             self.lasts[here] = len(self.texts)
 
 

@@ -53,14 +53,14 @@ Article|NewsArticle|BlogPosting|Product|QAPage|DiscussionForumPosting|ItemList|Q
 """Kinds of things of schema.org that pages say they are about."""
 NAMES = sorted(("<img", "<form", "<li", "<td", "<code", "<pre", *DOCUMENTATION, *FORUMS, *SHOPS))
 """What is counted in the HTML of a page."""
+_BEGINS = np.zeros((256, 256), bool)
+_BEGINS[[ord(name[0]) for name in NAMES], [ord(name[1]) for name in NAMES]] = True
 _NAME_TABLES = (
     np.frombuffer("".join(NAMES).encode(), np.uint8),
     np.cumsum([0, *map(len, NAMES)]),
     np.searchsorted([ord(name[0]) for name in NAMES], np.arange(257)),
-    np.zeros((256, 256), bool),
+    _BEGINS,
 )
-for _name in NAMES:
-    _NAME_TABLES[-1][ord(_name[0]), ord(_name[1])] = True
 _SCHEMAS = {
     '"@type"': re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'),
     'itemtype="http': re.compile(r'itemtype="https?://schema\.org/(\w+)"'),
@@ -210,10 +210,11 @@ def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Flo
     """What each text is like, its words, and its characters."""
     title_words = frozenset(title.lower().split())
     data = np.frombuffer("".join(texts).encode("utf-8", "replace"), np.uint8)
-    places = np.append(np.flatnonzero(_CLASSES[data, 0]), len(data))  # of the characters
+    classes = _CLASSES[data]
+    places = np.append(np.flatnonzero(classes[:, 0]), len(data))  # of the characters
     borders = places[np.cumsum([0, *map(len, texts)])]
     starts, ends = borders[:-1], borders[1:]
-    counts = np.add.reduceat(_CLASSES[data], starts, axis=0).astype(np.float64)
+    counts = np.add.reduceat(classes, starts, axis=0).astype(np.float64)
     characters = np.maximum(1.0, counts[:, 0])
     words = np.maximum(counts[:, 2] + 1, counts[:, 4] / 2)
     seen: dict[str, int] = {}
