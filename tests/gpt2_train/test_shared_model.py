@@ -225,6 +225,8 @@ def test_heads_that_can_not_be_divided_are_told_at_once(run_folder: Path, capsys
 def test_another_number_of_processes_than_torchruns_is_told(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     with (
         pytest.raises(
             Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"

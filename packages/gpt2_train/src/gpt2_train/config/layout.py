@@ -13,8 +13,22 @@ JOB_FOLDER = "GPT2_JOB_FOLDER"
 
 
 def is_in_job() -> bool:
-    """Whether torchrun, or a command that starts itself several times, has made this one of a job's processes."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Whether torchrun, or a command that starts itself several times, has made this one of a job's processes.
+
+    RANK and WORLD_SIZE alone do not: every launcher also says where its processes meet, and these two may be left from
+    another program. Raises Gpt2UsageError where they are of several processes, which can't meet.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return False
+    if JOB_FOLDER in os.environ or all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
+        return True
+    if os.environ["WORLD_SIZE"] == "1":
+        return False
+    raise Gpt2UsageError(
+        f"RANK={os.environ['RANK']} and WORLD_SIZE={os.environ['WORLD_SIZE']} are in the environment, but not both of "
+        "MASTER_ADDR and MASTER_PORT, where a launcher's processes meet: unset RANK and WORLD_SIZE to run alone, or "
+        "start with torchrun."
+    )
 
 
 CPU_MICRO_BATCH_TOKENS = 2048

@@ -7,7 +7,7 @@ import os
 import sys
 
 from command_kit.command import print_note
-from gpt2_train.config.layout import JOB_FOLDER
+from gpt2_train.config.layout import JOB_FOLDER, is_in_job
 
 
 def load_torch(then: str = "") -> None:
@@ -16,7 +16,7 @@ def load_torch(then: str = "") -> None:
     Args:
         then: what takes seconds after that, which is said then.
     """
-    if "torch" in sys.modules or os.environ.get("RANK", "0") != "0" or JOB_FOLDER in os.environ:
+    if "torch" in sys.modules or JOB_FOLDER in os.environ or (is_in_job() and os.environ["RANK"] != "0"):
         return
     print_note("loading PyTorch")
     importlib.import_module("torch")

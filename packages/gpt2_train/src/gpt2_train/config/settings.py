@@ -395,7 +395,7 @@ class TrainSettings(ModelSettings, DataSettings):
     )
     distributed_timeout: float | None = _speed(
         None,
-        "minutes that a process waits for the others in an exchange before the run ends; 30 without it",
+        "minutes that a process waits for others, at the start or in an exchange, before the run ends; 30 without it",
         gt=0,
         metavar="MINUTES",
     )

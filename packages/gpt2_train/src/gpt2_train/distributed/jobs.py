@@ -33,6 +33,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import JOB_FOLDER
 from gpt2_train.distributed.collectives import is_shared
 from gpt2_train.distributed.device import DeviceKind, choose_device, use_threads
+from gpt2_train.distributed.meeting import meet
 
 PARENT = "GPT2_JOB_PARENT"
 """The variable by which a process of a local job knows that of the command."""
@@ -68,10 +69,14 @@ class Place:
 
     @classmethod
     def of_environment(cls) -> Place:
-        """The place that the command, torchrun, or another launcher has put into the environment."""
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local_rank = int(os.environ.get("LOCAL_RANK", rank))
-        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        """The place that the command, torchrun, or another launcher has put into the environment.
+
+        Raises Gpt2UsageError where it is none.
+        """
+        size = _number("WORLD_SIZE", 1)
+        rank = _number("RANK", 0, size - 1)
+        local_size = _number("LOCAL_WORLD_SIZE", 1, default=size)
+        local_rank = _number("LOCAL_RANK", 0, default=rank)
         folder = os.environ.get(JOB_FOLDER)
         return cls(rank, size, local_rank, local_size, Path(folder) if folder else None)
 
@@ -81,8 +86,16 @@ class Place:
         sees_own_only = self.folder is None
         return choose_device(kind, local_rank=self.local_rank, local_size=self.local_size, sees_own_only=sees_own_only)
 
-    def join(self, device: torch.device, timeout: datetime.timedelta | None = None) -> dist.Store:
+    def join(
+        self,
+        device: torch.device,
+        timeout: datetime.timedelta | None = None,
+        patience: datetime.timedelta | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> dist.Store:
         """Join the process group, whose operations wait for `timeout`; returns the store at which all have met.
+
+        `patience` and `look` as in `meeting.meet`.
 
         Objects and barriers go over gloo, tensors of a GPU over nccl, which is given its GPU at once: it would
         otherwise guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
@@ -91,7 +104,7 @@ class Place:
         if is_local and sys.platform == "linux":
             # The default asks for the address of the host's name, which may have none.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = self.meet()
+        store = self.meet(patience, look)
         is_gpu = device.type == "cuda"
         try:
             dist.init_process_group(
@@ -110,10 +123,10 @@ class Place:
             raise
         return store
 
-    def meet(self) -> dist.Store:
+    def meet(self, patience: datetime.timedelta | None = None, look: Callable[[], None] = lambda: None) -> dist.Store:
         """The store of the job; of a local one, on a port that the system chooses and the first process tells."""
         if self.folder is None:
-            return next(dist.rendezvous("env://"))[0]
+            return meet(self.rank, self.size, patience, look)
         port = self.folder / "port"
         if self.rank == 0:
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -122,6 +135,18 @@ class Place:
         while not port.exists():
             time.sleep(POLL_SECONDS)
         return dist.TCPStore("127.0.0.1", int(port.read_text()))
+
+
+def _number(name: str, least: int, most: int | None = None, *, default: int | None = None) -> int:
+    """The whole number that the environment has under `name`. Raises Gpt2UsageError if it has none in these bounds."""
+    word = os.environ.get(name, "" if default is None else str(default))
+    if word.isascii() and word.isdigit() and least <= int(word) and (most is None or int(word) <= most):
+        return int(word)
+    bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
+    raise Gpt2UsageError(
+        f"{name} is {word!r} in the environment, where the launcher of several processes puts a number {bounds}: unset "
+        "RANK and WORLD_SIZE to run alone, or start with torchrun."
+    )
 
 
 def work_in_job(work: Callable[[], int], *, debug: bool = False) -> NoReturn:
@@ -200,6 +225,14 @@ def is_lost_connection(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error) or "NCCL" in str(error)
 
 
+class Stopped(Exception):
+    """A signal has come while this process waited for the others."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+
+
 class StopRequest:
     """Remembers that a signal asked the run to stop; a second SIGINT interrupts at once."""
 
@@ -210,6 +243,11 @@ class StopRequest:
         """Take over SIGTERM, SIGINT and SIGUSR1; only the main thread can."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._received)
+
+    def end_if_asked(self) -> None:
+        """Raise Stopped if a signal has come: before the run begins there is nothing to save."""
+        if self.signal:
+            raise Stopped(self.signal)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         if self.signal == signal.SIGINT and number == signal.SIGINT:

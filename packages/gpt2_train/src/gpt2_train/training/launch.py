@@ -7,6 +7,7 @@ What a process then does, `trainer.train`, is given.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from command_kit.command import print_note
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.layout import check_layout, is_in_job
@@ -165,7 +167,14 @@ def _take_part(
         raise
     device = place.take_device(settings.device, settings.threads)
     keep_freed_memory(device)
-    timeouts = TimeoutReporter(place.join(device), place.rank, place.size)
+    minutes = settings.distributed_timeout
+    patience = datetime.timedelta(minutes=minutes) if minutes else None
+    try:
+        store = place.join(device, patience=patience, look=stop.end_if_asked)
+    except jobs.Stopped as stopped:
+        print_note(f"stopped by {stopped.signal.name} while this process waited for the others: nothing had begun")
+        return {"stopped_by": stopped.signal.name}
+    timeouts = TimeoutReporter(store, place.rank, place.size)
     try:
         world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
         assert world.mesh is not None
