@@ -246,3 +246,42 @@ def test_only_leftovers_are_removed(tmp_path):
     (temporary_name(tmp_path / "folder") / "half").write_text("")
     remove_leftovers(tmp_path)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".hidden", "a.unfinished", "kept"]
+
+
+def refuse_to_rename_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As overlayfs does for the folders of an image's layer."""
+    rename = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if self.is_dir() and (self / "of-the-image").exists():
+            raise OSError(errno.EXDEV, "Invalid cross-device link", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+
+
+def test_a_folder_of_an_image_is_replaced_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that lay in an image's layer ended at each save: its old checkpoints could not be renamed."""
+    refuse_to_rename_folders(monkeypatch)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "of-the-image").touch()
+    with atomic_folder(folder) as unfinished:
+        (unfinished / "new").touch()
+    assert [path.name for path in folder.iterdir()] == ["new"]
+    (folder / "of-the-image").touch()
+    atomic.remove_folder(folder, "new")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_can_not_be_renamed_loses_its_seal_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_rename_folders(monkeypatch)
+    monkeypatch.setattr(atomic.shutil, "rmtree", lambda *_, **__: None)  # killed here
+    folder = tmp_path / "step-1"
+    folder.mkdir()
+    for name in ("of-the-image", "seal.json"):
+        (folder / name).touch()
+    atomic.remove_folder(folder, "seal.json")
+    assert [path.name for path in folder.iterdir()] == ["of-the-image"]

@@ -148,8 +148,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """A fresh folder to fill; it is renamed to `path` when the block ends well, removed when the block raises.
 
     An older folder of that name is replaced: a crash at any moment leaves one of them whole, under this name or, for
-    the moment between two renames, under none. Files in it must be closed by the end of the block. What killed
-    processes left of the same folder is removed.
+    the moment between two renames, under none; where overlayfs refuses to rename it, it is removed in
+    place. Files in it must be closed by the end of the block. What killed processes left of the same folder is removed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,8 @@ def _replace_folder(new: Path, path: Path, aside: Path) -> None:
     """Rename `new` to `path`; an old one goes to `aside` whole, since removing takes time and renaming does not."""
     while True:
         with contextlib.suppress(FileNotFoundError):
-            path.replace(aside)
+            if not _renamed(path, aside):
+                shutil.rmtree(path)
         try:
             new.replace(path)
             return
@@ -194,6 +195,36 @@ def _replace_folder(new: Path, path: Path, aside: Path) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _renamed(folder: Path, name: Path) -> bool:
+    """Whether `folder` has got the new `name`. Raises OSError.
+
+    Overlayfs, the file system of containers, refuses it with EXDEV for a folder of a lower layer, such as an image's,
+    unless it is mounted with redirect_dir (the kernel's documentation of overlayfs, "Renaming directories"); files are
+    renamed everywhere.
+    """
+    try:
+        folder.replace(name)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
+
+
+def remove_folder(folder: Path, seal: str) -> None:
+    """Remove `folder`, which counts as whole while it has the file `seal`. Raises OSError.
+
+    It is renamed first, so that a crash in between leaves no part of it under its name; where it can't be renamed, the
+    seal goes first.
+    """
+    doomed = _new_name(folder)
+    if not _renamed(folder, doomed):
+        (folder / seal).unlink(missing_ok=True)
+        sync_folder(folder)
+        doomed = folder
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str, *, durable: bool = True) -> None:

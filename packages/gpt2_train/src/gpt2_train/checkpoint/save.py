@@ -38,7 +38,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from command_kit import write_json, write_text
-from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
+from command_kit.atomic import remove_folder, remove_leftovers, sync_folder, temporary_name
 from gpt2_train.checkpoint.info import (
     FORMAT,
     CheckpointInfo,
@@ -184,14 +184,14 @@ class Checkpointer:
         write_json(unfinished / CHECKPOINT_FILE, table)
         sync_folder(unfinished)
         if folder.exists():
-            set_aside_and_remove(folder)
+            remove_folder(folder, CHECKPOINT_FILE)
         unfinished.replace(folder)
         sync_folder(self.checkpoints)
         write_text(self.checkpoints / LATEST_FILE, folder.name + "\n")
         # The latest one always stays.
         for path in list_checkpoints(self.checkpoints)[: -self.keep if self.keep else 0]:
             if path != folder:
-                set_aside_and_remove(path)
+                remove_folder(path, CHECKPOINT_FILE)
 
 
 def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
@@ -221,13 +221,6 @@ def _cause(error: BaseException) -> str:
     if any(sign in str(part) for part in inner for sign in ("No space left", "unexpected pos", "file write failed")):
         return "the disk is full"
     return innermost(error).removesuffix(".")
-
-
-def set_aside_and_remove(folder: Path) -> None:
-    """Remove a checkpoint; renamed first, so that a crash in between leaves no half of one under its name."""
-    doomed = temporary_name(folder.with_name(f"{folder.name}.removed"))
-    folder.replace(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
