@@ -19,14 +19,9 @@ from webtext_prep.storage.locations import Location
 MAX_TRIALS = 1_000
 """Places that look like a record and hold none, after which the rest of the file is given up."""
 
-_OTHER = WarcRecordType.warcinfo | WarcRecordType.request | WarcRecordType.metadata | WarcRecordType.continuation
-_KNOWN = (
-    _OTHER
-    | WarcRecordType.response
-    | WarcRecordType.resource
-    | WarcRecordType.conversion
-    | WarcRecordType.revisit
-)
+OTHER = WarcRecordType.warcinfo | WarcRecordType.request | WarcRecordType.metadata | WarcRecordType.continuation
+PAGES = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion | WarcRecordType.revisit
+"""Records that may be pages. `OTHER` are about pages."""
 _WINDOW = 1 << 20
 _LONGEST_MARK = 16
 _MARKS = {
@@ -64,7 +59,7 @@ class Begun:
         identity, number = record.record_id, before.number + 1 if before is not NONE else 0
         is_same = before is not NONE and before.offset == offset
         first, place = (before.first, before.place) if is_same else (identity, number)
-        return cls(offset, identity, first, number, place, bool(record.record_type & _OTHER))
+        return cls(offset, identity, first, number, place, bool(record.record_type & OTHER))
 
 
 NONE = Begun(0, None, None)
@@ -90,7 +85,7 @@ def fast_records(stream: ArchiveStream, offset: int) -> Iterator[tuple[int, Warc
     """
     stream.seek(offset)
     for record in ArchiveIterator(stream, parse_http=False, max_header_len=MAX_RECORD_HEADER, fsspec_args=False):
-        if not (record.record_type & _KNOWN and record.content_length) and _is_spelled_otherwise(record):
+        if not (record.record_type & (PAGES | OTHER) and record.content_length) and _is_spelled_otherwise(record):
             return
         yield record.stream_pos, record
 

@@ -19,8 +19,11 @@ import msgspec
 from fastwarc.warc import WarcRecord, WarcRecordType
 
 from webtext_prep import storage
+from webtext_prep.crawl.archives.block_digests import fastwarc_digest
 from webtext_prep.crawl.archives.damage import (
     NONE,
+    OTHER,
+    PAGES,
     Begun,
     compression_of,
     fast_records,
@@ -39,6 +42,7 @@ from webtext_prep.extraction.pages import Page
 from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import DEFAULT_PORTS
 
 MAX_HTTP_HEADER = 1 << 18
 """Bytes; servers that send more are few, and their pages are left out."""
@@ -48,8 +52,7 @@ MAX_SOURCE = 1 << 20
 """Bytes of what a list says of one page."""
 SEPARATOR = 4
 """Bytes between two records of a plain archive: damage in these costs nothing."""
-_DIGEST = re.compile(r"(?:md5|sha1|sha256|sha512):(?:[A-Z2-7]{26,}=*|[0-9a-f]{32,})")
-_PAGES = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion | WarcRecordType.revisit
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _decode_source = msgspec.json.Decoder(PageSource).decode
 
 
@@ -270,7 +273,7 @@ class ArchiveReader:
                 continue
             if record.record_type == WarcRecordType.metadata:
                 self._source = _source_of(record) or self._source
-            if not record.record_type & _PAGES:
+            if record.record_type & OTHER:
                 continue
             self._number += 1
             source = self._source
@@ -291,9 +294,13 @@ class ArchiveReader:
         url, final_url, metadata = target, None, {}
         if source is not None:
             url, final_url, metadata = source.url, source.final_url, source.metadata
-        outcome = PageOutcome.OK
-        if not (is_address(url) and (final_url is None or is_address(final_url))):
-            url, outcome = self._file.url(self._number), PageOutcome.MALFORMED_URL
+        outcome = _outcome_of_address(url)
+        if not record.record_type & PAGES:
+            outcome = PageOutcome.NOT_A_PAGE
+        elif outcome == PageOutcome.OK and final_url is not None:
+            outcome = _outcome_of_address(final_url)
+        if outcome == PageOutcome.MALFORMED_URL:
+            url = self._file.url(self._number)
         date = (record.headers.get("WARC-Date") or "")[:MAX_DATE] or None
         return FoundPage(url, outcome, final_url=final_url, fetched_at=date, metadata=metadata)
 
@@ -332,20 +339,24 @@ class ArchiveReader:
 
     def _is_as_written(self, record: WarcRecord) -> bool:
         """False if a record that is to be read has a digest, and not that of its block."""
-        digest = record.headers.get("WARC-Block-Digest") or ""
-        if record.content_length > self._limit or not _DIGEST.fullmatch(digest):
+        said = record.headers.get("WARC-Block-Digest") or ""
+        digest = fastwarc_digest(said)
+        if record.content_length > self._limit or digest is None:
             return True
+        if digest != said:
+            record.headers["WARC-Block-Digest"] = digest
         self._begun = replace(self._begun, is_verified=record.verify_block_digest())
         return self._begun.is_verified
 
     @staticmethod
     def _head(record: WarcRecord) -> tuple[int | None, str, str | None]:
         """The status, if there is one, media type and charset of a page. Raises OSError or ValueError for bad HTTP."""
+        own, charset = content_type_of(record.headers.get("Content-Type"))
         if record.record_type == WarcRecordType.conversion:
-            return None, "text/plain", content_type_of(record.headers.get("Content-Type"))[1] or "utf-8"
-        said, _ = content_type_of((record.headers.get("Content-Type") or "").partition(";")[0])
+            return None, own or "text/plain", charset or "utf-8"
         if record.record_type == WarcRecordType.resource:
-            return None, *content_type_of(record.headers.get("Content-Type"))
+            return None, own, charset
+        said, _ = content_type_of((record.headers.get("Content-Type") or "").partition(";")[0])
         if said != "application/http":  # a name looked up, a file by FTP
             return None, said or "unknown", None
         record.parse_http(quirks_mode=True, max_header_len=MAX_HTTP_HEADER)
@@ -363,21 +374,30 @@ class ArchiveReader:
             raise OSError("the file is cut off")
         if not record.is_http_parsed:
             return body
-        encodings = (_http_header(record, name) or "" for name in (b"transfer-encoding", b"content-encoding"))
+        encodings = (_http_header(record, name) for name in (b"transfer-encoding", b"content-encoding"))
         return decoded(body, *encodings, limit=self._limit, may_be_cut=is_cut)
 
 
-def is_address(url: str) -> bool:
-    """Whether a URL can be taken apart; it need not be one of the web."""
+def _outcome_of_address(url: str) -> PageOutcome:
+    """`ok` for an address of the web, `not_a_page` for one of another scheme (`urn:`, `dns:`), else `malformed_url`."""
+    scheme = url.partition(":")[0].strip().lower()
+    if scheme not in DEFAULT_PORTS and _SCHEME.fullmatch(scheme) and ":" in url:
+        return PageOutcome.NOT_A_PAGE
+    return PageOutcome.OK if is_web_address(url) else PageOutcome.MALFORMED_URL
+
+
+def is_web_address(url: str) -> bool:
+    """Whether a URL is of the web, http or https, and can be taken apart."""
     try:
-        return bool(urlsplit(url).hostname or url)
+        parts = urlsplit(url)
+        return parts.scheme in DEFAULT_PORTS and bool(parts.hostname)
     except ValueError:
         return False
 
 
-def _http_header(record: WarcRecord, name: bytes) -> str | None:
-    value = record.http_headers.get_bytes(name)
-    return None if value is None else value.decode("latin-1")
+def _http_header(record: WarcRecord, name: bytes) -> str:
+    """The values of a header of an answer: those of several lines are one list (RFC 9110, 5.3)."""
+    return b",".join(record.http_headers.get_bytes_multiple(name)).decode("latin-1")
 
 
 def _source_of(record: WarcRecord) -> tuple[str, PageSource] | None:
