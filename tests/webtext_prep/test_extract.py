@@ -23,7 +23,7 @@ from outputs import documents_of, outcomes_of
 from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
-from webtext_prep.crawl.archives.html_files import url_in_page
+from webtext_prep.crawl.archives.html_files import canonical_url, saved_from
 from webtext_prep.crawl.archives.stored_bodies import decoded, without_chunks
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
@@ -107,7 +107,7 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
         ("cut", "truncated", 200),
         ("again", "revisit", None),
         ("resource", "ok", None),
-        ("dns:a.org", "not_html", None),
+        ("dns:a.org", "not_a_page", None),
         ("text-of", "ok", None),
     ]
     assert {row["fetched_at"] for row in rows} == {DATE}
@@ -424,7 +424,7 @@ def test_bad_http_costs_one_page(tmp_path):
         answer(page(), *(f"X-{n}: {'a' * 60_000}" for n in range(5))),
         answer(b"\x01\x02\x03", "Content-Type: text/html", "Content-Encoding: gzip"),
         answer(page()).replace(b"\r\n", b"\n"),  # lines that end as on Unix
-        answer(page(), "content-type:  text/html ;charset=utf-8", "Content-Type: image/png"),
+        answer(page(), "Content-Type: image/png", "content-type:  text/html ;charset=utf-8"),
     ]
     found = found_in(tmp_path, members(*(raw_record(n, block) for n, block in enumerate(blocks))))
     assert outcomes_found(found) == ["malformed_response"] * 5 + ["ok", "ok"]
@@ -551,7 +551,7 @@ def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
     ],
 )
 def test_the_url_that_a_page_says_it_has(head, url):
-    assert url_in_page(page().replace("<head>", f"<head>{head}").encode()) == url
+    assert canonical_url(page().replace("<head>", f"<head>{head}").encode()) == url
 
 
 def test_files_that_are_no_pages_are_named_and_cost_nothing_else(tmp_path):

@@ -44,6 +44,7 @@ class PageOutcome(StrEnum):
     SOFT_404 = "soft_404"
     PARKED = "parked"
     # What an archive or a file holds of it
+    NOT_A_PAGE = "not_a_page"
     REVISIT = "revisit"
     TRUNCATED = "truncated"
     UNREADABLE = "unreadable"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
+    from webtext_prep.documents.records.base import SourceFile
 
 ARCHIVES = (".warc", ".wet")
 HTML = (".html", ".htm", ".xhtml")
@@ -121,14 +123,14 @@ class Extract(PageStage):
     saved pages may be given as it is. A page in a file has the URL that is in a .json file of the same name next to it,
     or is the file's name, decoded; or else the one that the page says it has; or file:folder/name.html. Writes document
     shards, and outcomes/ with one row for each page.
-    Drops, by outcome: http_404 (and other statuses), not_html, too_large, truncated, revisit, malformed_response,
-    malformed_url, unreadable, damaged, opted_out, empty, soft_404, parked, other_kind, too_deep, extract_timeout,
-    extract_memory, extract_crash, extract_error."""
+    Drops, by outcome: http_404 (and other statuses), not_html, not_a_page, too_large, truncated, revisit,
+    malformed_response, malformed_url, unreadable, damaged, opted_out, empty, soft_404, parked, other_kind, too_deep,
+    extract_timeout, extract_memory, extract_crash, extract_error."""
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
-    version: ClassVar[int] = 9
-    oldest: ClassVar[int] = 9
+    version: ClassVar[int] = 10
+    oldest: ClassVar[int] = 10
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     reads = Reads(
         "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)",
@@ -171,8 +173,11 @@ class Extract(PageStage):
         archives = {path for path in files if _is_archive(path)}
         of_archives = {path: size for path, size in sizes.items() if path in archives}
         ranges, hosts = self._ranges(job, of_archives), self._hosts(job, of_archives)
+        groups = file_groups(files, list(sizes.values()), archives, at_least=BYTES_PER_SHARD)
+        of_html = [group for group in groups if group[0] not in archives]
+        shared = self._shared_claims(job, of_html, names, sidecars)
         tasks: list[Task] = []
-        for group in file_groups(files, list(sizes.values()), archives, at_least=BYTES_PER_SHARD):
+        for group in groups:
             theirs = [sidecars[path] for path in group if path in sidecars]
             for behind, until in ranges.get(group[0], [(None, None)]):
                 outcomes = job.output / OUTCOMES / shard_name(len(tasks), job.format)
@@ -181,7 +186,8 @@ class Extract(PageStage):
                 begin, end = behind[0] if behind else 0, until[0] if until else sum(sizes[path] for path in group)
                 hints = {"bytes": end - begin}
                 writes = job.shard_files(len(tasks), outcomes=outcomes)
-                reads = Files(pages=group, sidecars=theirs, hosts=hosts)
+                claims = None if group[0] in archives else shared
+                reads = Files(pages=group, sidecars=theirs, hosts=hosts, shared=claims)
                 tasks.append(Task(f"part-{len(tasks):05}", reads, writes, options, hints))
         results = job.map("shards", self.extract_files, tasks, unit="bytes", total=sum(sizes.values()))
         outcome = shards_outcome(tasks, results)
@@ -224,6 +230,47 @@ class Extract(PageStage):
         ]
         counts = job.map("hosts", self.find_hosts, tasks, unit="bytes", total=sum(sizes[path] for path in pages))
         return [*self.setting_files(), *(task.writes.hosts for task, count in zip(tasks, counts, strict=True) if count)]
+
+    def _shared_claims(
+        self,
+        job: StageRun,
+        groups: list[list[Location]],
+        names: dict[Location, str],
+        sidecars: dict[Location, Location],
+    ) -> Location | None:
+        """The file with the claims to a URL that several of the HTML files have; None if there is but one file."""
+        if sum(map(len, groups)) < 2:
+            return None
+        tasks = []
+        for number, group in enumerate(groups):
+            reads = Files(pages=group, sidecars=[sidecars[path] for path in group if path in sidecars])
+            writes = Files(claims=job.scratch / "claims" / f"{number:05}.txt")
+            options = {"files": [[names[path], path in sidecars] for path in group]}
+            tasks.append(Task(f"claims-{number:05}", reads, writes, options))
+        job.map("claims", self.find_claims, tasks)
+        shared = job.scratch / "claims" / "shared.txt"
+        found = Files(claims=[task.writes.claims for task in tasks])
+        job.map("shared claims", self.find_shared, [Task("shared", found, Files(shared=shared))])
+        return shared
+
+    def find_claims(self, task: Task, context: Context) -> int:
+        """Task: which URL each of some HTML files has, or says it has."""
+        from webtext_prep.crawl.archives.html_files import claim_in
+
+        claims = [claim for file in _html_files(task) if (claim := claim_in(file)) is not None]
+        with storage.create(task.writes.claims) as lines:
+            lines.write("".join(f"{claim}\n" for claim in claims).encode())
+        return len(claims)
+
+    def find_shared(self, task: Task, context: Context) -> int:
+        """Task: the claims that several files have."""
+        counts = Counter[bytes]()
+        for place in task.reads["claims"]:
+            counts.update(storage.read_bytes(place).split())
+        shared = sorted(claim for claim, count in counts.items() if count > 1)
+        with storage.create(task.writes.shared) as lines:
+            lines.write(b"".join(claim + b"\n" for claim in shared))
+        return len(shared)
 
     def find_hosts(self, task: Task, context: Context) -> int:
         """Task: the files in an archive in which hosts say what they wish; how many they are."""
@@ -319,28 +366,34 @@ class Extract(PageStage):
         """What the files of a task hold, or the range of an archive that it is for."""
         from webtext_prep.crawl.archives.html_files import read_html_file
         from webtext_prep.crawl.archives.warc import Damage, PagePlace
-        from webtext_prep.documents.records.base import SourceFile
 
-        sidecars, before = iter(task.reads["sidecars"]), 0
-        named = zip(task.reads["pages"], task.options["files"], strict=True)
-        for number, (path, (name, has_sidecar)) in enumerate(named):
-            if _is_archive(path):
-                behind, until = (
-                    PagePlace(*at) if (at := task.options.get(end)) else None for end in ("behind", "until")
-                )
-                begin = behind.offset if behind is not None else 0
-                for entry, place in self._reader(path, name).pages(behind, until):
-                    found, damage = (entry.page, entry) if isinstance(entry, Damage) else (entry, None)
-                    yield _Item(found, number, place.offset - begin, damage)
-            else:
-                before += storage.size(path)
-                file = SourceFile(path, name, next(sidecars) if has_sidecar else None)
-                yield _Item(read_html_file(file, self.max_bytes), number, before)
+        if _is_archive(task.reads["pages"][0]):
+            (path,), ((name, _),) = task.reads["pages"], task.options["files"]
+            behind, until = (PagePlace(*at) if (at := task.options.get(end)) else None for end in ("behind", "until"))
+            begin = behind.offset if behind is not None else 0
+            for entry, place in self._reader(path, name).pages(behind, until):
+                found, damage = (entry.page, entry) if isinstance(entry, Damage) else (entry, None)
+                yield _Item(found, 0, place.offset - begin, damage)
+            return
+        shared = {line.decode() for place in task.reads.get("shared", ()) for line in storage.read_bytes(place).split()}
+        before = 0
+        for number, file in enumerate(_html_files(task)):
+            before += storage.size(file.location)
+            yield _Item(read_html_file(file, self.max_bytes, shared), number, before)
 
     def _reader(self, place: Location, name: str = "") -> ArchiveReader:
         from webtext_prep.crawl.archives.warc import ArchiveReader
 
         return ArchiveReader(place, name, max_bytes=self.max_bytes, keep_truncated=self.truncated)
+
+
+def _html_files(task: Task) -> Iterator[SourceFile]:
+    """The HTML files of a task, each with its name and sidecar."""
+    from webtext_prep.documents.records.base import SourceFile
+
+    sidecars = iter(task.reads["sidecars"])
+    for path, (name, has_sidecar) in zip(task.reads["pages"], task.options["files"], strict=True):
+        yield SourceFile(path, name, next(sidecars) if has_sidecar else None)
 
 
 def _is_archive(path: Location) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import html
 import re
-from urllib.parse import urljoin
+from collections.abc import Container
+from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
 
-from webtext_prep.crawl.archives.warc import FoundPage, is_address
+from webtext_prep.crawl.archives.warc import FoundPage, is_web_address
 from webtext_prep.crawl.http.media_types import is_html_page
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
@@ -16,28 +20,37 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import url_key
 
 SUFFIXES = (".html", ".htm", ".xhtml")
 HEAD_BYTES = 1 << 16
 """How far into a page its own URL is looked for."""
+_SHARED = "other files have its canonical URL, too, so that its own is that of the file"
 _KEYS = Keys(text=(), url=("url",))
-_SAVED_FROM = re.compile(rb"<!-- saved from url=\(\d{1,6}\)(\S{1,4000}) -->")
+_SAVED = re.compile(
+    rb"<!--\s*(?:saved from url=\(\d{1,6}\)(?P<browser>\S{1,4000})\s*-->"
+    rb"|Page saved with SingleFile\s+url:\s*(?P<single_file>\S{1,4000})\s"
+    rb"|Saved from (?P<monolith>\S{1,4000}) at \S{1,40} using monolith\b"
+    rb"|Mirrored from (?P<httrack>\S{1,4000}) by HTTrack Website Copier/)"
+    rb"|<meta\s+name=\"savepage-url\"\s+content=\"(?P<save_page_we>[^\"]{1,4000})\""
+    rb"|<html\b[^>]{0,2000}\bdata-scrapbook-source=\"(?P<scrapbook>[^\"]{1,4000})\"",
+    re.IGNORECASE,
+)
+"""What a program that saves pages writes into one: Chrome, Edge and Internet Explorer; SingleFile 1.22 (also in
+ArchiveBox' singlefile.html); monolith 2.8; HTTrack 3.49, which leaves out the scheme; Save Page WE; WebScrapBook."""
 _LINK = re.compile(rb"<(link|base)\b([^>]{1,4000})>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(rb"\b(rel|href)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))", re.IGNORECASE)
 
 
-def url_in_page(body: bytes) -> str:
-    """The URL that a page says it has: where a browser saved it from, or its canonical one; empty if it says none.
+def canonical_url(body: bytes) -> str:
+    """The canonical URL that a page says it has; empty if it says none.
 
     A `<base>` alone names no page, but the beginning of a canonical URL that is relative.
 
-    >>> url_in_page(b'<base href="https://a.org/b/"><link rel="canonical" href="c?d&amp;e">')
+    >>> canonical_url(b'<base href="https://a.org/b/"><link rel="canonical" href="c?d&amp;e">')
     'https://a.org/b/c?d&e'
     """
     head = body[:HEAD_BYTES]
-    saved_from = _SAVED_FROM.search(head)
-    if saved_from is not None:
-        return _web_address(saved_from[1], "")
     base = canonical = b""
     for tag in _LINK.finditer(head):
         values = {name.lower(): a or b or c for name, a, b, c in _ATTRIBUTE.findall(tag[2])}
@@ -57,30 +70,108 @@ def _web_address(value: bytes, base: str) -> str:
         url = urljoin(base, _text(value))
     except ValueError:
         return ""
-    return url if url.startswith(("http://", "https://")) and is_address(url) else ""
+    return url if url.startswith(("http://", "https://")) and is_web_address(url) else ""
 
 
-def read_html_file(file: SourceFile, max_bytes: int) -> FoundPage:
-    """The page in a file."""
+def saved_from(body: bytes) -> str:
+    """The URL from which a page was saved, as the program says that saved it; empty if none does.
+
+    >>> saved_from(b"<!-- Mirrored from a.org/b.html by HTTrack Website Copier/3.x [XR&CO'2014], Fri -->")
+    'http://a.org/b.html'
+    """
+    for found in _SAVED.finditer(body[:HEAD_BYTES]):
+        value = found[found.lastgroup or 0]
+        is_bare = found.lastgroup == "httrack" and b"://" not in value
+        if url := _web_address(b"http://" + value if is_bare else value, ""):
+            return url
+    return ""
+
+
+class Name(NamedTuple):
+    """What a page in a file is called.
+
+    Attributes:
+        url: its URL, or the `file:` one.
+        canonical: the one that it says itself, where nothing better is known.
+        metadata: what a sidecar says.
+    """
+
+    url: str
+    canonical: str
+    metadata: dict[str, Any]
+
+
+def name_of(file: SourceFile, head: bytes) -> Name:
+    """What a page is called that begins with `head`. Raises Unreadable or InputError for a sidecar that can't be read.
+
+    Its URL is that of a sidecar, its file's name, or where a program saved it from; and if only this one says so,
+    the canonical one.
+    """
+    metadata = read_sidecar(file)
+    _, said = _KEYS.take_url(metadata)
+    metadata.pop("text", None)
     url = url_from_name(file, SUFFIXES)
-    is_own = url == file.url()
+    if not said and url == file.url():
+        said = saved_from(head)
+        if not said:
+            return Name(url, without_credentials(canonical_url(head)), clean_metadata(metadata))
+    return Name(without_credentials(said or url), "", clean_metadata(metadata))
+
+
+def claim_of(url: str) -> str:
+    """What stands for a URL where those of all files are compared."""
+    return hashlib.blake2b(url_key(url).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def claim_in(file: SourceFile) -> str | None:
+    """That of the URL which a page in a file has, or says it has; None if it can't be read."""
     try:
-        metadata = read_sidecar(file)
-        _, said = _KEYS.take_url(metadata)
-        metadata.pop("text", None)
+        name = name_of(file, _head(file.location))
+        return claim_of(name.canonical or name.url)
+    except (Unreadable, InputError, ValueError):
+        return None
+
+
+def _head(place: Location) -> bytes:
+    head = b""
+    with contextlib.closing(read_chunks(place)) as chunks:
+        while len(head) < HEAD_BYTES and (chunk := next(chunks, b"")):
+            head += chunk
+    return head[:HEAD_BYTES]
+
+
+def read_html_file(file: SourceFile, max_bytes: int, shared: Container[str] = ()) -> FoundPage:
+    """The page in a file.
+
+    Args:
+        file: where it lies.
+        max_bytes: most bytes of it, decompressed.
+        shared: claims that several files have: a canonical URL that is one of them names none of these.
+    """
+    url = url_from_name(file, SUFFIXES)
+    try:
         body = _read(file.location, max_bytes)
+        name = name_of(file, body or b"")
     except (Unreadable, InputError) as error:
         return FoundPage(url, PageOutcome.UNREADABLE, problem=str(error))
-    url = without_credentials(said or (is_own and body and url_in_page(body)) or url)
-    if not is_address(url):
+    is_shared = bool(name.canonical) and claim_of(name.canonical) in shared
+    url, found = name.url if is_shared else name.canonical or name.url, name.metadata
+    if not _is_address(url):
         return FoundPage(file.url(), PageOutcome.MALFORMED_URL)
-    found = clean_metadata(metadata)
     if body is None:
         return FoundPage(url, PageOutcome.TOO_LARGE, metadata=found)
     is_html = is_html_page("text/html", body)
     if is_html is None:
         return FoundPage(url, PageOutcome.NOT_HTML, metadata=found)
-    return FoundPage(url, PageOutcome.OK, Page(url, body), metadata=found)
+    return FoundPage(url, PageOutcome.OK, Page(url, body), metadata=found, problem=_SHARED if is_shared else "")
+
+
+def _is_address(url: str) -> bool:
+    """Whether a URL can be taken apart; that of a file need not be one of the web."""
+    try:
+        return bool(urlsplit(url).hostname or url)
+    except ValueError:
+        return False
 
 
 def _read(place: Location, max_bytes: int) -> bytes | None:

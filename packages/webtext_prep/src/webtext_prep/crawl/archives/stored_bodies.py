@@ -16,6 +16,8 @@ from webtext_prep.crawl.http.media_types import looks_like
 
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(?:;[^\r\n]{0,4096})?\r?\n")
 _BY_LIBRARY = {"br": BrotliReader, "zstd": ZstdReader}
+_CODINGS = frozenset({"gzip", "x-gzip", "deflate", *_BY_LIBRARY})
+"""Other names (`utf-8`, `none`, `aws-chunked`) are mistakes, and say nothing of how a body lies in an archive."""
 
 
 def decoded(body: bytes, transfer: str, encodings: str, *, limit: int, may_be_cut: bool) -> bytes:
@@ -32,15 +34,18 @@ def decoded(body: bytes, transfer: str, encodings: str, *, limit: int, may_be_cu
     """
     if "chunked" in transfer.lower():
         body = without_chunks(body, may_be_cut=may_be_cut)
-    for encoding in reversed(encodings.lower().split(",")):
-        name = encoding.strip()
-        if name in ("", "identity") or not body:
+    names = [name.strip() for name in encodings.lower().split(",")]
+    are_known = all(name in _CODINGS or name in ("", "identity") for name in names)
+    for name in reversed(names):
+        if name not in _CODINGS or not body:
             continue
         try:
             body = _decompressed(body, name, limit, may_be_cut=may_be_cut)
         except DamagedBodyError:
             if looks_like(body) not in ("html", "text"):
                 raise
+    if not are_known and looks_like(body) not in ("html", "text"):
+        raise DamagedBodyError(encodings)
     return body
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
+import socket
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from webtext_prep.urls.urls import DEFAULT_PORTS, canonical_host
@@ -11,11 +14,21 @@ MAX_KEYED = 8_192
 """Characters of a URL that has a key: what was escaped many times costs the square of its length."""
 _WWW = re.compile(r"www\d*\.")
 _SAFE = frozenset(range(0x21, 0x7F)) - frozenset(b"#%")
-_PATH_SESSION = re.compile(r";jsessionid=[0-9a-z]{32}(?=[/?]|$)|/\((?:[a-z]\([0-9a-z]{24}\)|[0-9a-z]{24})+\)(?=/)")
-_QUERY_SESSION = re.compile(
-    r"(?:(?<=&)|^)(?:(?:jsessionid|phpsessid|sid)=[0-9a-z]{32}|aspsessionid[a-z]{8}=[a-z]{24}"
-    r"|cfid=[^&]+&cftoken=[^&]+)(?:&|$)"
-)
+_DOTS = re.compile(r"\.{2,}")
+_SHORT_ADDRESS = re.compile(r"\d+(?:\.\d+){1,3}", re.ASCII)
+_PATH_SESSION = re.compile(r"/\((?:(?:[a-z]\([0-9a-z]{24}\))+|[0-9a-z]{24})\)(?=/[^?]+\.aspx)")
+"""Of ASP.NET alone: `;jsessionid=` of a path stays in the keys of all indexes (surt 0.3.1, pywb 2.10)."""
+_QUERY_SESSIONS = [
+    re.compile(rf"(.*){session}(?:&|$)", re.DOTALL)
+    for session in (
+        "jsessionid=[0-9a-z]{32}",
+        "phpsessid=[0-9a-z]{32}",
+        "sid=[0-9a-z]{32}",
+        "aspsessionid[a-z]{8}=[a-z]{24}",
+        "cfid=[^&]+&cftoken=[^&]+",
+    )
+]
+"""Each is taken out once, the last one, and also at the end of another name, as the indexes do (`osid=...` -> `o`)."""
 
 
 def surt(url: str) -> str:
@@ -33,7 +46,7 @@ def surt(url: str) -> str:
         return ""
     try:
         parts = urlsplit(url.strip())
-        host, port = canonical_host((parts.hostname or "").lower()), parts.port
+        host, port = _address_of(_DOTS.sub(".", parts.hostname or "").strip(".")), parts.port
     except ValueError:
         return ""
     if not host or parts.scheme not in DEFAULT_PORTS:
@@ -42,9 +55,23 @@ def surt(url: str) -> str:
     names = ",".join(reversed(host.split("."))) if ":" not in host else host
     place = f":{port}" if port is not None and port != DEFAULT_PORTS[parts.scheme] else ""
     path = _PATH_SESSION.sub("", _without_dots(_without_escapes(parts.path).lower()))
-    query = "&".join(sorted(_QUERY_SESSION.sub("", _without_escapes(parts.query).lower()).split("&")))
+    query = _without_escapes(parts.query).lower()
+    for session in _QUERY_SESSIONS:
+        if found := session.match(query):
+            query = found[1] + query[found.end() :]
+    query = "&".join(sorted(query.split("&"), key=lambda argument: argument.split("=", 1)))
     path = path.rstrip("/") or "/"
     return f"{names}{place}){path}{'?' if query else ''}{query}"
+
+
+def _address_of(host: str) -> str:
+    """A host in its one form; an IPv4 address of fewer than four numbers, or of octal ones, with all four."""
+    if host.isascii() and host.isdigit():
+        return str(ipaddress.IPv4Address(int(host) & 0xFFFFFFFF))
+    if _SHORT_ADDRESS.fullmatch(host):
+        with contextlib.suppress(OSError):
+            return socket.inet_ntoa(socket.inet_aton(host))
+    return canonical_host(host.lower())
 
 
 def _without_escapes(text: str) -> str:
@@ -56,11 +83,11 @@ def _without_escapes(text: str) -> str:
 
 
 def _without_dots(path: str) -> str:
-    """Without empty steps, `.` and `..`."""
+    """Without empty steps, `.`, and `..` but those that lead above the root, which surt keeps."""
     found: list[str] = []
     for step in path.split("/"):
-        if step == "..":
-            found[-1:] = []
+        if step == ".." and found and found[-1] != "..":
+            found.pop()
         elif step not in ("", "."):
             found.append(step)
     return "/" + "/".join(found)

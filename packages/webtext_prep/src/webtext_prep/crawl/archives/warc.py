@@ -19,16 +19,19 @@ import msgspec
 from fastwarc.warc import WarcRecord, WarcRecordType
 
 from webtext_prep import storage
+from webtext_prep.crawl.archives.block_digests import fastwarc_digest
 from webtext_prep.crawl.archives.damage import (
     NONE,
-    ArchiveStream,
+    OTHER,
+    PAGES,
     Begun,
     compression_of,
-    end_of_record,
+    fast_records,
+    identity_at,
     next_record,
-    record_at,
-    records_from,
+    records_behind,
 )
+from webtext_prep.crawl.archives.records import ArchiveStream, Records
 from webtext_prep.crawl.archives.stored_bodies import decoded
 from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, PageSource
 from webtext_prep.crawl.http.bodies import BodyError, TooLargeError
@@ -39,6 +42,7 @@ from webtext_prep.extraction.pages import Page
 from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import DEFAULT_PORTS
 
 MAX_HTTP_HEADER = 1 << 18
 """Bytes; servers that send more are few, and their pages are left out."""
@@ -48,8 +52,7 @@ MAX_SOURCE = 1 << 20
 """Bytes of what a list says of one page."""
 SEPARATOR = 4
 """Bytes between two records of a plain archive: damage in these costs nothing."""
-_DIGEST = re.compile(r"(?:md5|sha1|sha256|sha512):(?:[A-Z2-7]{26,}=*|[0-9a-f]{32,})")
-_PAGES = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion | WarcRecordType.revisit
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _decode_source = msgspec.json.Decoder(PageSource).decode
 
 
@@ -136,6 +139,7 @@ class ArchiveReader:
         self._begun = NONE  # the record that was read last
         self._number = 0  # of pages and damaged places so far
         self._reads_pages = True
+        self._source: tuple[str, PageSource] | None = None  # what is said of the record that follows
 
     def _opened(self) -> BinaryIO:
         return storage.open_for_reading(self._location)
@@ -149,6 +153,7 @@ class ArchiveReader:
         last, next_number = None, every
         with self._opened() as file:
             stream = ArchiveStream(file)
+            compression = compression_of(stream, self._location)
             for _, place in self.pages():
                 if last is not None and place.number > last.number:
                     found.append(last)
@@ -156,8 +161,10 @@ class ArchiveReader:
                 if place.number >= next_number:
                     next_number = place.number + every
                     report(place.offset)
-                    first = None if place.identity is None else record_at(stream, place.offset)
-                    last = place if first is not None and first.record_id == place.identity else None
+                    is_entrance = place.identity is not None and (
+                        identity_at(stream, compression, place.offset) == (place.identity,)
+                    )
+                    last = place if is_entrance else None
         return found
 
     def pages(
@@ -198,35 +205,50 @@ class ArchiveReader:
         """One stretch of readable records after another, each with the damage after it."""
         compression = compression_of(stream, self._location)
         start: int | None = behind.offset if behind is not None else 0
-        records, self._begun, self._number = records_from(stream, start or 0), NONE, 0
-        if behind is not None:
-            self._begun, self._number = Begun.of(next(records), NONE), behind.number
+        self._number, passed = (behind.number, 1) if behind is not None else (0, 0)
         while start is not None:
-            last, reason = None, ""
-            try:
-                for found in self._pages(records):
+            self._begun, self._source, last = NONE, None, None
+            with contextlib.suppress(OSError):
+                for found in self._pages(fast_records(stream, start), passed):
                     if last is not None:
                         yield last.found, last.place
-                    last = _Last(found, self._begun, PagePlace(self._begun.offset, self._begun.identity, self._number))
-            except OSError as error:  # FastWARC's, unless the file could not be read
-                reason = str(error).rstrip(".") or "it is damaged"
-            entries, start = self._end_of_stretch(stream, compression, start, last, reason)
+                    last = _Last(found, self._begun, self._place())
+            # FastWARC has stopped, at the end of the file or before: the last record is read again, and what follows.
+            if stream.error is not None:
+                return
+            begun, self._begun = self._begun, NONE
+            records, before = records_behind(stream, compression, begun, start)
+            again = last if last is not None and last.begun is begun else None
+            if again is not None:
+                self._number, last = again.place.number - 1, None
+            if begun.number >= passed and begun is not NONE:
+                passed = before
+            reason = ""
+            try:
+                for found in self._pages(iter(records), passed):
+                    if last is not None:
+                        yield last.found, last.place
+                    last = _Last(found, self._begun, self._place())
+            except OSError as error:
+                reason = str(error).rstrip(".")
+            if self._begun is NONE and again is not None:  # a header that FastWARC takes, though it breaks off
+                self._begun, self._number, last = begun, again.place.number, again
+            entries, start = self._end_of_stretch(stream, compression, start, last, records, reason or records.reason)
             yield from entries
-            self._begun, records = NONE, records_from(stream, start or 0)
+            passed = 0
+
+    def _place(self) -> PagePlace:
+        return PagePlace(self._begun.offset, self._begun.identity, self._number)
 
     def _end_of_stretch(
-        self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, reason: str
+        self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, records: Records, reason: str
     ) -> tuple[list[tuple[FoundPage | Damage, PagePlace]], int | None]:
         """The rest of a stretch: its last page, and the damage after it; and where the next stretch begins."""
         begun = self._begun
         page: list[tuple[FoundPage | Damage, PagePlace]] = [(last.found, last.place)] if last is not None else []
-        end, is_whole = start, True
-        if begun is not NONE:
-            end, is_whole = end_of_record(stream, compression, begun, start)
-        # In zstandard FastWARC itself notices that a file breaks off.
-        is_end = is_whole and (begun is not NONE or not reason) and _is_blank(stream, end)
-        if stream.size and (is_end or (not reason and compression == ".zst")):
+        if not reason and stream.size:
             return page, None
+        end, is_whole = records.end(is_verified=begun.is_verified) if begun is not NONE else (start, True)
         following = next_record(stream, compression, max(end, start + 1))
         if is_whole and not compression and following is not None and following - end <= SEPARATOR:
             return page, following
@@ -239,19 +261,22 @@ class ArchiveReader:
             if following is not None if begun is NONE else is_whole or not begun.is_other:
                 lost = FoundPage(self._file.url(self._number), PageOutcome.DAMAGED)
         offset = end if is_whole else begun.offset
-        reason = reason or ("it is cut off" if stream.size else "it is empty")
+        reason = reason if stream.size else "it is empty"
         place = PagePlace(stream.size if following is None else following, None, self._number)
         return [*page, (Damage(offset, reason, lost, is_last=following is None), place)], following
 
-    def _pages(self, records: Iterator[WarcRecord]) -> Iterator[FoundPage]:
-        source: tuple[str, PageSource] | None = None
-        for record in records:
-            self._begun = Begun.of(record, self._begun)
+    def _pages(self, records: Iterator[tuple[int, WarcRecord]], passed: int) -> Iterator[FoundPage]:
+        """The pages of records behind those that are passed over."""
+        for offset, record in records:
+            self._begun = Begun.of(offset, record, self._begun)
+            if self._begun.number < passed:
+                continue
             if record.record_type == WarcRecordType.metadata:
-                source = _source_of(record) or source
-            if not record.record_type & _PAGES:
+                self._source = _source_of(record) or self._source
+            if record.record_type & OTHER:
                 continue
             self._number += 1
+            source = self._source
             own = source[1] if source is not None and source[0] == record.record_id else None
             about = self._about(record, own)
             try:
@@ -269,9 +294,13 @@ class ArchiveReader:
         url, final_url, metadata = target, None, {}
         if source is not None:
             url, final_url, metadata = source.url, source.final_url, source.metadata
-        outcome = PageOutcome.OK
-        if not (is_address(url) and (final_url is None or is_address(final_url))):
-            url, outcome = self._file.url(self._number), PageOutcome.MALFORMED_URL
+        outcome = _outcome_of_address(url)
+        if not record.record_type & PAGES:
+            outcome = PageOutcome.NOT_A_PAGE
+        elif outcome == PageOutcome.OK and final_url is not None:
+            outcome = _outcome_of_address(final_url)
+        if outcome == PageOutcome.MALFORMED_URL:
+            url = self._file.url(self._number)
         date = (record.headers.get("WARC-Date") or "")[:MAX_DATE] or None
         return FoundPage(url, outcome, final_url=final_url, fetched_at=date, metadata=metadata)
 
@@ -310,20 +339,24 @@ class ArchiveReader:
 
     def _is_as_written(self, record: WarcRecord) -> bool:
         """False if a record that is to be read has a digest, and not that of its block."""
-        digest = record.headers.get("WARC-Block-Digest") or ""
-        if record.content_length > self._limit or not _DIGEST.fullmatch(digest):
+        said = record.headers.get("WARC-Block-Digest") or ""
+        digest = fastwarc_digest(said)
+        if record.content_length > self._limit or digest is None:
             return True
+        if digest != said:
+            record.headers["WARC-Block-Digest"] = digest
         self._begun = replace(self._begun, is_verified=record.verify_block_digest())
         return self._begun.is_verified
 
     @staticmethod
     def _head(record: WarcRecord) -> tuple[int | None, str, str | None]:
         """The status, if there is one, media type and charset of a page. Raises OSError or ValueError for bad HTTP."""
+        own, charset = content_type_of(record.headers.get("Content-Type"))
         if record.record_type == WarcRecordType.conversion:
-            return None, "text/plain", content_type_of(record.headers.get("Content-Type"))[1] or "utf-8"
-        said, _ = content_type_of((record.headers.get("Content-Type") or "").partition(";")[0])
+            return None, own or "text/plain", charset or "utf-8"
         if record.record_type == WarcRecordType.resource:
-            return None, *content_type_of(record.headers.get("Content-Type"))
+            return None, own, charset
+        said, _ = content_type_of((record.headers.get("Content-Type") or "").partition(";")[0])
         if said != "application/http":  # a name looked up, a file by FTP
             return None, said or "unknown", None
         record.parse_http(quirks_mode=True, max_header_len=MAX_HTTP_HEADER)
@@ -341,27 +374,30 @@ class ArchiveReader:
             raise OSError("the file is cut off")
         if not record.is_http_parsed:
             return body
-        encodings = (_http_header(record, name) or "" for name in (b"transfer-encoding", b"content-encoding"))
+        encodings = (_http_header(record, name) for name in (b"transfer-encoding", b"content-encoding"))
         return decoded(body, *encodings, limit=self._limit, may_be_cut=is_cut)
 
 
-def _is_blank(stream: ArchiveStream, offset: int) -> bool:
-    """Whether nothing follows but line ends, or zeros to fill a block."""
-    stream.seek(offset)
-    return not stream.read(1 << 10).strip(b"\0 \t\r\n")
+def _outcome_of_address(url: str) -> PageOutcome:
+    """`ok` for an address of the web, `not_a_page` for one of another scheme (`urn:`, `dns:`), else `malformed_url`."""
+    scheme = url.partition(":")[0].strip().lower()
+    if scheme not in DEFAULT_PORTS and _SCHEME.fullmatch(scheme) and ":" in url:
+        return PageOutcome.NOT_A_PAGE
+    return PageOutcome.OK if is_web_address(url) else PageOutcome.MALFORMED_URL
 
 
-def is_address(url: str) -> bool:
-    """Whether a URL can be taken apart; it need not be one of the web."""
+def is_web_address(url: str) -> bool:
+    """Whether a URL is of the web, http or https, and can be taken apart."""
     try:
-        return bool(urlsplit(url).hostname or url)
+        parts = urlsplit(url)
+        return parts.scheme in DEFAULT_PORTS and bool(parts.hostname)
     except ValueError:
         return False
 
 
-def _http_header(record: WarcRecord, name: bytes) -> str | None:
-    value = record.http_headers.get_bytes(name)
-    return None if value is None else value.decode("latin-1")
+def _http_header(record: WarcRecord, name: bytes) -> str:
+    """The values of a header of an answer: those of several lines are one list (RFC 9110, 5.3)."""
+    return b",".join(record.http_headers.get_bytes_multiple(name)).decode("latin-1")
 
 
 def _source_of(record: WarcRecord) -> tuple[str, PageSource] | None:

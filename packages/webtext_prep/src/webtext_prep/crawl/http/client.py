@@ -354,7 +354,7 @@ class Client:
             outcome = http_outcome(status)
             wait = retry_after(response.headers.get("Retry-After"))
             return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome))
-        kind, charset = content_type_of(response.headers.get("Content-Type"))
+        kind, charset = content_type_of(",".join(response.headers.getall("Content-Type", ())))
         page = Reply(PageOutcome.OK, url, status, charset=charset, headers=response.raw_headers)
         if any_type:
             return replace(page, body=await read_body(response, limit, reserve, may_be_cut=True))

@@ -32,8 +32,18 @@ HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 TEXT_TYPES = frozenset({"text/plain", "text/markdown", "text/x-markdown"})
 UNSAID_TYPES = frozenset({"", "application/octet-stream", "binary/octet-stream", "unknown/unknown"})
 """What servers send that don't know: the content decides."""
+XML_TYPES = frozenset({"application/xml", "text/xml"})
+"""Browsers show a document of these as a page if its root is XHTML's; feeds and sitemaps are of them, too."""
 MAX_HEADER = 1_000
 """Characters of a header that are looked at."""
+_XHTML_ROOT = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?:\s|<\?.*?\?>|<!--.*?-->|<![Dd][^>\[]*(?:\[.*?\]\s*)?>)*<html\b[^>]*\bxmlns\s*=\s*"
+    rb"[\"']http://www\.w3\.org/1999/xhtml[\"']",
+    re.DOTALL,
+)
+"""The beginning of a document whose first element is XHTML's `html`."""
+_VALUE = re.compile(r'(?:[^,"]|"[^"]*"?)+')
+"""One of several values; a comma within quotes does not part them."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
@@ -41,12 +51,26 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 def content_type_of(header: str | None) -> tuple[str, str | None]:
     """The media type that a `Content-Type` header names ("" if none, or no valid one), and its charset.
 
+    Of several, in lines joined by commas, the last valid one holds; if it says no charset and is of the same type as
+    the one before it, that one's charset (WHATWG Fetch, "extract a MIME type"; Chromium 156 and Firefox do so).
+
     >>> content_type_of('Text/HTML; Charset="utf-8"')
     ('text/html', 'utf-8')
+    >>> content_type_of("text/plain; charset=koi8-r, text/html; charset=utf-8, text/html")
+    ('text/html', 'utf-8')
     """
+    known, its_charset = "", None
+    for value in _VALUE.findall((header or "")[:MAX_HEADER]):
+        kind, charset = _one_content_type(value)
+        if kind and kind != "*/*":
+            known, its_charset = kind, charset or (its_charset if kind == known else None)
+    return known, its_charset
+
+
+def _one_content_type(header: str) -> tuple[str, str | None]:
     message = Message()
     try:
-        message["Content-Type"] = " ".join((header or "")[:MAX_HEADER].split())
+        message["Content-Type"] = " ".join(header.split())
         kind, charset = message.get_params([("", "")])[0][0].strip().lower(), message.get_param("charset")
     except (ValueError, LookupError, TypeError):  # some malformed parameters are too much for the parser
         return "", None
@@ -57,7 +81,7 @@ def content_type_of(header: str | None) -> tuple[str, str | None]:
 
 def may_be_page(kind: str) -> bool:
     """Whether a body of this media type is worth reading."""
-    return kind in HTML_TYPES or kind in TEXT_TYPES or kind in UNSAID_TYPES
+    return kind in HTML_TYPES or kind in TEXT_TYPES or kind in UNSAID_TYPES or kind in XML_TYPES
 
 
 def is_html_page(kind: str, body: bytes) -> bool | None:
@@ -65,4 +89,6 @@ def is_html_page(kind: str, body: bytes) -> bool | None:
     looks = looks_like(body)
     if looks == "other" or (looks == "binary" and kind not in HTML_TYPES):
         return None
+    if kind in XML_TYPES:
+        return True if _XHTML_ROOT.match(body[:_HEAD_BYTES]) else None
     return kind in HTML_TYPES or (kind in UNSAID_TYPES and looks == "html")

@@ -21,7 +21,7 @@ from command_kit.atomic import UnfinishedFile, remove_leftovers_of
 from webtext_prep import storage
 from webtext_prep.documents.folders.raw_files import is_raw_file
 from webtext_prep.documents.folders.shards import is_document_shard, is_shard_name
-from webtext_prep.documents.folders.stage_record import RECORD, STATE, read_record
+from webtext_prep.documents.folders.stage_record import PAGES, RECORD, STATE, read_record
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
@@ -159,6 +159,8 @@ class Inputs:
     def _files_below(self, folder: Location) -> Iterator[Location]:
         """The files of `folder`, then of the folders in it; of what a stage wrote, the shards alone.
 
+        Where shards are not what is read, pages that a download saved beside them may be.
+
         A folder that was met before is left out: a symbolic link may lead back.
         """
         passed = {self._output}
@@ -171,7 +173,11 @@ class Inputs:
             folders = []
             entries = {entry.name: (entry, is_folder) for entry, is_folder in storage.list_folder(folder)}
             if RECORD in entries:
-                yield from self._shards_of_stage(folder, {name for name, entry in entries.items() if not entry[1]})
+                shards = self._shards_of_stage(folder, {name for name, entry in entries.items() if not entry[1]})
+                wanted = list(filter(self._is_readable, shards))
+                yield from wanted
+                if not wanted and PAGES in entries:
+                    remaining.append(entries[PAGES][0])
                 continue
             if STATE in entries:
                 raise InputError(

@@ -57,7 +57,7 @@ _MAX_WINDOW_LOG = 31
 """Public dumps are compressed with windows of up to 2 GiB (`zstd --long=31`)."""
 
 
-class _Decompressor(Protocol):
+class Decompressor(Protocol):
     """One compressed stream: what the decompressors of bz2, lzma and zstd have in common."""
 
     @property
@@ -102,12 +102,24 @@ class _GzipDecompressor:
         return found
 
 
-_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
+def zstd_decompressor(dictionary: bytes = b"") -> Decompressor:
+    """For one frame, which may have been compressed with a dictionary. Raises OSError if that is none."""
+    try:
+        known = zstd.ZstdDict(dictionary) if dictionary else None
+    except (zstd.ZstdError, ValueError) as error:
+        raise OSError(f"its dictionary can't be read: {error}") from error
+    return zstd.ZstdDecompressor(known, {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG})
+
+
+DECOMPRESSORS: dict[str, Callable[[], Decompressor]] = {
     ".gz": _GzipDecompressor,
     ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
     ".bz2": bz2.BZ2Decompressor,
-    ".zst": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}),
+    ".zst": zstd_decompressor,
 }
+"""Suffix to what decompresses one stream of such a file."""
+DECOMPRESSOR_ERRORS = (zstd.ZstdError, lzma.LZMAError, zlib.error)
+"""What they raise for damage; that of bz2 raises OSError."""
 
 
 def compression_of(path: Location) -> str:
@@ -121,7 +133,7 @@ def bare_name(path: Location) -> str:
     return path.name.removesuffix(path.suffix) if compression_of(path) else path.name
 
 
-def _decompressed(file: Readable, new_decompressor: Callable[[], _Decompressor]) -> Iterator[bytes]:
+def _decompressed(file: Readable, new_decompressor: Callable[[], Decompressor]) -> Iterator[bytes]:
     """All streams of `file` one after another, at most `CHUNK_BYTES` at a time.
 
     Raises EOFError if the file ends inside a stream or holds none; else the decompressor's own error.
@@ -159,7 +171,7 @@ def check_ratio(path: Location, size: int, packed: int) -> None:
 def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:
     """Where the compressed stream ends that begins at a place of an open file; None if it is damaged or cut off."""
     file.seek(start)
-    stream, data, end = _DECOMPRESSORS[compression](), b"", start
+    stream, data, end = DECOMPRESSORS[compression](), b"", start
     try:
         while not stream.eof:
             if stream.needs_input:
@@ -169,7 +181,7 @@ def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:
                 end += len(data)
             stream.decompress(data, CHUNK_BYTES)
             data = b""
-    except (zstd.ZstdError, lzma.LZMAError, zlib.error):
+    except DECOMPRESSOR_ERRORS:
         return None
     except OSError as error:
         if error.errno is not None:
@@ -264,7 +276,7 @@ def read_piece(path: Location, piece: Piece) -> Iterator[bytes]:
     """The decompressed bytes of a whole piece, as `read_chunks` gives those of a file."""
     compression, size = compression_of(path), 0
     with _errors_named(path, compression), storage.open_for_reading(path) as file:
-        for chunk in _decompressed(_Part(file, piece.begin, piece.end), _DECOMPRESSORS[compression]):
+        for chunk in _decompressed(_Part(file, piece.begin, piece.end), DECOMPRESSORS[compression]):
             size += len(chunk)
             check_ratio(path, size, file.tell() - piece.begin)
             yield chunk
@@ -285,7 +297,7 @@ def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
     with _errors_named(path, compression), storage.open_for_reading(path) as file:
         if compression:
             size = 0
-            for chunk in _decompressed(file, _DECOMPRESSORS[compression]):
+            for chunk in _decompressed(file, DECOMPRESSORS[compression]):
                 size += len(chunk)
                 check_ratio(path, size, file.tell())
                 yield chunk, file.tell()
@@ -303,7 +315,7 @@ def _errors_named(path: Location, compression: str) -> Iterator[None]:
         raise DamagedFileError(
             f"{path} is cut off in the middle of its compressed data: fetch or write it again, or leave it out."
         ) from None
-    except (zstd.ZstdError, lzma.LZMAError, zlib.error) as error:
+    except DECOMPRESSOR_ERRORS as error:
         raise DamagedFileError(
             f"{path} is not a valid {compression} file ({error}): fetch or write it again."
         ) from error
