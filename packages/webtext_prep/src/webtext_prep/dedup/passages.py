@@ -6,12 +6,11 @@ whose anchor the corpus has once is not repeated. There are about 2 anchors in N
 the whole corpus. Then windows with repeated anchors are compared, each by 128 bits of hashes. Two different ones among
 10^10 share these bits with a probability of 1.5e-19.
 
-Words are split as in `fingerprints.shingles`: case and punctuation put aside. A text of punctuation alone has none.
+Words are those of `text/words.py`: case and punctuation are put aside. A text of punctuation alone has none.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences, shingle_spans
+from webtext_prep.text.words import has_word
 
 Hashes = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
@@ -37,7 +37,6 @@ first, by its shard and number, and the character where the first of them stands
 _ORDER = np.uint64(0xFFFFFFFF80000000)
 """The bits of a hash that n-grams are ordered by; places, in words, take the others."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_WORD = re.compile(r"\w")
 
 
 def minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
@@ -52,7 +51,7 @@ def minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
 
 def grams_of(texts: Sequence[str], size: int, *, compiled: bool) -> list[Hashes]:
     """The hashes of each text's n-grams, by which windows of `size` words are anchored, in order."""
-    with_words = [text if len(text) >= size and _WORD.search(text) else "" for text in texts]
+    with_words = [text if len(text) >= size and has_word(text) else "" for text in texts]
     return shingle_sequences(with_words, Shingling("word", size // 2 + 1), compiled=compiled)
 
 

@@ -35,7 +35,8 @@ from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, w
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import contamination, machine_code
-from webtext_prep.text.contamination import NGrams, cut, places_of, read_evaluation, words_of
+from webtext_prep.text.contamination import NGrams, cut, read_evaluation
+from webtext_prep.text.words import places_of, words_of
 
 
 class _Matcher:
@@ -84,12 +85,12 @@ class Decontaminate(Stage):
 
     Where a document holds an n-gram of an evaluation text, that and --margin characters on both sides are removed, up
     to the ends of sentences; each piece that is left becomes a document, with its number in the metadata `piece`.
-    n-grams that the corpus has --frequent times or more are common phrases and are left alone. Reads and writes
-    document shards, and writes two tables: matches.jsonl.zst (what was cut out of which document, and the evaluation
+    n-grams that the corpus has --frequent times or more are common phrases and are left alone. Evaluation texts too short
+    to be looked for are counted. Reads and writes document shards, and writes two tables: matches.jsonl.zst (what was cut out of which document, and the evaluation
     text it is from) and frequent_ngrams.jsonl.zst. Drops: contaminated (no piece is left), too_many_pieces."""
 
     name: ClassVar[str] = "decontaminate"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     writes: ClassVar[Writes] = Writes(tables=(MATCHES, FREQUENT_NGRAMS))
@@ -99,7 +100,7 @@ class Decontaminate(Stage):
         (), "evaluation texts: text, JSON, table or Parquet files; of a record every text counts", metavar="FILE"
     )
     evaluation_key: tuple[str, ...] = setting((), "of a record, only the texts under these keys", metavar="KEY")
-    ngram: int = setting(13, "words that must agree", ge=1, le=100)
+    ngram: int = setting(13, "words that must agree; 13 are 21 Chinese characters, or 39 Thai letters", ge=1, le=100)
     least_words: int = setting(8, "evaluation texts of fewer than --ngram words count whole from this many on", ge=1)
     frequent: int = setting(10, "leave alone an n-gram that the corpus has this many times or more", ge=1)
     margin: int = setting(200, "characters to remove on both sides of a match", ge=0)
@@ -130,11 +131,12 @@ class Decontaminate(Stage):
         ngrams = NGrams.of(counted, self.ngram, self.least_words, compiled=compiled)
         if not len(ngrams):
             raise InputError(
-                f"--evaluation {', '.join(self.evaluation)} holds no text of {self.least_words} words: "
-                "check the files, and --evaluation-key."
+                f"--evaluation {', '.join(self.evaluation)} holds no text of {self.least_words} words "
+                f"({ngrams.left_out[0]:,} shorter ones): check the files, and --evaluation-key."
             )
         ngrams.save(task.writes.ngrams)
-        return {"texts": len(ngrams.places), "ngrams": len(ngrams)}
+        texts, records = ngrams.left_out
+        return {"texts": len(ngrams.places), "ngrams": len(ngrams), "short_texts": texts, "short_records": records}
 
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
@@ -245,6 +247,8 @@ class Decontaminate(Stage):
         outcome.outputs += [matches, chosen.frequent]
         outcome.facts |= {
             "evaluation_texts": sizes["texts"],
+            "evaluation_texts_too_short": sizes["short_texts"],
+            "evaluation_records_without_others": sizes["short_records"],
             "ngrams": sizes["ngrams"],
             "frequent_ngrams": frequent,
             "matches": found,

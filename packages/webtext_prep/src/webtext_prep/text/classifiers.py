@@ -7,7 +7,6 @@ fastText's, `.bin` and compressed `.ftz`, are read by the package `fasttext-pred
 
 from __future__ import annotations
 
-import re
 import signal
 import struct
 import subprocess
@@ -26,8 +25,11 @@ import xxhash
 
 from webtext_prep.errors import InputError
 from webtext_prep.text.fingerprints import PackedTexts, Shingling
+from webtext_prep.text.words import words_of
 
-MAGIC = b"webtext filter 1"
+MAGIC = b"webtext filter 2"
+_EARLIER = b"webtext filter 1"
+"""Of models that count other words: `\\w+`, with no vowel signs, and a clause of Chinese as one word."""
 _LENGTH, _CHECKSUM = struct.Struct("<I"), struct.Struct("<Q")
 _WORDS = Shingling("word", 1)
 
@@ -75,6 +77,7 @@ class LinearModel:
     @classmethod
     def decode(cls, data: bytes, name: object) -> LinearModel:
         """The classifier in a file called `name`. Raises InputError for a damaged or foreign one."""
+        _refuse_earlier(data, name)
         if not data.startswith(MAGIC):
             raise InputError(f"{name} is no filter: give what `webtext train-filter` wrote.")
         body, begin = data[: -_CHECKSUM.size], len(MAGIC) + _LENGTH.size
@@ -183,12 +186,9 @@ class Speakers:
 # The same as the compiled functions, to the last bit, for inputs that are too small for a compiler to pay: a text of
 # 3 kB takes half a millisecond, ten times as long.
 
-_WORD = re.compile(r"\w+")
-
-
 def ngrams_of(text: str, orders: int) -> list[str]:
     """All words of a text, case-folded, then all pairs, and so on."""
-    words = _WORD.findall(text.casefold())
+    words = words_of(text)
     return [" ".join(words[at : at + size]) for size in range(1, orders + 1) for at in range(len(words) - size + 1)]
 
 
@@ -360,9 +360,17 @@ def classifier_file(given: str) -> Path:
             f"can't read {path} ({error.strerror}): give --model the output of `webtext train-filter`, or a file of "
             "fastText's."
         ) from error
+    _refuse_earlier(start, path)
     if start != MAGIC and not start.startswith(FASTTEXT_MAGIC):
         raise InputError(f"{path} is no classifier: give --model what `webtext train-filter` or fastText wrote.")
     return path
+
+
+def _refuse_earlier(start: bytes, name: object) -> None:
+    if start.startswith(_EARLIER):
+        raise InputError(
+            f"{name} was trained by an earlier version, which cut texts into other words: train the filter again."
+        )
 
 
 def is_fasttext(path: Path) -> bool:

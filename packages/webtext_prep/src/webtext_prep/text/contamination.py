@@ -2,7 +2,9 @@
 
 Evaluation sets come in files of any kind that `webtext merge` reads. Of a record every text in it counts (a question,
 its choices, its context); of a text each run of `size` words is an n-gram, or the whole text where it has fewer, but
-at least `least`. n-grams are kept as numbers of words, and compared word by word: nothing is left to a hash.
+at least `least`. A character that is a word, of Chinese or Thai, counts as the share of a word that it says
+(`words.SHARES`), so that n-grams of all scripts say as much: with 13 words 21 characters of Chinese, 39 of Thai.
+n-grams are kept as numbers of words, and compared word by word: nothing is left to a hash.
 
 Passages are cut out of a text by the rules of the GPT-3 paper as Megatron-LM wrote them down. Around each n-gram
 `margin` characters on both sides go, and from there on the rest of the sentence; the text falls into pieces, and short
@@ -29,6 +31,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import fingerprints
 from webtext_prep.text.fingerprints import Shingling
+from webtext_prep.text.words import WHOLE_WORD, shares, words_of
 
 _TEXTS = "texts"
 
@@ -102,6 +105,8 @@ class NGrams:
         texts: number of the text in which each n-gram first stands, shape (n-grams,), int32.
         places: where each text is.
         beginnings: how each text begins.
+        left_out: how many texts are too short to be looked for, and how many records have no other text; `save` keeps
+            neither.
         screen: hashes of all runs of as many words as the smallest n-gram has, in the same kind of table, uint64: a
             document without one of them holds no n-gram.
     """
@@ -115,6 +120,7 @@ class NGrams:
     places: list[str]
     beginnings: list[str]
     screen: npt.NDArray[np.uint64]
+    left_out: tuple[int, int] = (0, 0)
 
     _ARRAYS = ("words", "starts", "sizes", "table", "texts", "screen")
     _LISTS = ("vocabulary", "places", "beginnings")
@@ -126,33 +132,39 @@ class NGrams:
 
     @classmethod
     def of(cls, found: Iterator[EvaluationText], size: int, least: int, *, compiled: bool = True) -> NGrams:
-        """The n-grams of evaluation texts: runs of `size` words, whole texts of `least` to `size` words.
+        """The n-grams of evaluation texts: runs of `size` words, whole texts of `least` to `size` words (see `_spans`).
 
         `compiled` is whether there is enough to do for machine code.
         """
         vocabulary: dict[str, int] = {}
         numbers: list[npt.NDArray[np.int32]] = []
-        joined_words, places, beginnings = [], [], []
+        spans: list[list[tuple[int, int]]] = []
+        kept: list[EvaluationText] = []
+        left_out, records = 0, set[str]()
         for entry in found:
             words = words_of(entry.text)
-            if len(words) < least:
+            own = _spans(words, size, least)
+            if not own:
+                left_out += bool(words)
+                records.add(entry.place)
                 continue
             numbers.append(
                 np.fromiter((vocabulary.setdefault(word, len(vocabulary)) for word in words), np.int32, len(words))
             )
-            joined_words.append(" ".join(words))
-            places.append(entry.place)
-            beginnings.append(" ".join(entry.text[: cls.SHOWN].split()))
-        ends = np.cumsum([len(text) for text in numbers], dtype=np.int64)
-        joined = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
-        starts, sizes, texts = _distinct(joined, ends, size)
+            spans.append(own)
+            kept.append(entry)
+        joined = np.concatenate([np.zeros(0, np.int32), *numbers])
+        starts, sizes, texts = _distinct(numbers, spans)
         table = hash_table(ngram_hashes(joined, starts, sizes), 2 * len(joined))
         runs = Shingling("word", int(sizes.min(initial=size)))
-        hashes = fingerprints.shingle_sets(joined_words, runs, compiled=compiled)[0]
+        hashes = fingerprints.shingle_sets([entry.text for entry in kept], runs, compiled=compiled)[0]
         hashes = np.unique(np.maximum(hashes, np.uint64(1)))  # 0 is an empty slot
         slots = hash_table(hashes, 2 * len(hashes))
         screen = np.where(slots >= 0, np.append(hashes, np.uint64(0))[slots], np.uint64(0))
-        return cls(vocabulary, joined, starts, sizes, table, texts, places, beginnings, screen)
+        places = [entry.place for entry in kept]
+        beginnings = [" ".join(entry.text[: cls.SHOWN].split()) for entry in kept]
+        short = left_out, len(records.difference(places))
+        return cls(vocabulary, joined, starts, sizes, table, texts, places, beginnings, screen, short)
 
     def text_of(self, number: int) -> str:
         """The words of an n-gram, with a space between two of them."""
@@ -174,8 +186,7 @@ class NGrams:
             found = contamination_kernels.any_in(hashes, ends, self.screen)
         else:
             found = any_in(hashes, ends, self.screen)
-        # The one character that no word has, and that case folding turns into a letter: word boundaries move.
-        return [hit or "\u0345" in text for hit, text in zip(found.tolist(), texts, strict=True)]
+        return found.tolist()
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""
@@ -192,17 +203,28 @@ class NGrams:
             return cls(vocabulary, **lists, **{name: file[name] for name in cls._ARRAYS})
 
 
+def _spans(words: list[str], size: int, least: int) -> list[tuple[int, int]]:
+    """Where n-grams of a text begin, and how many words each has: the fewest that say as much as `size` words, or all
+    of a text that says as much as `least`; none of a shorter one."""
+    said = np.append(0, np.cumsum(shares(words)))
+    ends = np.searchsorted(said, said[:-1] + size * WHOLE_WORD)
+    starts = np.flatnonzero(ends < len(said))
+    if not len(starts):
+        return [(0, len(words))] if words and said[-1] >= least * WHOLE_WORD else []
+    return list(zip(starts.tolist(), (ends[starts] - starts).tolist(), strict=True))
+
+
 def _distinct(
-    words: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], size: int
+    numbers: Sequence[npt.NDArray[np.int32]], spans: Sequence[list[tuple[int, int]]]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Where each different n-gram first stands in texts that end at `ends`, its size, and in which text that is."""
+    """Where each different n-gram first stands in the words of all texts, its size, and in which text that is."""
     rows: dict[tuple[int, ...], tuple[int, int, int]] = {}
-    numbers, begin = words.tolist(), 0
-    for text, end in enumerate(ends.tolist()):
-        own = min(size, end - begin)
-        for start in range(begin, end - own + 1):
-            rows.setdefault(tuple(numbers[start : start + own]), (start, own, text))
-        begin = end
+    begin = 0
+    for text, (own, found) in enumerate(zip(numbers, spans, strict=True)):
+        words = own.tolist()
+        for start, size in found:
+            rows.setdefault(tuple(words[start : start + size]), (begin + start, size, text))
+        begin += len(words)
     starts, sizes, texts = np.array([*rows.values()], np.int64).reshape(-1, 3).T
     return starts.copy(), sizes.astype(np.int32), texts.astype(np.int32)
 
@@ -277,23 +299,7 @@ def any_in(
     return np.diff(hits[np.append(0, ends)]) > 0
 
 
-# Words, and what is cut out of a text
-
-
-_WORD = re.compile(r"\w+")
-
-
-def words_of(text: str) -> list[str]:
-    """The words of `text` in lower case, in order."""
-    if text.isascii():
-        return _WORD.findall(text.lower())
-    # Each by itself: lower-casing a whole text may split a word (a dotted capital I becomes two characters).
-    return [word.lower() for word in _WORD.findall(text)]
-
-
-def places_of(text: str) -> list[tuple[int, int]]:
-    """Where each of `words_of(text)` begins and ends."""
-    return [found.span() for found in _WORD.finditer(text)]
+# What is cut out of a text
 
 
 _TERMINALS = (

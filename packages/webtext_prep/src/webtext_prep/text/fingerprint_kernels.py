@@ -5,37 +5,36 @@ by single spaces. Every shingle is then one range of the bytes, hashed in place:
 takes more than linear time for any text; memory is a few times the longest one. A document of 3 kB takes some
 20 microseconds with word:5, 40 with char:5.
 
-What Python makes of each code point, as tables for compiled code: how it case-folds, and what belongs to a word.
-
-The tables come from the running interpreter (`str.casefold`, `re`, `str.isspace`), whose Unicode version thus decides
-here as well. They are made once a process, in some 80 ms, and take 6 MB each.
+What a word is, and how characters case fold, `words.py` says; here that is put into tables for compiled code. They are
+made once a process, in some 20 ms, and take 6 MB each.
 """
 
 from __future__ import annotations
 
 import functools
-import re
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from webtext_prep.text import words
 from webtext_prep.text.compiled import compiled
 from webtext_prep.text.hashes import A1, A3, A4, A5, U32, U64, Bytes, avalanche32, rotate32, xxh3, xxh32
 
-SEPARATOR, SEQUENCE = 0, 255
+SEPARATOR, MARK, ALONE, NO_MORE, SEQUENCE = 0, 16, 32, 254, 255
+SIZE = 7
 
 
 class Alphabet(NamedTuple):
     """How to cut text into parts (words, or runs of visible characters) and fold them.
 
     Attributes:
-        sizes: shape (code points,), uint8: how many bytes of UTF-8 a code point folds to; `SEPARATOR` if it is no part
-            of a part, and `SEQUENCE` if it folds to several code points.
+        sizes: shape (code points,), uint8: how many bytes of UTF-8 a code point folds to, with `MARK` added if it only
+            goes on with a part, and `ALONE` if it is one with its marks; `SEPARATOR` if it is no part of a part, and
+            `SEQUENCE` if it folds to several code points.
         codes: shape (code points,), uint32: the bytes, the first one lowest; a space for a separator; for a
             sequence its row in the following two.
-        sequence_sizes: shape (sequences, 3), uint8: sizes of its code points, as above, or 254 after the last one.
+        sequence_sizes: shape (sequences, 3), uint8: sizes of its code points, or `NO_MORE` after the last one.
         sequence_codes: shape (sequences, 3), uint32: their bytes.
     """
 
@@ -43,9 +42,6 @@ class Alphabet(NamedTuple):
     codes: npt.NDArray[np.uint32]
     sequence_sizes: npt.NDArray[np.uint8]
     sequence_codes: npt.NDArray[np.uint32]
-
-
-NO_MORE = 254
 
 
 def _utf8(points: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
@@ -62,47 +58,32 @@ def _utf8(points: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint8], npt.ND
     return sizes.astype(np.uint8), codes
 
 
-@functools.lru_cache(maxsize=1)
-def _foldings() -> tuple[str, npt.NDArray[np.uint32], dict[int, str]]:
-    """All code points as one text; the one to which each folds; and, where one folds to several, which."""
-    points = np.arange(sys.maxunicode + 1, dtype=np.uint32)
-    everything = points.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
-    several = {}
-    for start in range(0, len(points), 256):
-        characters = everything[start : start + 256]
-        if characters.casefold() != characters:
-            for character in characters:
-                folded = character.casefold()
-                if len(folded) == 1:
-                    points[ord(character)] = ord(folded)
-                else:
-                    several[ord(character)] = folded
-    return everything, points, several
-
-
 @functools.lru_cache(maxsize=2)
 def alphabet(kind: str) -> Alphabet:
-    """The tables for `word` (parts match the regular expression \\w+) or `char` (parts are what `str.split` gives)."""
-    part = re.compile(r"\w+" if kind == "word" else r"\S+")
-    everything, points, several = _foldings()
-    is_part = np.zeros(len(points), np.bool_)
-    for found in part.finditer(everything):
-        is_part[found.start() : found.end()] = True
-    sizes, codes = _utf8(points)
-    separators = ~is_part[points]
-    sizes[separators], codes[separators] = SEPARATOR, ord(" ")
+    """The tables for `word` (parts are words) or `char` (parts are what `str.split` gives)."""
+    kinds, folded, several, _ = words.characters()
+    sizes, codes = _utf8(folded)
+    if kind == "word":
+        is_part = kinds != words.OTHER
+        sizes[kinds == words.MARK] |= MARK
+        sizes[(kinds == words.IDEOGRAPH) | (kinds == words.SYLLABIC)] |= ALONE
+    else:
+        is_part = np.ones(len(kinds), np.bool_)
+        is_part[[point for point in range(_LAST_SPACE + 1) if chr(point).isspace()]] = False
+    sizes[~is_part], codes[~is_part] = SEPARATOR, ord(" ")
     sequence_sizes = np.full((len(several), 3), NO_MORE, np.uint8)
     sequence_codes = np.zeros((len(several), 3), np.uint32)
-    for row, (point, folded) in enumerate(several.items()):
+    for row, (point, to) in enumerate(several.items()):
         sizes[point], codes[point] = SEQUENCE, row
-        found_sizes, found_codes = _utf8(np.array([ord(character) for character in folded], np.uint32))
-        for place, character in enumerate(folded):
-            kept = is_part[ord(character)]
-            sequence_sizes[row, place] = found_sizes[place] if kept else SEPARATOR
-            sequence_codes[row, place] = found_codes[place] if kept else ord(" ")
+        sequence_sizes[row, : len(to)], sequence_codes[row, : len(to)] = _utf8(np.array([*map(ord, to)], np.uint32))
     return Alphabet(sizes, codes, sequence_sizes, sequence_codes)
 
 
+_LAST_SPACE = 0x3000
+"""The last white space of Unicode."""
+
+
+SPACE = ord(" ")
 Hashes32 = npt.NDArray[np.uint32]
 Hashes64 = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
@@ -167,7 +148,8 @@ def normalise(
     sizes, codes, sequence_sizes, sequence_codes = alphabet
     by_character = signed(not is_word)
     place, count, number = BEGIN, 0, 0
-    inside = 0  # 1 within a part
+    inside = 0  # 1 within a part that goes on with letters
+    alone = signed(-2)  # the last character of the last part that does not
     at = start
     while at < end:
         byte = data[at]
@@ -182,6 +164,33 @@ def normalise(
             size, code = signed(sizes[point]), codes[point]
             if size == SEQUENCE:
                 row, pieces = signed(code), 3
+            elif size >= MARK:
+                goes_on = size < ALONE
+                if goes_on and inside == 0 and alone != number - 1:
+                    number += 1
+                    continue  # a mark of nothing
+                size &= SIZE
+                if goes_on:
+                    place -= 1 - inside  # over the space behind a part that is alone
+                else:
+                    text[place] = SPACE
+                    place += inside
+                    inside = 0
+                    units[count] = place
+                    if spans is not None:
+                        spans[0, count] = number
+                    count += 1
+                for shift in range(size):
+                    text[place + shift] = code >> U32(8 * shift)
+                place += size
+                if spans is not None:
+                    spans[1, count] = number
+                number += 1
+                if inside == 0:
+                    text[place] = SPACE
+                    place += 1
+                    alone = number - 1
+                continue
         for piece in range(pieces):
             if pieces > 1:
                 size, code = signed(sequence_sizes[row, piece]), sequence_codes[row, piece]

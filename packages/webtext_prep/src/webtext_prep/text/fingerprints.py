@@ -23,6 +23,7 @@ import xxhash
 
 from webtext_prep.documents.batches import in_batches
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.text.words import fold, places_of, words_of
 
 SEED = 1
 """datasketch's default seed of the permutations."""
@@ -30,7 +31,6 @@ PERMUTATIONS = 128
 RECALL = 0.99
 """The share of pairs exactly at the threshold that banding must propose, at the least."""
 
-_WORD = re.compile(r"\w+")
 _VISIBLE = re.compile(r"\S+")
 _BATCH = 1 << 20
 """Characters of texts that are worked on at once: what bounds the memory."""
@@ -58,16 +58,16 @@ class Shingling:
 
 
 def shingles(text: str, kind: str, size: int) -> set[bytes]:
-    """The n-grams of `text` as UTF-8, case folded and with white space (and for words, punctuation) put aside.
+    """The n-grams of `text` as UTF-8: of its words as `words.py` has them, or of its characters, case folded, with runs of
+    white space as one space.
 
     A text too short for one n-gram is one shingle as a whole, so that short texts are alike only if they are equal.
     An empty text has none.
     """
-    folded = text.casefold()
-    parts: Any = _WORD.findall(folded) if kind == "word" else " ".join(folded.split())
+    parts: Any = words_of(text) if kind == "word" else " ".join(fold(text).split())
     if kind == "word" and not parts:
         # Nothing but punctuation: compare it as it is.
-        parts = folded.split()
+        parts = fold(text).split()
     if not parts:
         return set()
     joiner = " " if kind == "word" else ""
@@ -193,28 +193,33 @@ def shingle_spans(
 def _plain_spans(
     text: str, shingling: Shingling
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    folded = text.casefold()
-    origins = np.arange(len(text))
-    if len(folded) != len(text):  # some characters fold to several
-        origins = np.repeat(origins, [len(character.casefold()) for character in text])
     is_word = shingling.kind == "word"
-    found = list((_WORD if is_word else _VISIBLE).finditer(folded)) or list(_VISIBLE.finditer(folded))
-    units: Any = [part[0] for part in found]
-    edges = [part.span() for part in found]
-    if not is_word:
-        units, parts, edges = " ".join(units), edges, []
-        for start, end in parts:
-            if edges:  # the white space before it is one character
-                edges.append((edges[-1][1], start))
-            edges += zip(range(start, end), range(start + 1, end + 1), strict=True)
+    units, edges = (words_of(text), places_of(text)) if is_word else ([], [])
+    if not units:
+        edges = [found.span() for found in _VISIBLE.finditer(text)]
+        units, edges = ([fold(text[slice(*edge)]) for edge in edges], edges) if is_word else _characters(text, edges)
     joiner, last = " " if is_word else "", min(shingling.size, len(units))
     runs = [joiner.join(units[at : at + last]) for at in range(len(units) - last + 1 if units else 0)]
     before = b"" if last == shingling.size else b"\x00whole\x00"
     hashes = [xxhash.xxh3_64_intdigest(before + run.encode("utf-8", "surrogatepass")) for run in runs]
-    firsts, ends = np.array(edges, np.int64).reshape(-1, 2).T
+    starts, ends = np.array(edges, np.int64).reshape(-1, 2).T
     count = len(hashes)
-    starts, stops = origins[firsts[:count]], origins[ends[max(last - 1, 0) :][:count] - 1] + 1
-    return np.array(hashes, np.uint64), starts, stops
+    return np.array(hashes, np.uint64), starts[:count].copy(), ends[max(last - 1, 0) :][:count].copy()
+
+
+def _characters(text: str, parts: Sequence[tuple[int, int]]) -> tuple[list[str], list[tuple[int, int]]]:
+    """The characters of parts of a text, case folded, with a space between two parts; and where each comes from."""
+    found: list[str] = []
+    edges: list[tuple[int, int]] = []
+    for start, end in parts:
+        if edges:  # the white space before it is one character
+            found.append(" ")
+            edges.append((edges[-1][1], start))
+        for at in range(start, end):
+            folded = fold(text[at])  # some characters fold to several
+            found += folded
+            edges += [(at, at + 1)] * len(folded)
+    return found, edges
 
 
 def check_against_datasketch(texts: Sequence[str], shingling: Shingling) -> None:
