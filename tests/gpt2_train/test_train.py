@@ -28,7 +28,7 @@ from gpt2_train.training import setup
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.recorder import Recorder
 from gpt2_train.training.run_folder import lock_folder
-from indexed_tokens import Tokenizer, save_corpus_tokenizer
+from indexed_tokens import Tokenizer, save_corpus_tokenizer, tokenizer_path
 
 Run = Callable[..., int]
 
@@ -324,6 +324,7 @@ def test_token_files_that_differ_from_machine_to_machine_are_refused(
 
 def corpus_of(prefix: Path, tokenizer: Tokenizer | None, seed: int = 0) -> str:
     data = write_corpus(prefix, 30, seed=seed)
+    tokenizer_path(prefix).unlink()
     if tokenizer is not None:
         save_corpus_tokenizer(prefix, tokenizer)
     return data
