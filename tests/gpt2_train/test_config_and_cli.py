@@ -323,7 +323,7 @@ def test_the_time_left_is_known_from_the_first_step_on() -> None:
     """It was shown from the second logged step on, which on a CPU is minutes later."""
     clock = StepClock()
     assert clock.seconds_left(10) is None
-    clock.add(1.0, 1.0, 2.5, 0.0)
+    clock.add(1.0, 2.5, 0.0)
     assert clock.seconds_left(10) == pytest.approx(25.0)
 
 
