@@ -19,7 +19,7 @@ from indexed_tokens import IndexedTokensWriter
 END_OF_TEXT = 50256
 SHAPE = """
     --layers 2 --hidden 128 --heads 2 --sequence-length 128 --global-batch-size 8 --micro-batch-size 2 --device cuda
-    --log-every 1 --eval-batches 1
+    --log-every 1 --eval-tokens 1024
 """.split()  # noqa: SIM905
 
 

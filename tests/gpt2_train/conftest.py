@@ -29,13 +29,14 @@ COMMON = """
 
 
 def write_corpus(prefix: Path, documents: int = 60, *, seed: int = 0, shortest: int = 5, longest: int = 60) -> str:
-    """Token files of random documents with some order in them (ids under 100); returns the prefix."""
+    """Token files of random documents with some order in them (ids under 100), and a tokenizer; returns the prefix."""
     random = np.random.default_rng(seed)
     with IndexedTokensWriter(prefix) as writer:
         for _ in range(documents):
             length = int(random.integers(shortest, longest + 1))
             tokens = random.integers(0, 90, length) % (1 + np.arange(length) % 7 * 13)
             writer.add(np.append(tokens, 99))
+    save_corpus_tokenizer(prefix, byte_tokenizer())
     return str(prefix)
 
 
@@ -54,9 +55,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """With a small tokenizer, which each checkpoint holds."""
-    corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "tiny_text_document")
-    save_corpus_tokenizer(corpus, byte_tokenizer())
-    return corpus
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "tiny_text_document")
 
 
 @pytest.fixture(scope="session")

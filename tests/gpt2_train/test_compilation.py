@@ -89,8 +89,8 @@ def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str]) -> None:
 
 def test_nothing_is_compiled_again_in_a_run(tmp_path: Path, gpt2: Callable[..., int], graphs: Counter[str]) -> None:
     """Validation samples that don't fill their last micro-batch (of 2) had a shape of their own once."""
-    settings = ("--steps", 6, "--eval-every", 2, "--eval-batches", 1, "--global-batch-size", 6, "--micro-batch-size", 3)
-    ragged = (*settings, "--split", "8,1,1", "--eval-batches", 3)
+    settings = ("--steps", 6, "--eval-every", 2, "--eval-tokens", 96, "--global-batch-size", 6, "--micro-batch-size", 3)
+    ragged = (*settings, "--split", "8,1,1", "--eval-tokens", 288)
     assert gpt2(tmp_path / "run", *ragged, "--compile") == 0
     # The loss has two without autograd: that of training, which has its gradient, and that of validation.
     assert graphs == {"forward": 3, "backward": 3, "inference": 5}

@@ -121,7 +121,7 @@ def test_length_comes_out_in_steps() -> None:
 def test_layout_and_length_are_no_part_of_a_runs_identity() -> None:
     changed = TrainSettings(
         steps=5, tensor_parallel=4, data_parallel=2, micro_batch_size=1, activation_checkpointing="full", compile=True,
-        device="cpu", threads=3, log_every=1, save_every=2, eval_every=3, eval_batches=4,
+        device="cpu", threads=3, log_every=1, save_every=2, eval_every=3, eval_tokens=4,
         keep_checkpoints=5, output="x",
     )  # fmt: skip
     assert changed.identity() == TrainSettings().identity()
@@ -323,7 +323,7 @@ def test_the_time_left_is_known_from_the_first_step_on() -> None:
     """It was shown from the second logged step on, which on a CPU is minutes later."""
     clock = StepClock()
     assert clock.seconds_left(10) is None
-    clock.add(1.0, 1.0, 2.5, 0.0)
+    clock.add(1.0, 2.5, 0.0)
     assert clock.seconds_left(10) == pytest.approx(25.0)
 
 

@@ -470,3 +470,125 @@ def test_the_digest_is_that_of_the_values_whatever_the_format(run: Path, tmp_pat
     assert len(found) == 1
     other = save(tmp_path / "other", random_model(BYTES, seed=9), byte_tokenizer())
     assert open_weights(other).digest() not in found
+
+
+# Tokenizers and types that do not fit
+
+
+def test_the_tokenizer_goes_to_megatron_and_back(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was dropped without a word on the way there, and missing on the way back."""
+    convert(run, tmp_path / "m", "--to", "megatron")
+    assert {file.name for file in (tmp_path / "m").glob("*.*")} == {
+        "latest_checkpointed_iteration.txt", "vocab.json", "merges.txt",
+    }  # fmt: skip
+    convert(tmp_path / "m", tmp_path / "hf", "--to", "hf")
+    convert(tmp_path / "m" / "iter_0000007", tmp_path / "again", "--to", "hf")
+    assert "tokenizer" not in capsys.readouterr().err
+    for name in ("hf", "again"):
+        assert open_weights(tmp_path / name).tokenizer.fingerprint == byte_tokenizer().fingerprint
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / "m" / name).unlink()
+    convert(tmp_path / "m", tmp_path / "bare", "--to", "hf")
+    assert f"{tmp_path / 'm'} has no tokenizer, and so what is written has none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["hf", "checkpoint", "megatron", "gguf"])
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """`--vocabulary-size 200` cut ids off, and transformers ended with an IndexError."""
+    convert(run, tmp_path / "m", "--to", "megatron")
+    said = refused(capsys, tmp_path / "m", tmp_path / "small", "--to", target, "--vocabulary-size", 200)
+    assert "has 257 token ids, and the model 200" in said
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize("target", ["hf", "checkpoint", "megatron", "gguf"])
+@pytest.mark.parametrize(
+    ("dtype", "beyond", "largest"), [("fp16", 1e5, 65519.0), ("fp16", -65520.0, 65519.0), ("bf16", 3.4e38, 3.38e38)]
+)
+def test_values_beyond_the_type_are_refused_by_name_and_the_largest_that_fit_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str, dtype: str, beyond: float, largest: float
+) -> None:
+    """They became infinite without a word. torch 2.13 and numpy 2 round to infinity; 65,519 rounds to 65,504."""
+    if target == "gguf":
+        pytest.importorskip("gguf")
+    model = random_model(BYTES)
+    weight = model.blocks[1].feed_forward.down.weight
+    with torch.no_grad():
+        weight[0, 0] = beyond
+    save(tmp_path / "run", model)
+    said = refused(capsys, tmp_path / "run", tmp_path / "out", "--to", target, "--dtype", dtype)
+    assert f"has 1 value that is beyond {dtype} in blocks.1.feed_forward.down.weight" in said
+    assert not (tmp_path / "out").exists()
+    with torch.no_grad():
+        weight[0, 0] = largest
+    save(tmp_path / "other", model)
+    convert(tmp_path / "other", tmp_path / "out", "--to", target, "--dtype", dtype)
+
+
+def test_a_tokenizer_without_an_end_of_text_stays_one_in_transformers(tmp_path: Path) -> None:
+    """transformers 5.23 gave it <|endoftext|> as id 256, for which the model has no row."""
+    from transformers import AutoTokenizer
+
+    vocabulary = {token: number for token, number in byte_tokenizer().tables.vocabulary.items() if number < 256}
+    shape = ModelConfig(layers=1, hidden=8, heads=1, sequence_length=8, vocabulary_size=256)
+    save(tmp_path / "run", random_model(shape), Tokenizer(vocabulary, []))
+    convert(tmp_path / "run", tmp_path / "hf")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "hf", local_files_only=True)
+    assert len(theirs) == 256
+    assert (theirs.bos_token_id, theirs.eos_token_id, theirs.unk_token_id) == (None, None, None)
+    assert max(theirs("a <|endoftext|> b")["input_ids"]) < 256
+
+
+SETTINGS_THAT_ENCODE_OTHERWISE = [
+    ("tokenizer_config.json", {"add_prefix_space": True}, "a space before each text", True),
+    ("tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"}, "the tokenizer class RobertaTokenizer", True),
+    ("tokenizer_config.json", {"pad_token": "<pad>"}, "tokens besides <|endoftext|> (<pad>)", True),
+    ("tokenizer_config.json", {"extra_special_tokens": ["<x>"]}, "tokens besides <|endoftext|> (<x>)", True),
+    ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<y>"}}}, "(<y>)", True),
+    ("tokenizer_config.json", {"add_bos_token": True}, "a token to each text (add_bos_token)", False),
+    ("special_tokens_map.json", {"eos_token": {"content": "</s>"}}, "tokens besides <|endoftext|> (</s>)", True),
+    ("added_tokens.json", {"<z>": 257}, "tokens besides <|endoftext|> (<z>)", True),
+]
+
+
+@pytest.mark.parametrize(("name", "table", "why", "with_json"), SETTINGS_THAT_ENCODE_OTHERWISE)
+def test_settings_beside_a_tokenizer_that_transformers_obeys_are_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, table: dict, why: str, with_json: bool
+) -> None:
+    """They were passed over: the same text had other ids here than in `AutoTokenizer` (transformers 5.23)."""
+    convert(run, tmp_path / "hf")
+    convert(tmp_path / "hf", tmp_path / "fine", "--to", "hf")
+    if not with_json:
+        (tmp_path / "hf" / "tokenizer.json").unlink()
+    (tmp_path / "hf" / name).write_text(json.dumps(table))
+    assert why in refused(capsys, tmp_path / "hf", tmp_path / "out", "--to", "hf")
+
+
+def test_transformers_obeys_the_prefix_space_and_the_added_tokens(run: Path, tmp_path: Path) -> None:
+    """What `test_settings_beside_...` rests on, in transformers itself."""
+    from transformers import AutoTokenizer
+
+    convert(run, tmp_path / "hf")
+    config = tmp_path / "hf" / "tokenizer_config.json"
+    plain = json.loads(config.read_text())
+    for change, expected in (({}, [97]), ({"add_prefix_space": True}, [32, 97]), ({"pad_token": "a"}, [97])):
+        config.write_text(json.dumps(plain | change))
+        theirs = AutoTokenizer.from_pretrained(tmp_path / "hf", local_files_only=True)
+        assert theirs("a")["input_ids"] == expected
+    config.write_text(json.dumps(plain | {"pad_token": "<pad>"}))
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "hf", local_files_only=True)) == 258
+
+
+def test_what_only_transformers_takes_from_generation_config_is_said(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert(run, tmp_path / "hf")
+    (tmp_path / "hf" / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [256, 10], "top_k": 5, "temperature": None, "transformers_version": "5.23.0"})
+    )
+    convert(tmp_path / "hf", tmp_path / "ours")
+    said = capsys.readouterr().err
+    assert "ends a text with the token id 10, and here <|endoftext|> (256) alone does" in said
+    assert "generation_config.json sets top_k, which is not kept" in said

@@ -190,7 +190,7 @@ sys.exit(code)
 def test_a_process_on_cpu_takes_what_was_estimated(tmp_path: Path, corpus: str) -> None:
     """A run on CPU took up to three times its estimate, which left out the process itself and what its heap keeps."""
     shape = "--layers 2 --hidden 64 --heads 2 --sequence-length 16 --global-batch-size 64 --micro-batch-size 64"
-    rest = "--steps 3 --device cpu --threads 1 --dropout 0 --eval-batches 1 --split 1"
+    rest = "--steps 3 --device cpu --threads 1 --dropout 0 --eval-tokens 1024 --split 1"
     words = ["train", *shape.split(), *rest.split()]
     done = subprocess.run(
         [sys.executable, "-c", TRAIN_AND_MEASURE, *words, "--data", corpus, "--output", str(tmp_path / "run")],

@@ -89,7 +89,7 @@ def test_the_examples_of_help_work(
 
     def short_launch(settings: settings.TrainSettings, words: Sequence[str], **options: Any) -> int:
         short = dataclasses.replace(
-            settings, steps=1, tokens=None, epochs=None, global_batch_size=1, eval_batches=1, tokenizer="tokenizer"
+            settings, steps=1, tokens=None, epochs=None, global_batch_size=1, eval_tokens=1, tokenizer="tokenizer"
         )
         return real_launch(short, words, **options)
 

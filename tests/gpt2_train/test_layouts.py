@@ -36,7 +36,7 @@ EPOCH = 114
 """Samples of the training split."""
 RUN = (
     "--dropout", 0, "--micro-batch-size", 1, "--keep-checkpoints", 0, "--save-every", 4, "--steps", STEPS,
-    "--eval-batches", 2,
+    "--eval-tokens", 256,
 )  # fmt: skip
 CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0)
 RECIPE = (

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt2_train.config import layout
-from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model import loss
 from gpt2_train.model.gpt2 import GPT2
@@ -168,11 +167,9 @@ def test_the_fp16_scale_starts_at_65536_and_reacts_to_overflows() -> None:
     assert restored == scale
 
 
-def test_an_endless_overflow_ends_in_a_sentence() -> None:
+def test_an_endless_overflow_ends() -> None:
     scale = LossScale.for_precision("fp16")
-    with pytest.raises(Gpt2Error, match="diverged"):
-        for _ in range(40):
-            scale.after_overflow()
+    assert [scale.after_overflow() for _ in range(18)] == [True] * 16 + [False] * 2
 
 
 def test_other_precisions_are_not_scaled() -> None:

@@ -77,7 +77,7 @@ def test_the_host_is_seen_to_wait() -> None:
     assert waits.found == ["aten._local_scalar_dense.default"] * 2 + ["aten.nonzero.default"]
 
 
-SETTINGS = ("--steps", 12, "--log-every", 5, "--eval-every", 4, "--save-every", 6, "--eval-batches", 1)
+SETTINGS = ("--steps", 12, "--log-every", 5, "--eval-every", 4, "--save-every", 6, "--eval-tokens", 128)
 
 
 def test_a_step_asks_nothing_and_its_loss_is_read_one_step_late(

@@ -328,3 +328,56 @@ def test_mistakes_of_tasks_are_named(run_folder: Path, tmp_path: Path, capsys: p
     assert "unknown setting overlap" in refusal(capsys, "lambada", *base, "--config", tmp_path / "c.toml")
     with pytest.raises(Gpt2UsageError, match=r"p.toml \[evaluate\]: no task perplexity; known are arc-easy, "):
         evaluation_of({"task": "perplexity"}, "p.toml [evaluate]")
+
+
+# Token ids that the model lacks
+
+STRANGE = "a \U0001f600 b"
+"""Its bytes go up to 240."""
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 200 ids with a tokenizer of 257; its embedding is padded to 256 rows."""
+    shape = dataclasses.replace(BYTES, vocabulary_size=200)
+    return save(tmp_path_factory.mktemp("narrow") / "run", random_model(shape))
+
+
+TEXTS_OF_TASKS = {
+    "text-loss": STRANGE,
+    "wikitext": f" = {STRANGE} = \n\n {STRANGE} \n",
+    "lambada": json.dumps({"text": f"some words {STRANGE} end"}),
+    "hellaswag": json.dumps(
+        {"ctx_a": STRANGE, "ctx_b": "so", "activity_label": "x", "endings": ["a", "b", "c", "d"], "label": 0}
+    ),
+    "arc-easy": json.dumps(
+        {"id": "1", "question": STRANGE, "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"}
+    ),
+}
+
+
+@pytest.mark.parametrize("task", TEXTS_OF_TASKS)
+def test_ids_that_the_model_lacks_are_refused_by_every_task(
+    narrow: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], task: str
+) -> None:
+    """Rows of padding were scored, a made-up figure with exit 0; beyond them it was an internal error."""
+    file = tmp_path / ("text.txt" if task in ("text-loss", "wikitext") else "rows.jsonl")
+    file.write_text(TEXTS_OF_TASKS[task], encoding="utf-8")
+    said = refusal(capsys, task, file, "--checkpoint", narrow, "--device", "cpu")
+    assert "holds the token id 240, but the model's vocabulary has 200 ids" in said
+    assert "--tokenizer" in said
+
+
+@pytest.mark.parametrize("wrong", [200, 255, 256, 5000, -1])
+def test_no_way_of_scoring_takes_ids_that_the_model_lacks(wrong: int) -> None:
+    scorer = Scorer(in_memory(random_model(dataclasses.replace(BYTES, vocabulary_size=200))))
+    ids = np.array([1, wrong, 3])
+    for score in (
+        lambda: scorer.text_loss([ids]),
+        lambda: scorer.document_losses([ids]),
+        lambda: scorer.logprobs([1], ids.tolist()),
+        lambda: scorer.overlapping_loss(ids, 1),
+    ):
+        with pytest.raises(Gpt2UsageError, match=f"holds the token id {wrong}"):
+            score()
+    assert scorer.text_loss([np.array([1, 199, 3])])[1] == 2

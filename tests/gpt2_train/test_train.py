@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import tomllib
@@ -28,7 +29,7 @@ from gpt2_train.training import setup
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.recorder import Recorder
 from gpt2_train.training.run_folder import lock_folder
-from indexed_tokens import Tokenizer, save_corpus_tokenizer
+from indexed_tokens import Tokenizer, save_corpus_tokenizer, tokenizer_path
 
 Run = Callable[..., int]
 
@@ -236,11 +237,55 @@ def test_a_skipped_step_is_no_iteration(tmp_path: Path, gpt2: Run, monkeypatch: 
 def test_a_diverged_run_ends_in_a_sentence_and_keeps_its_checkpoint(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert gpt2(tmp_path, "--steps", 2) == 0
-    monkeypatch.setattr(train_module, "gradient_norm", lambda parameters: torch.tensor(math.nan))
-    assert gpt2(tmp_path, "--steps", 4) == 1
-    assert "diverged" in capsys.readouterr().err
-    assert read_info(tmp_path).step == 2
+    """The advice was to resume with a lower --lr in another --output, which is refused, or begins at step 1."""
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "gradient_norm", lambda parameters: torch.tensor(math.nan))
+        assert gpt2(tmp_path / "none", "--steps", 4) == 1
+    assert "nothing was saved before; begin again with a lower --lr" in capsys.readouterr().err
+    assert gpt2(tmp_path / "run", "--steps", 2) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "gradient_norm", lambda parameters: torch.tensor(math.nan))
+        assert gpt2(tmp_path / "run", "--steps", 4) == 1
+    assert read_info(tmp_path / "run").step == 2
+    advised = re.search(r"diverged; begin another run, .* by --init-from (\S+)\.\n", capsys.readouterr().err)
+    assert advised is not None
+    assert gpt2(tmp_path / "again", "--steps", 1, "--lr", 2e-3, "--init-from", advised[1]) == 0
+
+
+def test_a_loss_in_the_log_is_that_of_its_step_however_often_it_is_logged(tmp_path: Path, gpt2: Run) -> None:
+    """It was the mean since the last row: 2.83, 2.92, 3.02 and 3.67 for the same weights."""
+    assert gpt2(tmp_path / "each", "--steps", 6) == 0
+    assert gpt2(tmp_path / "third", "--steps", 6, "--log-every", 3) == 0
+    each, third = losses(tmp_path / "each"), losses(tmp_path / "third")
+    assert list(third) == [1, 3, 6]
+    assert third == {step: each[step] for step in third}
+
+
+def test_the_validation_loss_is_of_the_same_text_whatever_the_batch(tmp_path: Path, gpt2: Run) -> None:
+    """--eval-batches counted global batches: 0.97 to 1.02 for the same weights."""
+    found = set()
+    for batch in (1, 2, 6):
+        flags = ("--steps", 1, "--lr", 1e-12, "--min-lr", 0, "--dropout", 0, "--eval-tokens", 100)
+        assert gpt2(tmp_path / str(batch), *flags, "--global-batch-size", batch, "--micro-batch-size", 1) == 0
+        found |= {(round(row["valid_loss"], 6), row["valid_tokens"]) for row in rows(tmp_path / str(batch))[-1:]}
+    assert len(found) == 1
+    assert {tokens for _, tokens in found} == {96}  # whole sequences of 16
+
+
+@pytest.mark.parametrize(("schedule", "is_said"), [("cosine", True), ("constant", False)])
+def test_a_finished_run_that_is_made_longer_says_where_its_rate_goes_on(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str], schedule: str, is_said: bool
+) -> None:
+    """It jumped from 1e-5 to 4.9e-3 without a word."""
+    flags = ("--schedule", schedule, "--warmup", 1)
+    assert gpt2(tmp_path, "--steps", 4, *flags) == 0
+    capsys.readouterr()
+    assert gpt2(tmp_path, "--steps", 8, *flags) == 0
+    rate = next(row["lr"] for row in rows(tmp_path) if row["step"] == 5)
+    said = f"the learning rate goes on at {rate:.3g}, where it was 0.001 at step 4: as a run of 8 steps has it there"
+    assert (said in capsys.readouterr().err) == is_said
+    assert gpt2(tmp_path, "--steps", 8, *flags) == 0
+    assert "the learning rate goes on" not in capsys.readouterr().err
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -324,6 +369,7 @@ def test_token_files_that_differ_from_machine_to_machine_are_refused(
 
 def corpus_of(prefix: Path, tokenizer: Tokenizer | None, seed: int = 0) -> str:
     data = write_corpus(prefix, 30, seed=seed)
+    tokenizer_path(prefix).unlink()
     if tokenizer is not None:
         save_corpus_tokenizer(prefix, tokenizer)
     return data

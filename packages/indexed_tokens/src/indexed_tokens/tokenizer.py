@@ -26,6 +26,7 @@ from indexed_tokens.reader import IndexedTokensError, prefix_of
 from indexed_tokens.tokenizer_files import (
     END_OF_TEXT,
     TokenizerTables,
+    check_settings_beside,
     files_of,
     gpt2_files,
     read_tables,
@@ -187,6 +188,7 @@ class Tokenizer:
         if path == "gpt2":
             return cls.gpt2()
         files = files_of(Path(path))
+        check_settings_beside(files)
         with contextlib.suppress(OSError):  # which is said of what can't be read below
             if hashlib.sha256(files[0].read_bytes()).hexdigest() == GPT2_JSON_SHA256:
                 return cls.gpt2()

@@ -97,6 +97,52 @@ def files_of(path: Path) -> list[Path]:
     return [path]
 
 
+_ALIKE = ("GPT2Tokenizer", "GPT2TokenizerFast", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes of transformers 5.23 by which a `tokenizer_config.json` may say that nothing else is done to a text."""
+
+
+def check_settings_beside(files: Sequence[Path]) -> None:
+    """Raise IndexedTokensError where settings next to a tokenizer's `files` make transformers encode otherwise.
+
+    `AutoTokenizer.from_pretrained` (5.23) obeys `tokenizer_config.json` before the `tokenizer.json` itself: a prefix
+    space, its class, the tokens it names; without a `tokenizer.json` also `add_bos_token` and `add_eos_token`, and
+    `special_tokens_map.json` and `added_tokens.json` where it lists no added tokens. Other fields (sides, lengths,
+    `clean_up_tokenization_spaces`, chat templates) do not decide the ids of a plain text.
+    """
+    if files[0].name not in ("tokenizer.json", *(name for pair in _PAIRS_OF_NAMES for name in pair)):
+        return
+    names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+    tables = {path: _read_json(path) for name in names if (path := files[0].with_name(name)).is_file()}
+    for path, table in tables.items():
+        if not isinstance(table, dict):
+            raise IndexedTokensError(f"{path} is not a JSON object: it is damaged.")
+        added = set(table) if path.name == names[2] else _named_tokens(table)
+        why = ""
+        if table.get("add_prefix_space") and path.name == names[0]:
+            why = "puts a space before each text (add_prefix_space)"
+        elif len(files) > 1 and (adds := [key for key in ("add_bos_token", "add_eos_token") if table.get(key)]):
+            why = f"adds a token to each text ({adds[0]})"
+        elif path.name == names[0] and (kind := table.get("tokenizer_class")) not in (None, *_ALIKE):
+            why = f"names the tokenizer class {kind!s:.60}"
+        elif others := sorted(added - {END_OF_TEXT}):
+            why = f"names tokens besides {END_OF_TEXT} ({', '.join(others[:3])}{', ...' if len(others) > 3 else ''})"
+        if why:
+            raise IndexedTokensError(
+                f"{path} {why}: only byte-level BPE that splits text into words as GPT-2 does can be used; where the "
+                "model was trained without that, remove the setting."
+            )
+
+
+def _named_tokens(table: dict[str, Any]) -> set[str]:
+    """The texts of the special and added tokens that a table of settings names."""
+    found: list[Any] = [value for key, value in table.items() if key.endswith("_token")]
+    for key in ("extra_special_tokens", "additional_special_tokens", "added_tokens_decoder"):
+        several = table.get(key) or []
+        found += several.values() if isinstance(several, dict) else several
+    contents = [value.get("content") if isinstance(value, dict) else value for value in found]
+    return {content for content in contents if isinstance(content, str)}
+
+
 def _read_json(path: Path) -> Any:
     try:
         return parse_json(path.read_text(encoding="utf-8"))
@@ -185,6 +231,8 @@ def _difference_from_gpt2(whole: dict[str, Any], model: dict[str, Any]) -> str |
         return f"has the normalizer {_types(normalizer, 'normalizers')}"
     if split := _difference_in_split(whole.get("pre_tokenizer")):
         return split
+    if added := _added_by(whole.get("post_processor")):
+        return f"adds tokens to each text (post_processor {added})"
     others = [t.get("content") for t in whole.get("added_tokens") or [] if t.get("content") != END_OF_TEXT]
     if others:
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
@@ -212,6 +260,15 @@ def _difference_in_split(pre_tokenizer: Any) -> str | None:
         if split.get("behavior") == "Isolated" and not split.get("invert"):
             return None
     return f"has the pre-tokenizer {_types(pre_tokenizer, 'pretokenizers')} with settings of its own"
+
+
+def _added_by(post_processor: Any) -> str | None:
+    """The kind of a `post_processor` that adds tokens; None for one that adds none."""
+    for step in (post_processor or {}).get("processors") or ([post_processor] if post_processor else []):
+        kind, single = step.get("type"), step.get("single") or []
+        if kind != "ByteLevel" and not (kind == "TemplateProcessing" and all("Sequence" in part for part in single)):
+            return str(kind)
+    return None
 
 
 def _types(part: Any, steps: str) -> str:

@@ -300,6 +300,7 @@ GONE = {
     "cautious_decay": Removed("--weight-decay decays all weights, with the same loss", unused=False),
     "log_to trackio": Removed("send to wandb or tensorboard"),
     "threads auto": Removed("leave it out, and each core of the machine has a thread"),
+    "eval_batches": Removed("give --eval-tokens: the validation loss no longer depends on the batch", unused=10),
     "init_residual": Removed("matrices begin as GPT-2's do, with the same loss", unused="scaled"),
 }
 """Settings of a run that there are no more."""
@@ -457,7 +458,9 @@ class TrainSettings(ModelSettings, DataSettings):
     log_every: int = _run(10, "steps between logged lines", ge=1)
     log_to: tuple[str, ...] = _run((), "also send the logged rows to these; several may be given, separated by commas")
     eval_every: int = _run(1000, "steps between evaluations, 0 for one at the end only", ge=0)
-    eval_batches: int = _run(10, "global batches of an evaluation", ge=1)
+    eval_tokens: int = _run(
+        81_920, "validation tokens of an evaluation, the same ones whatever the batch, at most all", ge=1
+    )
     save_every: int = _run(1000, "steps between checkpoints, 0 for one at the end only", ge=0)
     keep_checkpoints: int = _run(3, "newest checkpoints to keep, 0 for all", ge=0)
     async_checkpoint: bool = _run(
@@ -471,6 +474,11 @@ class TrainSettings(ModelSettings, DataSettings):
         "exit with 0, not 128 plus its number, after a signal stopped the run and it was saved: for launchers that "
         "start failed jobs again (torchrun --max-restarts)",
     )
+
+    @property
+    def eval_sequences(self) -> int:
+        """Sequences of an evaluation, if the validation split has as many."""
+        return max(1, self.eval_tokens // self.sequence_length)
 
     def __post_init__(self) -> None:
         self.check_model()

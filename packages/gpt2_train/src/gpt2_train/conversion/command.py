@@ -14,13 +14,16 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import add_flags, setting, settings_from
 from command_kit.atomic import atomic_file, atomic_folder
 from command_kit.settings import Removed
 from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import TOKENIZER_HELP
+
+if TYPE_CHECKING:
+    from gpt2_train.conversion.formats import ModelWeights
 
 EXAMPLE = """\
 example:
@@ -114,8 +117,7 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     target_format = known_formats()[name]
     read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
     weights = source_format.open(source, read)
-    if weights.assumes_tokenizer:
-        print(f"gpt2: {ASSUMED_TOKENIZER.format(settings.source)}", file=sys.stderr)
+    _check_tokenizer(weights, settings.source)
     write = WriteOptions(
         DTYPES[settings.dtype] if settings.dtype else None,
         settings.tensor_parallel,
@@ -142,6 +144,24 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
         "step": weights.step,
         "tokenizer": weights.tokenizer.fingerprint if weights.tokenizer else None,
     }
+
+
+def _check_tokenizer(weights: ModelWeights, source: str) -> None:
+    """Say on standard error if the model has no tokenizer, or an assumed one.
+
+    Raises Gpt2UsageError if its tokenizer has ids that it lacks: other programs would fail at them, or read padding.
+    """
+    tokenizer, size = weights.tokenizer, weights.config.vocabulary_size
+    if weights.assumes_tokenizer:
+        print(f"gpt2: {ASSUMED_TOKENIZER.format(source)}", file=sys.stderr)
+    elif tokenizer is None:
+        told = f"{source} has no tokenizer, and so what is written has none: give the one of its training by"
+        print(f"gpt2: {told} --tokenizer.", file=sys.stderr)
+    elif tokenizer.vocabulary_size > size:
+        raise Gpt2UsageError(
+            f"the tokenizer {tokenizer.name} has {tokenizer.vocabulary_size:,} token ids, and the model {size:,}: give "
+            "the --tokenizer that it was trained with, or the --vocabulary-size that belongs to it."
+        )
 
 
 @contextlib.contextmanager

@@ -95,11 +95,28 @@ class Corpus:
         begin, end = self.range_of(split)
         return int(self.tokens.lengths[begin:end].sum(dtype=np.int64))
 
-    def ends_with(self, token: int | None, most: int = 64) -> bool:
-        """Whether one of up to `most` evenly spaced sequences ends with `token`."""
-        lengths = self.tokens.lengths
-        some = range(0, len(lengths), -(-len(lengths) // most))
-        return any(int(self.tokens.read(n, int(lengths[n]) - 1, 1)[0]) == token for n in some if lengths[n])
+    def share_bounded_by(self, token: int | None, most: int = 64) -> float:
+        """The share of up to `most` evenly spaced documents that begin or end with `token`, which divides them then.
+
+        A document is what the index says, or each of its sequences: some programs write an index of a single document.
+        """
+        lengths, index = self.tokens.lengths, self.tokens.document_index
+        shares = [0.0]
+        for bounds in (index, range(len(lengths) + 1)):
+            found = []
+            for number in range(0, len(bounds) - 1, -(-(len(bounds) - 1) // most)):
+                first = int(bounds[number])
+                filled = first + np.flatnonzero(lengths[first : int(bounds[number + 1])])
+                if len(filled):
+                    last = int(filled[-1])
+                    begins = int(self.tokens.read(int(filled[0]), 0, 1)[0]) == token
+                    found.append(begins or int(self.tokens.read(last, int(lengths[last]) - 1, 1)[0]) == token)
+            shares.append(sum(found) / max(1, len(found)))
+        return max(shares)
+
+    def highest_id(self, most: int = 1 << 20) -> int:
+        """The highest of about `most` evenly spaced token ids of the training split, or of all if it has less."""
+        return max((int(piece.max()) for piece in self.sampled_pieces("train", most) if len(piece)), default=0)
 
     def sampled_pieces(self, split: str, most: int) -> Iterator[npt.NDArray[np.int64]]:
         """Tokens of a split in evenly spaced pieces of 64 k, the same every time: about `most`, or all if it has less.

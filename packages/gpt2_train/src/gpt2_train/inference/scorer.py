@@ -212,16 +212,29 @@ class Scorer:
             yield Batch(torch.from_numpy(tokens[None, -self.length - 1 :]), len(tokens) - starts[-1])
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, BatchScores]]:
-        """Each batch with its scores, in order."""
+        """Each batch with its scores, in order.
+
+        Raises Gpt2UsageError for token ids that the model lacks, which would be rows of padding, or none.
+        """
         scorer = self.source.read_scorer()
         waiting = iter(batches)
         while together := list(itertools.islice(waiting, scorer.batches_at_once)):
             started = time.monotonic()
+            for batch in together:
+                self._check_ids(batch.rows)
             together = [dataclasses.replace(batch, separated_by=self._separated_by) for batch in together]
             scores = scorer.score(together, self.source.precision)
             self.tokens += sum(batch.tokens for batch in together)
             self.seconds += time.monotonic() - started
             yield from zip(together, scores, strict=True)
+
+    def _check_ids(self, rows: torch.Tensor) -> None:
+        low, high, size = int(rows.min()), int(rows.max()), self.source.config.vocabulary_size
+        if low < 0 or high >= size:
+            raise Gpt2UsageError(
+                f"the text holds the token id {high if high >= size else low}, but the model's vocabulary has "
+                f"{size:,} ids: give the tokenizer that {self.source.folder} was trained with by --tokenizer."
+            )
 
 
 def _whole(rows: npt.NDArray[np.int64]) -> Batch:

@@ -14,7 +14,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gpt2_train import torch_private
-from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import widest_float
 from gpt2_train.distributed.mesh import gradient_of, local
 
@@ -146,11 +145,7 @@ class LossScale:
         if self.is_active and self.good_steps >= LOSS_SCALE_GROWS_AFTER:
             self.scale, self.good_steps = min(self.scale * 2, LARGEST_LOSS_SCALE), 0
 
-    def after_overflow(self) -> None:
-        """Halve the scale. Raises Gpt2Error once it is so small that the gradients themselves must be infinite."""
+    def after_overflow(self) -> bool:
+        """Halve the scale; False once it is so small that the gradients themselves must be infinite."""
         self.scale, self.good_steps, self.skipped = self.scale / 2, 0, self.skipped + 1
-        if self.scale < 1:
-            raise Gpt2Error(
-                "the gradients are infinite at any fp16 loss scale: the run diverged; resume from an earlier "
-                "checkpoint with a lower --lr, or use --precision bf16 or fp32."
-            )
+        return self.scale >= 1

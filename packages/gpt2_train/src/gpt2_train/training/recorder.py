@@ -78,7 +78,7 @@ class Recorder:
         self.observe()
 
     def row(self) -> dict[str, Any]:
-        """The numbers since the last logged step, of the steps whose result was read."""
+        """The numbers of the last step whose result was read, and the speed since the last logged one."""
         run, state, clock = self.run, self.state, self.state.clock
         seconds_left = clock.seconds_left(state.steps - state.step) if state.steps is not None else None
         speed = run.plan.tokens_per_step * clock.timed_steps / clock.seconds
@@ -87,7 +87,7 @@ class Recorder:
             "step": state.step,
             "tokens": state.step * run.plan.tokens_per_step,
             "epoch": run.epochs(state.step),
-            "loss": clock.loss_sum / clock.steps,
+            "loss": state.loss,
             "lr": state.rate,
             "grad_norm": clock.norm,
             **({"loss_scale": state.scale.scale} if state.scale.is_active else {}),
@@ -179,13 +179,13 @@ class Recorder:
 def validation_loss(run: Run, model: GPT2, blend: Blend) -> tuple[float, int]:
     """(mean loss in nats, predictions that count) over the first samples of a split, at most one pass.
 
-    The same samples every time, shared among the data-parallel processes.
+    The same samples every time and for any batch, shared among the data-parallel processes.
     All processes call this together and make the same calls of the model, each of one micro-batch: where a process
     has fewer left it repeats some, which count for nothing, so that no shape is compiled for the last batch.
     """
     world, batches, vocabulary = run.world, run.batches, model.config.vocabulary_size
     micro_batch = batches.size
-    count = min(run.settings.eval_batches * run.settings.global_batch_size, blend.epoch_samples)
+    count = min(run.settings.eval_sequences, blend.epoch_samples)
     places = blend.prepare(0, count)
     share = math.ceil(count / world.dp_size / micro_batch) * micro_batch
     own = places[world.dp_rank * share : (world.dp_rank + 1) * share]

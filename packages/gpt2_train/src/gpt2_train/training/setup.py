@@ -27,7 +27,7 @@ from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_in
 from gpt2_train.conversion.formats import ModelWeights
 from gpt2_train.data.batches import MicroBatches
-from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
+from gpt2_train.data.corpus import Corpus, made_with, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index
 from gpt2_train.data.order import run_order
 from gpt2_train.data.streams import Blend, blend_split
@@ -61,6 +61,7 @@ class Run:
         world: this process among all.
         folder: the run's folder.
         tokenizer: the one that made the data.
+        assumes_tokenizer: whether it is GPT-2's because nothing names one; checkpoints then hold none.
         config: the model's shape.
         plan: steps, batches, precision.
         batches: makes micro-batches of samples.
@@ -76,6 +77,7 @@ class Run:
     world: World
     folder: Path
     tokenizer: Tokenizer
+    assumes_tokenizer: bool
     config: ModelConfig
     plan: Plan
     batches: MicroBatches
@@ -86,6 +88,11 @@ class Run:
     first_weights: ModelWeights | None
     source: InferenceModel
     samples_and_tasks: SamplesAndTasks
+
+    @property
+    def known_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, unless it is only assumed: what checkpoints hold."""
+        return None if self.assumes_tokenizer else self.tokenizer
 
     @property
     def step(self) -> int:
@@ -150,12 +157,16 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
 
     resumed = from_first_rank(read_checkpoint)
     tokenizer = keep_on_all_ranks(lambda: open_tokenizer(settings))
+    # A run that recorded one goes on with it.
+    assumes = not names_tokenizer(settings) and not (resumed is not None and resumed.tokenizer)
     first = keep_on_all_ranks(lambda: open_first_weights(settings, resumed))
     settings, config = keep_on_all_ranks(lambda: shape_of_run(settings, resumed, first, tokenizer))
     check_tensor_parallel(config, world.tp_size, sequence_parallel=settings.sequence_parallel)
     corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
     data, prefixes = data_identity(corpora, weights), [prefix for _, prefix in settings.corpora()]
     check_same_data(data, prefixes)
+    if assumes:
+        keep_on_all_ranks(lambda: check_assumed_tokenizer(corpora))
 
     def load() -> GPT2:
         raise Gpt2Error(f"the model of {folder} is asked for weights before it is trained.")
@@ -187,10 +198,12 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
         identity["init_from"] = resumed.settings.get("init_from")
     batches = keep_on_all_ranks(lambda: make_batches(settings, world, plan, config, tokenizer, corpora))
     if resumed is not None:
-        check_same_run(resumed, folder, config, identity, data, describe_tokenizer(tokenizer), prefixes)
+        check_same_run(
+            resumed, folder, config, identity, data, describe_tokenizer(None if assumes else tokenizer), prefixes
+        )
     return Run(
-        settings, world, folder, tokenizer, config, plan, batches, training, validation, resumed, identity, first,
-        source, samples_and_tasks,
+        settings, world, folder, tokenizer, assumes, config, plan, batches, training, validation, resumed, identity,
+        first, source, samples_and_tasks,
     )  # fmt: skip
 
 
@@ -210,13 +223,13 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
     else:
         tokenizer, source = Tokenizer.gpt2(), "GPT-2's tokenizer"
     for prefix in prefixes:
-        made_with = beside[prefix].fingerprint if prefix in beside else recorded_fingerprint(prefix)
-        if made_with is None and beside and settings.tokenizer is None:
+        maker = beside[prefix].fingerprint if prefix in beside else recorded_fingerprint(prefix)
+        if maker is None and beside and settings.tokenizer is None:
             raise Gpt2UsageError(
                 f"{prefix} names no tokenizer, where {next(iter(beside))} has its own next to it: give --tokenizer "
                 f"{tokenizer_path(next(iter(beside)))} if that made both, else train on them one at a time."
             )
-        if made_with is not None and made_with != tokenizer.fingerprint:
+        if maker is not None and maker != tokenizer.fingerprint:
             raise Gpt2UsageError(
                 f"{prefix} was made with another tokenizer than {source}: its token ids would mean other text; "
                 + (
@@ -228,6 +241,36 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
                 )
             )
     return tokenizer
+
+
+def names_tokenizer(settings: TrainSettings) -> bool:
+    """Whether anything says what tokenizer made the data: --tokenizer, a file next to them, or their record."""
+    return settings.tokenizer is not None or any(made_with(prefix) is not None for _, prefix in settings.corpora())
+
+
+def check_assumed_tokenizer(corpora: Sequence[Corpus]) -> None:
+    """Raise Gpt2UsageError if token files whose tokenizer nothing names can't be, or hardly are, of GPT-2's.
+
+    Megatron-LM's preprocess_data.py (core 0.12) writes .bin and .idx alone, of any tokenizer. Of GPT-2's they hold ids
+    below 50,257, and with --append-eod their documents end with 50256; some programs begin documents with it.
+    """
+    gpt2 = Tokenizer.gpt2()
+    for corpus in corpora:
+        why = ""
+        if (highest := corpus.highest_id()) >= gpt2.vocabulary_size:
+            why = f"they hold the token id {highest:,}, and GPT-2's go up to {gpt2.vocabulary_size - 1:,}"
+        elif corpus.share_bounded_by(gpt2.end_of_text) < MOST_DOCUMENTS:
+            why = f"their documents do not end with its <|endoftext|>, {gpt2.end_of_text}"
+        if why:
+            raise Gpt2UsageError(
+                f"nothing says what tokenizer made {corpus.prefix}, and GPT-2's it does not seem to be ({why}): give "
+                f"the one that did by --tokenizer (`--tokenizer gpt2` if it was that), or copy its tokenizer.json to "
+                f"{tokenizer_path(corpus.prefix)}."
+            )
+
+
+MOST_DOCUMENTS = 0.5
+"""The share of documents that end with 50256 from which token files are taken for GPT-2's."""
 
 
 def open_first_weights(settings: TrainSettings, resumed: CheckpointInfo | None) -> ModelWeights | None:
@@ -272,8 +315,13 @@ def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokeni
     own = None if first.assumes_tokenizer else first.tokenizer
     if own is not None and own.fingerprint != tokenizer.fingerprint:
         raise Gpt2UsageError(
-            f"{settings.init_from} was trained with another tokenizer than the data was made with: tokenize the texts "
-            "with the model's own (`webtext tokenize --tokenizer`)."
+            f"{settings.init_from} was trained with another tokenizer than the data was made with: "
+            + (
+                "tokenize the texts with the model's own (`webtext tokenize --tokenizer`)."
+                if names_tokenizer(settings)
+                else "nothing says what made that, so it is taken for GPT-2's; if it was the model's own, give it by "
+                "--tokenizer."
+            )
         )
     if own is None and first.config.vocabulary_size != tokenizer.vocabulary_size:
         raise Gpt2UsageError(
@@ -354,7 +402,7 @@ def make_batches(
         raise Gpt2UsageError(f"{flag} needs a tokenizer with <|endoftext|>, and the model's ids hold none.")
     if flag is not None:
         for corpus in corpora:
-            if not corpus.ends_with(end):
+            if not corpus.share_bounded_by(end):
                 raise Gpt2UsageError(
                     f"no document of {corpus.prefix} ends with <|endoftext|>, by which {flag} tells documents apart: "
                     "tokenize the text again with `webtext tokenize --append-eod`."
@@ -396,9 +444,35 @@ def describe_run(run: Run) -> list[str]:
         f"{plan.micro_batch} × {plan.accumulation} sequences each",
         *([str(plan.attention)] if plan.attention is not None else []),
         *(f"warning: {sentence}" for sentence in run.settings.without_effect(plan.steps)),
+        *_notes_on_data(run),
         *([f"not compiled, and so slower: {compiler}."] if compiler else []),
         *filter(None, [_advice_on_size(run)]),
         *([f"warning: {emulated}"] if emulated else []),
+    ]
+
+
+def _notes_on_data(run: Run) -> list[str]:
+    """What the user should know of the tokenizer, and of documents without an end."""
+    corpora = {stream.corpus.prefix: stream.corpus for stream in run.training.streams}
+    names, end = ", ".join(corpora), run.tokenizer.document_end
+    notes = []
+    if run.assumes_tokenizer:
+        notes.append(
+            f"note: nothing says what tokenizer made {names}; its documents end with {end} as GPT-2's do, so this is "
+            "taken for it, and checkpoints hold none: give the one that made it by --tokenizer, here or later, or "
+            "--tokenizer gpt2."
+        )
+    if end is None:
+        notes.append(
+            f"warning: the tokenizer of {names} has no <|endoftext|>: the model will learn neither to end a text nor "
+            "to begin one."
+        )
+        return notes
+    return notes + [
+        f"warning: no document of {name} ends with <|endoftext|> ({end}): the model will learn neither to end a text "
+        "nor to begin one; tokenize with --append-eod, which `webtext tokenize` does by itself."
+        for name, corpus in corpora.items()
+        if not corpus.share_bounded_by(end)
     ]
 
 

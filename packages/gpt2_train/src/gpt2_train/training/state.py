@@ -29,20 +29,18 @@ from gpt2_train.training.setup import Run
 
 
 class StepClock:
-    """Adds up what happened since the last logged row: losses, time, and time spent waiting for data."""
+    """Adds up what happened since the last logged row: steps, time, and time spent waiting for data."""
 
-    def __init__(self, loss_sum: float = 0.0, steps: int = 0) -> None:
-        self.loss_sum, self.steps = loss_sum, steps
-        """Since the last row, those before a resume included: the logged mean is that of an unbroken run."""
+    def __init__(self) -> None:
         self.norm = math.nan
         self.timed_steps, self.seconds, self.waited = 0, 0.0, 0.0
         self._first_seconds = 0.0
         self._run_start: float | None = None
         self._run_steps = 0
 
-    def add(self, loss: float, norm: float, seconds: float, waited: float) -> None:
+    def add(self, norm: float, seconds: float, waited: float) -> None:
         """Count one step."""
-        self.loss_sum, self.steps, self.norm = self.loss_sum + loss, self.steps + 1, norm
+        self.norm = norm
         self.timed_steps, self.seconds, self.waited = self.timed_steps + 1, self.seconds + seconds, self.waited + waited
         if self._run_start is None:
             # The first step also pays for compiling and warming up: once there is a second, only that counts.
@@ -60,7 +58,7 @@ class StepClock:
 
     def reset(self) -> None:
         """Begin the next row."""
-        self.loss_sum, self.steps, self.timed_steps, self.seconds, self.waited = 0.0, 0, 0, 0.0, 0.0
+        self.timed_steps, self.seconds, self.waited = 0, 0.0, 0.0
 
 
 REDRAW_SECONDS, LINE_SECONDS = 0.5, 30.0
@@ -97,7 +95,7 @@ class TrainState:
 
     Attributes:
         scale: the loss scale of fp16.
-        clock: losses and times since the last logged step.
+        clock: times since the last logged step.
         heartbeat: says when a line is due though no step is.
         step: optimizer steps taken.
         steps: the last step of the run, as planned by now; None in the first steps of a run by time.
@@ -139,7 +137,7 @@ class TrainState:
             scale.restore(saved)
         return cls(
             scale,
-            StepClock(saved.get("loss_sum", 0.0), saved.get("loss_steps", 0)),
+            StepClock(),
             Heartbeat(REDRAW_SECONDS if is_terminal(sys.stderr) else LINE_SECONDS),
             step=run.step,
             steps=steps,
@@ -159,8 +157,7 @@ class TrainState:
         used = self.time.used(self.steps or self.step + 1) if self.time is not None else run.plan.used
         return (
             self.scale.state()
-            | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
-            | {"loss": self.loss, "valid_loss": self.valid_loss}
+            | {"rate": self.rate, "loss": self.loss, "valid_loss": self.valid_loss}
             | (run.plan.attention.state() if run.plan.attention is not None else {})
             | (used.state() if used is not None else {})
         )
@@ -281,7 +278,7 @@ class StepResults:
         if self.is_late:
             self._is_finite(result)
         figures, now = result.read(), time.monotonic()
-        self.state.clock.add(figures.loss, figures.norm, now - self._begin, figures.waited / self.run.world.size)
+        self.state.clock.add(figures.norm, now - self._begin, figures.waited / self.run.world.size)
         self._begin, self.state.loss = now, figures.loss
 
     def _is_finite(self, result: StepResult) -> bool:
@@ -298,10 +295,21 @@ class StepResults:
         if not self.state.scale.is_active:
             raise Gpt2Error(
                 f"the gradient of step {result.step:,} is not finite (loss {figures.loss:g}): the run diverged; "
-                "resume from the last checkpoint with a lower --lr in another --output."
+                f"{self._way_back()}."
             )
-        self.state.scale.after_overflow()
+        if not self.state.scale.after_overflow():
+            raise Gpt2Error(
+                f"the gradients of step {result.step:,} are infinite at any fp16 loss scale: the run diverged; "
+                f"{self._way_back()}, or use --precision bf16 or fp32."
+            )
         return False
+
+    def _way_back(self) -> str:
+        """Advice that can be followed: a run keeps its --lr, so that another one begins, from its weights if they are
+        saved."""
+        if self.state.checkpoint is None:
+            return "nothing was saved before; begin again with a lower --lr in another --output"
+        return f"begin another run, with a lower --lr and --output, by --init-from {self.state.checkpoint}"
 
     def is_stopped(self) -> bool:
         """Whether any process was asked to stop; all of them ask together."""
@@ -325,7 +333,7 @@ def open_time_plan(run: Run, *, late: int) -> TimePlan | None:
         run.plan.used,
         decides=run.world.rank == 0,
         late=late,
-        evaluation=min(batches, settings.eval_batches) * EVALUATION_SHARE,
+        evaluation=min(batches, settings.eval_sequences / settings.global_batch_size) * EVALUATION_SHARE,
         evaluate_every=settings.eval_every if batches else 0,
         parameters=run.config.parameters if settings.save else 0,
     )

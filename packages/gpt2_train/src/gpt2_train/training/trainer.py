@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -144,6 +145,20 @@ def _with_smaller_micro_batch(run: Run) -> Run | None:
     return dataclasses.replace(run, plan=plan, batches=dataclasses.replace(run.batches, size=smaller[-1]))
 
 
+def _changed_rate(run: Run, before: float | None) -> str | None:
+    """A line on the learning rate of a run whose new length has another one at this step; None if it is the same."""
+    steps, step = run.plan.steps, run.step
+    if run.settings.minutes is not None or steps is None or before is None or step >= steps:
+        return None
+    here, following = (learning_rate(at, steps, run.settings) for at in (step, step + 1))
+    if math.isclose(here, before, rel_tol=0.01):
+        return None
+    return (
+        f"note: the learning rate goes on at {following:.3g}, where it was {before:.3g} at step {step:,}: as a run of "
+        f"{steps:,} steps has it there (--schedule {run.settings.schedule})."
+    )
+
+
 class Trainer:
     """The model, its optimizer and the loop over steps, in one process of a run."""
 
@@ -161,13 +176,15 @@ class Trainer:
             load_tensors(run.resumed.folder, tensors)
             self.optimizer.set_step(self.state.step)
             world.say(f"resuming {run.folder} at step {self.state.step:,}")
+            if told := _changed_rate(run, run.resumed.state.get("rate")):
+                world.say(told)
         # An overflow of fp16 repeats its step, so that it has to be known before the next one.
         is_late = works_by_itself(world.device) and not self.state.scale.is_active
         self.saver = Saver(
             Checkpointer(
                 run.folder / CHECKPOINTS_FOLDER,
                 config=run.config,
-                tokenizer=run.tokenizer,
+                tokenizer=run.known_tokenizer,
                 settings=run.identity,
                 data=run.source.data,
                 keep=settings.keep_checkpoints,

@@ -40,7 +40,7 @@ from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.hub import fetch, hub_name
 from gpt2_train.model.gpt2 import GPT2
-from indexed_tokens import Tokenizer
+from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class ModelWeights:
             divide: makes a model, which has no memory then, the part of one of `size` processes.
             rank: the number of that process.
 
-        Raises Gpt2UsageError if a file is damaged.
+        Raises Gpt2UsageError if a file is damaged, or a value is beyond `dtype`.
         """
         model = GPT2.empty(self.config, device, dtype, divide)
         for name, parameter in model.named_parameters():
@@ -147,7 +147,7 @@ class ModelWeights:
             for dimension, length in enumerate(parameter.shape):
                 if whole.size(dimension) != length:
                     whole = whole.narrow(dimension, rank * length, length)
-            parameter.copy_(whole)
+            parameter.copy_(cast(self.origin, name, whole, parameter.dtype))
         return model.eval()
 
 
@@ -168,6 +168,34 @@ def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
     if rows <= vocabulary:
         return known[:rows].contiguous()
     return torch.cat([known, known[-1:].expand(rows - vocabulary, -1)])
+
+
+def cast(origin: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor`, the values of the parameter `name` in `origin`, as `dtype`.
+
+    Raises Gpt2UsageError if a finite value is beyond what that type holds: torch makes it infinite without a word
+    (2.13; IEEE 754 overflow), at 65,520 in fp16, and in bf16 a float32 above 3.3895e38, which rounds up.
+    """
+    narrow = tensor.to(dtype)
+    if torch.finfo(dtype).max >= torch.finfo(tensor.dtype).max:
+        return narrow
+    beyond = int((narrow.isinf() & tensor.isfinite()).sum())
+    if not beyond:
+        return narrow
+    short = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "fp32")
+    wider = {"fp16": "bf16 or fp32", "bf16": "fp32"}.get(short, "another model")
+    values = "1 value that is" if beyond == 1 else f"{beyond:,} values that are"
+    largest = float(tensor[tensor.isfinite()].abs().max())
+    raise Gpt2UsageError(
+        f"{origin} has {values} beyond {short} in {name} (up to {largest:g}; {short} holds up to "
+        f"{torch.finfo(dtype).max:g}): give --dtype {wider}."
+    )
+
+
+def or_assumed(tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[Tokenizer | None, bool]:
+    """`tokenizer`, or without one GPT-2's for a model with as many token ids; and whether it is that assumption."""
+    assumes = tokenizer is None and config.vocabulary_size == GPT2_VOCABULARY_SIZE
+    return (Tokenizer.gpt2() if assumes else tokenizer), assumes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +275,7 @@ class Checkpoint(ModelFormat):
         tokenizer = options.read_tokenizer()
         if tokenizer is None and info.tokenizer:
             tokenizer = load_tokenizer(info.folder)
+        tokenizer, assumes = or_assumed(tokenizer, info.config)
         rank, size = options.reader
         stored = StoredTensors(info, "model", reader, rank=rank, size=size)
         return ModelWeights(
@@ -259,6 +288,7 @@ class Checkpoint(ModelFormat):
             samples=info.samples,
             settings=info.settings,
             data=info.data,
+            assumes_tokenizer=assumes,
             trained_with=info.tokenizer.get("fingerprint"),
         )
 

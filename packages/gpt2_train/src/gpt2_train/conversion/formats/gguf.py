@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, shapes_of
+from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, cast, shapes_of
 from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
 from gpt2_train.conversion.names import parts_first, renamed
 from indexed_tokens import END_OF_TEXT
@@ -81,7 +81,10 @@ class Gguf(ModelFormat):
             chosen = kind if tensor.dim() == 2 else plain
             if ".attention.qkv." in name:
                 tensor = parts_first(tensor, weights.config.heads)
-            values = tensor.float().numpy()
+            wide = cast(weights.origin, name, tensor, torch.float32)
+            if chosen != plain:
+                cast(weights.origin, name, wide, dtype)  # `gguf` itself casts as numpy does, with a warning at most.
+            values = wide.numpy()
             writer.write_tensor_data(gguf.quants.quantize(values, chosen))
         writer.close()
 

@@ -19,16 +19,25 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from command_kit import parse_json, write_json
+from command_kit.command import print_warning
 from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, shapes_of
+from gpt2_train.conversion.formats import (
+    ModelFormat,
+    ModelWeights,
+    ReadOptions,
+    WriteOptions,
+    cast,
+    or_assumed,
+    shapes_of,
+)
 from gpt2_train.conversion.names import check_is_tied, heads_first, parts_first, renamed
 from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.model.gpt2 import INIT_STD
-from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
+from indexed_tokens import END_OF_TEXT, Tokenizer
 
-CONFIG = "config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
 PREFIX = "transformer."
 NORM_EPSILON = 1e-5
@@ -57,6 +66,12 @@ _COMPUTED_ALIKE: dict[str, tuple[Any, ...]] = {
 }
 """Settings that decide the computation: the values that are GPT-2's own."""
 
+_SAID_OTHERWISE = {
+    *(f"{name}_token_id" for name in ("bos", "eos", "pad")),
+    *("_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states"),
+}
+"""Keys of `generation_config.json` that choose no token, or that the tokenizer says."""
+
 
 class HuggingFace(ModelFormat):
     """A folder of `transformers` with a GPT-2."""
@@ -83,9 +98,9 @@ class HuggingFace(ModelFormat):
             for name in shapes_of(config)
         }
         has_files = (path / "tokenizer.json").is_file() or (path / "vocab.json").is_file()
-        tokenizer = options.read_tokenizer() or (Tokenizer.from_path(path) if has_files else None)
-        assumes = tokenizer is None and config.vocabulary_size == GPT2_VOCABULARY_SIZE
-        tokenizer = Tokenizer.gpt2() if assumes else tokenizer
+        found_tokenizer = options.read_tokenizer() or (Tokenizer.from_path(path) if has_files else None)
+        tokenizer, assumes = or_assumed(found_tokenizer, config)
+        _note_generation(path, table, config, tokenizer)
         return ModelWeights(path, self.name, config, tokenizer, readers, assumes_tokenizer=assumes)
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
@@ -94,17 +109,18 @@ class HuggingFace(ModelFormat):
         config = weights.config
         end = weights.tokenizer.document_end if weights.tokenizer is not None else None
         write_json(path / CONFIG, _their_config(config, dtype, end))
-        write_json(path / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
+        write_json(path / GENERATION, {"bos_token_id": end, "eos_token_id": end})
         _write_tensors(weights, path, dtype, options.shard_bytes)
         if weights.tokenizer is not None:
             weights.tokenizer.save(path)
             weights.tokenizer.save_json(path / "tokenizer.json")
-            special = {f"{name}_token": END_OF_TEXT for name in ("bos", "eos", "unk")} if end is not None else {}
+            # None given at all, transformers 5.23 adds <|endoftext|> after the last id, where the model has no row.
+            special = {f"{name}_token": END_OF_TEXT if end is not None else None for name in ("bos", "eos", "unk")}
             write_json(
                 path / "tokenizer_config.json",
                 {"tokenizer_class": "GPT2Tokenizer", "model_max_length": config.sequence_length, **special},
             )
-            write_json(path / "special_tokens_map.json", special)
+            write_json(path / "special_tokens_map.json", {} if end is None else special)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -113,6 +129,28 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise Gpt2UsageError(f"can't read {path} ({error}): it is damaged.") from error
     return table if isinstance(table, dict) else {}
+
+
+def _note_generation(path: Path, table: dict[str, Any], config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+    """Say what transformers' `generate` (5.23) takes from the folder, and nothing here does.
+
+    That is all of `generation_config.json`; the token that ends a text is there, or else in `config.json`, whose
+    default of 50256 a smaller model keeps.
+    """
+    own = _read_json(path / GENERATION) if (path / GENERATION).is_file() else {}
+    ends = own.get("eos_token_id", table.get("eos_token_id"))
+    known = tokenizer.document_end if tokenizer is not None else None
+    others = [end for end in (ends if isinstance(ends, list) else [ends]) if end != known]
+    if tokenizer is not None and (
+        others := [end for end in others if type(end) is int and end < config.vocabulary_size]
+    ):
+        ours = "nothing ends one here" if known is None else f"here <|endoftext|> ({known}) alone does"
+        told = f"{path} ends a text with the token id {', '.join(map(str, others))}, and {ours}."
+        print_warning("gpt2", told)
+    if taken := sorted(key for key, value in own.items() if value is not None and key not in _SAID_OTHERWISE):
+        print_warning(
+            "gpt2", f"{path / GENERATION} sets {', '.join(taken)}, which is not kept: give it when you write."
+        )
 
 
 def _check_is_gpt2(path: Path, table: dict[str, Any]) -> None:
@@ -267,7 +305,7 @@ def _write_tensors(weights: ModelWeights, path: Path, dtype: torch.dtype, shard_
             if ".attention.qkv." in name:
                 tensor = parts_first(tensor, weights.config.heads)
             stored = (tensor.t() if _is_matrix(name) else tensor).contiguous()
-            tensors[PREFIX + _their_name(name)] = stored.to(dtype)
+            tensors[PREFIX + _their_name(name)] = cast(weights.origin, name, stored, dtype)
         save_file(tensors, path / file, metadata={"format": "pt"})
         where |= dict.fromkeys(tensors, file)
     if len(groups) > 1:

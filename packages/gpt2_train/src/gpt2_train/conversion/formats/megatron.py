@@ -26,13 +26,22 @@ from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
-from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, shapes_of
+from gpt2_train.conversion.formats import (
+    ModelFormat,
+    ModelWeights,
+    ReadOptions,
+    WriteOptions,
+    cast,
+    or_assumed,
+    shapes_of,
+)
 from gpt2_train.conversion.names import check_is_tied, heads_first
 from gpt2_train.conversion.pickles import read_pickle
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
 FILES = ("model_optim_rng.pt", "model_rng.pt")
+VOCABULARY = "vocab.json"
 VOCABULARY_MULTIPLE = 128
 """Megatron pads the vocabulary to a multiple of this times the tensor-parallel size."""
 
@@ -185,18 +194,23 @@ class Megatron(ModelFormat):
             for name in first.tensors
             if name != "output.weight"
         }
-        # These files name no tokenizer: it is GPT-2's where the vocabulary has its size.
-        is_gpt2s = config.vocabulary_size == GPT2_VOCABULARY_SIZE
-        tokenizer = options.read_tokenizer() or (Tokenizer.gpt2() if is_gpt2s else None)
+        tokenizer, assumes = or_assumed(_read_tokenizer(folder, options), config)
         seen = first.arguments.get("consumed_train_samples")
         samples = seen if isinstance(seen, int) else 0
         for rank in ranks:
             if (own := rank.tensors.get("output.weight")) is not None:
                 check_is_tied(folder, own, rank.tensors[EMBEDDING])
-        return ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples)
+        return ModelWeights(
+            folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples,
+            assumes_tokenizer=assumes,
+        )  # fmt: skip
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
-        """Megatron Core's names: one `iter_...` folder with a file for each rank, and the file that names it."""
+        """Megatron Core's names: one `iter_...` folder with a file for each rank, and the file that names it.
+
+        The tokenizer lies beside that, as Megatron-LM takes GPT-2's (`--vocab-file`, `--merge-file`): its checkpoints
+        hold none.
+        """
         size, config = options.tensor_parallel, weights.config
         check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
         multiple = VOCABULARY_MULTIPLE * size
@@ -206,7 +220,7 @@ class Megatron(ModelFormat):
             tensors: dict[str, Tensor] = {}
             for name in shapes_of(config):
                 whole = weights.read(name, rows=rows)
-                whole = whole if options.dtype is None else whole.to(options.dtype)
+                whole = whole if options.dtype is None else cast(weights.origin, name, whole, options.dtype)
                 dimension = split_dimension(name)
                 share = whole if dimension is None else whole.chunk(size, dim=dimension)[rank]
                 # A view would be stored with the whole of what it is a part of.
@@ -215,6 +229,8 @@ class Megatron(ModelFormat):
             file.parent.mkdir(parents=True)
             torch.save(_state(tensors, weights, rows, size), file)
         write_text(path / TRACKER, str(weights.step))
+        if weights.tokenizer is not None and not weights.assumes_tokenizer:
+            weights.tokenizer.save(path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,7 +377,7 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     recorded = _number(arguments, "vocab_size")
     if options.vocabulary_size is not None:
         size = options.vocabulary_size
-    elif (tokenizer := options.read_tokenizer()) is not None:
+    elif (tokenizer := _read_tokenizer(folder, options)) is not None:
         size = tokenizer.vocabulary_size
     elif recorded is not None and recorded <= rows:
         size = recorded
@@ -372,6 +388,14 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
             f"{folder} has {rows:,} rows for a vocabulary of {size:,}: give the --tokenizer it was made with."
         )
     return size
+
+
+def _read_tokenizer(folder: Path, options: ReadOptions) -> Tokenizer | None:
+    """The tokenizer that is named, or lies in a folder of ranks or beside it; None without one."""
+    if (named := options.read_tokenizer()) is not None:
+        return named
+    found = next((place for place in (folder, folder.parent) if (place / VOCABULARY).is_file()), None)
+    return None if found is None else Tokenizer.from_path(found / VOCABULARY)
 
 
 def _state(tensors: dict[str, Tensor], weights: ModelWeights, rows: int, size: int) -> dict[str, Any]:

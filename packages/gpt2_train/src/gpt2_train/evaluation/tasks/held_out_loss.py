@@ -228,6 +228,9 @@ class HeldOutLoss(Task):
                 f"the model was trained on all of {self.data}, and {held_out_prefix(self.data)}, which was held out of "
                 "it, is gone: bring it back, or give other data."
             )
+        if not is_training_data and source.tokenizer is not None and made_with(self.data) is None:
+            told = f"nothing says what tokenizer made {self.data}: taking it for the model's."
+            print(f"gpt2: {told}", file=sys.stderr)
         trained_weights = source.settings.get("split")
         if is_training_data and split in ("train", "all"):
             print(f"gpt2: the model was trained on {self.data}: this is not a held-out loss.", file=sys.stderr)

@@ -233,6 +233,8 @@ class Feed:
 
     def _work(self) -> None:
         try:
+            # The id before the sink begins: killed in between, the run has the same one there afterwards.
+            self._note()
             self._sink.open(self._run)
             try:
                 for row in self._unsent(self._rows()):
