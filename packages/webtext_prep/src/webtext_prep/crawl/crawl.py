@@ -65,7 +65,7 @@ class Crawl:
         report: Callable[[int], None],
         page_bytes: int = PAGE_BYTES,
     ) -> None:
-        self._settings, self._database, self._pass = settings, database, retry_pass
+        self._settings, self._database, self._pass = settings.within_limits(), database, retry_pass
         self._report, self._page_bytes = report, page_bytes
         self._archives = settings.make_archives(settings.max_bytes)
         self._done = 0

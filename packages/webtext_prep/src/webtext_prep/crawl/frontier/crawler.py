@@ -245,7 +245,7 @@ class Crawler:
         visit.attempts += 1
         start = time.monotonic()
         reply = await self._client.get(visit.url, **options)
-        visit.seconds += time.monotonic() - start - reservation.waited
+        visit.seconds += time.monotonic() - start - reservation.waited - reply.waited
         if visit.request is None:
             reply = self._settings.judged(reply, rules.wishes, Decision(visit.wish).metadata)
         if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
@@ -265,7 +265,7 @@ class Crawler:
             host.running -= 1
             self._queues.offer(host)
             self._wake.set()
-        visit.seconds += time.monotonic() - start
+        visit.seconds += time.monotonic() - start - reply.waited
         if host.archive:
             self._slow_down(host, reply)
         if visit.rules is not None:
