@@ -58,9 +58,9 @@ def test_text_that_waits_is_bounded(database, monkeypatch):
     gate, most = threading.Event(), 0
     add_many = database.add_many
 
-    def slow(entries):
+    def slow(entries, rules):
         assert gate.wait(60)
-        add_many(entries)
+        add_many(entries, rules)
 
     monkeypatch.setattr(database, "add_many", slow)
 

@@ -2,13 +2,17 @@
 
 import asyncio
 import gzip
+import resource
 import socket
+import sys
+from pathlib import Path
 
 import aiodns
 import pytest
 
-from webtext_prep.crawl.http import addresses, client
+from webtext_prep.crawl.http import addresses, client, connections
 from webtext_prep.crawl.http.client import Client, Reply, retry_after
+from webtext_prep.errors import WebtextError
 
 PAGE = b"<html><body><p>Some words of a page.</p></body></html>"
 
@@ -104,6 +108,103 @@ def test_a_wait_that_is_no_number_is_no_wait(value, seconds):
     """ "²" counts as a digit but not as a number, and made a server's polite 503 a malformed response."""
     found = retry_after(value)
     assert found == seconds or (seconds == 1e300 and found is not None and found > 1e50)
+
+
+# Open files
+
+
+def ask_hosts(number: int) -> tuple[list[Reply], int]:
+    """The replies of so many hosts that keep connections open, and how many were open at once."""
+    held = most = 0
+
+    async def serve(reader, writer):
+        nonlocal held, most
+        held += 1
+        most = max(most, held)
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(answer("200 OK", PAGE, Content_Type="text/html", Content_Length=str(len(PAGE))))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            held -= 1
+            writer.close()
+
+    async def run() -> list[Reply]:
+        server = await asyncio.start_server(serve, "0.0.0.0", 0)
+        port = server.sockets[0].getsockname()[1]
+        options = {"connections": 4, "timeout": 20.0, "max_bytes": 1 << 20, "user_agent": "t/1", "private": "loopback"}
+        async with server, Client(**options) as client:
+            return [await client.get(f"http://127.0.0.{host + 2}:{port}/") for host in range(number)]
+
+    return asyncio.run(run()), most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")
+def test_connections_that_wait_are_closed_before_they_are_too_many(monkeypatch):
+    """aiohttp keeps all of them for 15 seconds: 3,000 hosts ended a crawl where 1,024 files may be open."""
+    monkeypatch.setattr(connections, "MOST_IDLE", 5)
+    replies, most = ask_hosts(40)
+    assert {reply.outcome for reply in replies} == {"ok"}
+    assert 2 <= most <= 8  # the server notices a moment later
+
+
+@pytest.fixture
+def files():
+    """Sets how many more files this process may open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def allow(more: int) -> None:
+        soft = len(list(Path("/dev/fd").iterdir())) + more if more else 3
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+
+    yield allow
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_fewer_requests_run_at_once_where_few_files_may_be_open(files, monkeypatch):
+    monkeypatch.setattr(connections, "allow_open_files", lambda: None)
+    monkeypatch.setattr(connections, "available_cores", lambda: 2)
+    files(connections.OTHER_FILES + 8 + 300)
+    assert connections.connections_at_once(20) == 20
+    assert 90 <= connections.connections_at_once(200) <= 110
+    files(5)
+    assert connections.connections_at_once(200) == 1
+
+
+def test_a_request_for_which_no_file_is_free_waits_for_one(files, monkeypatch):
+    """It ended as `connection`."""
+    monkeypatch.setattr(client, "FILE_PAUSE", 0.01)
+    before, waits = resource.getrlimit(resource.RLIMIT_NOFILE), 0
+
+    def close_idle(self, keep=0):
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    monkeypatch.setattr(connections.Connector, "close_idle", close_idle)
+    send = client.Client._get
+
+    async def without_files(self, *arguments):
+        if not waits:
+            files(0)
+        return await send(self, *arguments)
+
+    monkeypatch.setattr(client.Client, "_get", without_files)
+    reply = ask(answer("200 OK", PAGE, Content_Type="text/html"))
+    assert (reply.outcome, waits, round(reply.waited, 3)) == ("ok", 3, 0.03)
+
+
+def test_a_crawl_for_which_no_file_becomes_free_ends_with_a_sentence(files, monkeypatch):
+    monkeypatch.setattr(client, "FILE_PAUSE", 0.0)
+    send = client.Client._get
+
+    async def without_files(self, *arguments):
+        files(0)
+        return await send(self, *arguments)
+
+    monkeypatch.setattr(client.Client, "_get", without_files)
+    with pytest.raises(WebtextError, match=r"raise the limit on open files \(ulimit -n\), or give a smaller --conc"):
+        ask(answer("200 OK", PAGE))
 
 
 # Names

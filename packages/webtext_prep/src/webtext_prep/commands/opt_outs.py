@@ -100,6 +100,7 @@ class OptOuts(Command):
 
         allowed = self.allow_private_addresses
         settings = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
+        settings = settings.within_limits()
 
         async def finish(visit: Visit, reply: Reply) -> None:
             wishes = visit.rules.wishes if visit.rules is not None else HostWishes()

@@ -65,7 +65,7 @@ class Crawl:
         report: Callable[[int], None],
         page_bytes: int = PAGE_BYTES,
     ) -> None:
-        self._settings, self._database, self._pass = settings, database, retry_pass
+        self._settings, self._database, self._pass = settings.within_limits(), database, retry_pass
         self._report, self._page_bytes = report, page_bytes
         self._archives = settings.make_archives(settings.max_bytes)
         self._done = 0
@@ -116,7 +116,7 @@ class Crawl:
                 url = visit.asked if is_plain(visit.asked) and not visit.redirects else reply.url
                 await writer.add(Entry(row, document, self._pass, self._answer(reply, url)))
 
-            await self._crawler(client, finish).run(visits)
+            await self._crawler(client, finish, writer).run(visits)
 
     @staticmethod
     async def _row(visit: Visit, reply: Reply, pool: ExtractorPool) -> tuple[dict[str, Any], Document | None]:
@@ -183,7 +183,7 @@ class Crawl:
             self._pool(folder) as pool,
             self._writer(lambda number: None) as writer,
         ):
-            crawler = self._crawler(client, finish)
+            crawler = self._crawler(client, finish, writer)
             await crawler.run(iter(()), [hand_out(), *map(ask_one, waiting)])
 
     async def _ask(self, gone: _Gone, crawler: Crawler, pool: ExtractorPool) -> Entry:
@@ -223,8 +223,8 @@ class Crawl:
 
     # What both need
 
-    def _crawler(self, client: Client, finish: Finish) -> Crawler:
-        return Crawler(self._settings, client, finish, self._settings.archive_hosts, self._page_bytes)
+    def _crawler(self, client: Client, finish: Finish, writer: DatabaseWriter) -> Crawler:
+        return Crawler(self._settings, client, finish, self._settings.archive_hosts, self._page_bytes, writer)
 
     def _pool(self, folder: Path) -> ExtractorPool:
         return self._settings.pool(folder, 1)

@@ -17,9 +17,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -45,6 +46,9 @@ _CREATE = (
     "checksum BLOB, document BLOB, page BLOB)",
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT)",
 )
+_HOSTS = "CREATE TABLE IF NOT EXISTS hosts (digest BLOB PRIMARY KEY, rules BLOB) WITHOUT ROWID"
+"""What origins say, for a day; without it a database is whole, as files of earlier versions are."""
+_ADD_HOST = "INSERT OR REPLACE INTO hosts VALUES (?, ?)"
 _ADD = "INSERT OR REPLACE INTO pages (digest, pass, row, checksum, document, page) VALUES (?, ?, ?, ?, ?, ?)"
 
 
@@ -156,8 +160,8 @@ class CrawlDatabase:
 
     # Adding and finding
 
-    def add_many(self, entries: Iterable[Entry]) -> None:
-        """Add records in one transaction: all of them, or none if this is interrupted.
+    def add_many(self, entries: Iterable[Entry], rules: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        """Add records, and what origins say, in one transaction: all of them, or none if this is interrupted.
 
         Once this returns, they are found again though this process be killed. Raises WebtextError if they can't be
         written (a full disk).
@@ -172,7 +176,16 @@ class CrawlDatabase:
                     page = response_record(entry.answer, entry.row["url"], entry.row["fetched_at"])
                 yield digest, entry.retry_pass, row, _checksum(digest, row, document, page), document, page
 
-        self._transact(_ADD, values())
+        said = [(url_digest(origin), self._compress(text)) for origin, text in rules.items()]
+        self._transact((_ADD, values()), (_ADD_HOST, said))
+
+    def rules_of(self, origin: str) -> bytes | None:
+        """What `add_many` was given of an origin, or None."""
+        found = self._reader.execute("SELECT rules FROM hosts WHERE digest = ?", (url_digest(origin),)).fetchone()
+        try:
+            return None if found is None else self._decompress(found[0])
+        except (zstandard.ZstdError, TypeError):  # damaged
+            return None
 
     def remove_others(self, urls: UrlSet) -> int:
         """Remove the records of all URLs that are not in a set, leaving no trace of them; how many they were.
@@ -185,16 +198,18 @@ class CrawlDatabase:
         others = [(digest,) for digest in found if not urls.holds(digest)]
         if others:
             self._writer.execute("PRAGMA secure_delete = ON")
-            self._transact("DELETE FROM pages WHERE digest = ?", others)
+            # Whoever takes a page down leaves no trace of its host either; the others are asked again.
+            self._transact(("DELETE FROM pages WHERE digest = ?", others), ("DELETE FROM hosts", [()]))
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return len(others)
 
-    def _transact(self, statement: str, values: Iterable[tuple[Any, ...]]) -> None:
+    def _transact(self, *statements: tuple[str, Iterable[tuple[Any, ...]]]) -> None:
         try:
             # Commits at the end of the block, or rolls back what an exception has left half done.
             with self._writer:
                 self._writer.execute("BEGIN")
-                self._writer.executemany(statement, values)
+                for statement, values in statements:
+                    self._writer.executemany(statement, values)
         except sqlite3.OperationalError as error:
             raise _unusable(self.path, error) from error
 
@@ -239,7 +254,7 @@ class CrawlDatabase:
     @facts.setter
     def facts(self, facts: Facts) -> None:
         values = [(name, msgspec.json.encode(value).decode()) for name, value in dataclasses.asdict(facts).items()]
-        self._transact("INSERT OR REPLACE INTO facts VALUES (?, ?)", values)
+        self._transact(("INSERT OR REPLACE INTO facts VALUES (?, ?)", values))
 
     # The file
 
@@ -253,6 +268,7 @@ class CrawlDatabase:
                     self._writer.execute(statement)
                 self._writer.execute(f"PRAGMA user_version = {SCHEMA}")
                 self._writer.execute("COMMIT")
+            self._writer.execute(_HOSTS)
             self._reader = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._reader.execute("PRAGMA query_only = ON")
         except sqlite3.OperationalError as error:

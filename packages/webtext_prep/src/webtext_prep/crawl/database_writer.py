@@ -33,6 +33,7 @@ class DatabaseWriter:
     def __init__(self, database: CrawlDatabase, written: Callable[[int], None]) -> None:
         self._database, self._written = database, written
         self._waiting: list[Entry] = []
+        self._rules: dict[str, bytes] = {}
         self._characters = 0
         self._is_full = asyncio.Event()  # there is a batch, or no more will come
         self._has_room = asyncio.Event()
@@ -50,8 +51,8 @@ class DatabaseWriter:
             await self._task
         finally:
             self._thread.shutdown()  # a transaction that runs is finished first
-            if self._waiting:  # the task was cancelled
-                self._database.add_many(self._take())
+            if self._waiting or self._rules:  # the task was cancelled
+                self._database.add_many(*self._take())
 
     async def add(self, entry: Entry) -> None:
         """Have a record written. Raises what writing an earlier one raised (WebtextError where the disk is full)."""
@@ -66,23 +67,32 @@ class DatabaseWriter:
             self._has_room.clear()
             await self._has_room.wait()
 
+    def load_rules(self, origin: str) -> bytes | None:
+        """What an origin says, if it is known; see `Robots`."""
+        return self._rules.get(origin) or self._database.rules_of(origin)
+
+    def store_rules(self, origin: str, rules: bytes) -> None:
+        """Have what an origin says written with the next records."""
+        self._rules[origin] = rules
+
     async def _write_all(self) -> None:
         """Write what waits, when there is a batch of it or some time has passed, until nothing more comes."""
         loop = asyncio.get_running_loop()
         try:
-            while self._waiting or not self._is_closing:
+            while self._waiting or self._rules or not self._is_closing:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(SECONDS):
                         await self._is_full.wait()
                 self._is_full.clear()
-                batch = self._take()
-                if batch:
-                    await loop.run_in_executor(self._thread, self._database.add_many, batch)
+                batch, rules = self._take()
+                if batch or rules:
+                    await loop.run_in_executor(self._thread, self._database.add_many, batch, rules)
                     self._written(len(batch))
         finally:
             self._has_room.set()
 
-    def _take(self) -> list[Entry]:
-        batch, self._waiting, self._characters = self._waiting, [], 0
+    def _take(self) -> tuple[list[Entry], dict[str, bytes]]:
+        taken = self._waiting, self._rules
+        self._waiting, self._rules, self._characters = [], {}, 0
         self._has_room.set()
-        return batch
+        return taken

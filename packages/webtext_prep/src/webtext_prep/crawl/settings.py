@@ -156,6 +156,12 @@ class FetchSettings(ArchiveSettings, PageStage):
             return "loopback"
         return "all" if self.allow_private_addresses else "none"
 
+    def within_limits(self) -> FetchSettings:
+        """The same with no more requests at once than this process may have connections."""
+        from webtext_prep.crawl.http.connections import connections_at_once
+
+        return replace(self, concurrency=connections_at_once(self.concurrency))
+
     @property
     def url_seconds(self) -> float:
         """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""

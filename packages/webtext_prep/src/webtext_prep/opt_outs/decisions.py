@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from webtext_prep.opt_outs import ai_txt, content_signal, content_usage, meta_tags, robots_tag, tdm_reservation
-from webtext_prep.opt_outs.robots_txt import Group, groups_in, lines_for, text_of
+from webtext_prep.opt_outs.robots_txt import groups_in, lines_for, text_of
 from webtext_prep.opt_outs.training_crawlers import crawlers, rules_for
 from webtext_prep.opt_outs.wishes import CONTENT_USAGE, SIGNALS, TDM_RESERVATION, TRAINING_CRAWLERS, HostWishes, Wish
 
@@ -76,16 +76,17 @@ def count(row: Mapping[str, Any], notes: Counter[str]) -> None:
 def read_host_file(path: str, body: bytes, agent: str, source: str) -> HostWishes:
     """What a file of a host says to `agent`; `path` is one of `HOST_FILES`, `source` its URL."""
     if path == ROBOTS_TXT:
-        return read_robots_txt(groups_in(text_of(body)), agent, source)
+        return read_robots_txt(text_of(body), agent, source)
     if path == tdm_reservation.PATH:
         return tdm_reservation.read(body, source)
     return HostWishes(ai_txt.read(body, agent, source))
 
 
-def read_robots_txt(groups: list[Group], agent: str, source: str) -> HostWishes:
-    """What a robots.txt says to `agent`, which is told by its groups."""
+def read_robots_txt(text: str, agent: str, source: str) -> HostWishes:
+    """What a robots.txt says of training to `agent`."""
+    groups = groups_in(text, of_usage=True)
     ours = [*(line for group in groups if not group.agents for line in group.lines), *lines_for(groups, agent)]
-    of_crawlers = HostWishes(rules_for(groups, crawlers(), TRAINING_CRAWLERS, source))
+    of_crawlers = HostWishes(rules_for(groups_in(text), crawlers(), TRAINING_CRAWLERS, source))
     return of_crawlers + content_signal.read(ours, source) + content_usage.read(ours, source)
 
 

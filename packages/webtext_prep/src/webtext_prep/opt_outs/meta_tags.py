@@ -10,11 +10,14 @@ import html
 import re
 from collections.abc import Iterator
 
-HEAD_BYTES = 1 << 16  # how far into a page its tags are looked for
+HEAD = 1 << 16
+"""Characters of a page in which tags count wherever they stand; further on they do up to the end of the head."""
 MAX_TAG = 4096  # characters; a longer tag is passed over
 _WORDS = (b"noai", b"tdm-reservation")
 _BOMS = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
-_BEGIN = re.compile(r"<(?:!--|(meta|script|style|title|textarea|template|xmp|iframe)(?=[\s/>]))", re.IGNORECASE)
+_BEGIN = re.compile(
+    r"<(?:!--|(meta|script|style|title|textarea|template|xmp|iframe|body|/head)(?=[\s/>]))", re.IGNORECASE
+)
 _ATTRIBUTE = re.compile(r"([^\s\"'>/=]++)(?>(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s\"'>]++)))?)")
 _INSIDE = re.compile(r"(?>(?:=\s*+(?:\"[^\"]*+\"|'[^']*+')|[^>])*)")
 
@@ -25,20 +28,21 @@ def meta_tags(body: bytes) -> list[tuple[str, str]]:
     >>> meta_tags(b'<META content="noai" name=Robots><!-- <meta name="robots" content="x"> -->')
     [('robots', 'noai')]
     """
-    head = body[:HEAD_BYTES]
-    encoding = next((name for mark, name in _BOMS if head.startswith(mark)), None)
+    encoding = next((name for mark, name in _BOMS if body.startswith(mark)), None)
     if encoding is not None:
-        head = head.decode(encoding, "replace").encode("utf-8", "replace")
-    lower = head.lower()
+        body = body.decode(encoding, "replace").encode("utf-8", "replace")
+    lower = body.lower()
     # From the end: CPython's search forwards for a few letters takes twice as long.
-    return list(_tags(head.decode("latin-1"))) if any(lower.rfind(word) >= 0 for word in _WORDS) else []
+    return list(_tags(body.decode("latin-1"))) if any(lower.rfind(word) >= 0 for word in _WORDS) else []
 
 
 def _tags(text: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while (found := _BEGIN.search(text, at)) is not None:
-        name = (found[1] or "").lower()
-        if name == "meta":
+    at, is_in_head = 0, True
+    while (found := _BEGIN.search(text, at)) is not None and (is_in_head or found.start() < HEAD):
+        name, end = (found[1] or "").lower(), found.end()
+        if name in ("/head", "body"):
+            is_in_head = False
+        elif name == "meta":
             inside = _INSIDE.match(text, found.end(), found.end() + 2 * MAX_TAG)
             end = found.end() if inside is None else inside.end()
             if end - found.end() <= MAX_TAG:

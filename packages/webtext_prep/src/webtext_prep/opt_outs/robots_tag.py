@@ -24,7 +24,7 @@ _TIME = re.compile(r"\d:\d\d")
 
 def _is_for_us(name: str, agent: str) -> bool:
     name = name.strip().lower()
-    return name in (META, "*") or name in crawlers() or (bool(name) and agent.lower().startswith(name))
+    return name in (META, "*", agent.lower()) or name in crawlers()
 
 
 def read_header(values: Iterable[str], agent: str, url: str) -> Wish | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from importlib import resources
 
-from webtext_prep.opt_outs.robots_txt import Group, settings_in
-from webtext_prep.opt_outs.wishes import AI_TXT, Rule, Rules, limited, pattern_of, shortened
+from webtext_prep.opt_outs.robots_txt import Group, rules_in
+from webtext_prep.opt_outs.wishes import AI_TXT, Rule, Rules, limited
 
 
 @functools.cache
@@ -36,17 +36,9 @@ def rules_for(groups: Sequence[Group], names: Collection[str], signal: str, sour
     first = {tuple(numbers): name for name, numbers in reversed(theirs.items())}
     found, before = [], list[Rule]()
     for numbers, name in reversed(first.items()):
-        rules = limited(_rules((groups[number] for number in numbers), is_file_type=signal == AI_TXT), before)
+        lines = (line for number in numbers for line in groups[number].lines)
+        rules = limited(rules_in(lines, is_file_type=signal == AI_TXT), before)
         before += rules
         if rules:
             found.append(Rules(signal, source, rules, f"User-agent: {crawlers().get(name, name)}"))
     return found
-
-
-def _rules(groups: Iterable[Group], *, is_file_type: bool = False) -> Iterator[Rule]:
-    for group in groups:
-        for key, value in settings_in(group.lines):
-            if key in ("allow", "disallow") and (value or key == "disallow"):
-                # An empty Disallow forbids nothing.
-                is_allowed, pattern = key == "allow" or not value, pattern_of(value, is_file_type=is_file_type)
-                yield Rule(pattern, is_allowed, shortened(f"{key.capitalize()}: {value}"))

@@ -5,6 +5,7 @@ Files of a host become rules by the paths that they are for, all in one form, wh
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Sequence
@@ -19,12 +20,14 @@ TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE = "robots.txt", "content-signal
 AI_TXT, TDM_RESERVATION, NO_AI = "ai.txt", "tdm-reservation", "noai"
 SIGNALS = (TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE, AI_TXT, TDM_RESERVATION, NO_AI)
 """In the order in which a refusal is named where several signals refuse: of a host first, of a page last."""
-MAX_RULES = 10_000
-"""Further rules of a file are left; the largest files of real sites have some thousand."""
-MAX_WILDCARDS = 10_000
-"""Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL."""
+MAX_RULES = 64_000
+"""Further rules of a file are left: as many as the 500 kibibytes hold that are read of it (RFC 9309, section 2.5)."""
+MAX_WILDCARDS = 50_000
+"""Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL. So many
+lines with one have room in those 500 kibibytes."""
 MAX_WORDS = 200  # characters of the words that are kept
-_ASCII = bytes(range(128)).decode()
+_SAFE = "%:/?#[]@!$&'()*+,;=-._~"
+_ESCAPABLE = re.compile(rf"[^A-Za-z0-9{re.escape(_SAFE)}]")
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("-._~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _FILE_TYPE = re.compile(r"\*\.\w+")
@@ -54,7 +57,10 @@ class Rule(msgspec.Struct, array_like=True, frozen=True):
     words: str
 
 
-class Rules(msgspec.Struct, omit_defaults=True):
+_Rank = tuple[int, bool, int]
+
+
+class Rules(msgspec.Struct, omit_defaults=True, dict=True):
     """Rules that one signal has for a host; of those that match a page one holds.
 
     Attributes:
@@ -78,16 +84,29 @@ class Rules(msgspec.Struct, omit_defaults=True):
         if self.signal == AI_TXT:
             path = path.partition("?")[0]
             path += "" if "." in path.rpartition("/")[2] else ".html"  # a page without a suffix is HTML
-        matching = (rule for rule in self.rules if matches(rule.pattern, path))
-        if self.signal == TDM_RESERVATION:
-            found = next(matching, None)
-        else:
-            prefers = self.signal == TRAINING_CRAWLERS
-            found = max(matching, key=lambda rule: (len(rule.pattern), rule.is_allowed == prefers), default=None)
-        if found is None:
+        prefixes, lengths, others = self._index
+        matching = [prefixes[path[:length]] for length in lengths if path[:length] in prefixes]
+        matching += [rank for rank, pattern in others if matches(pattern, path)]
+        if not matching:
             return None
+        found = self.rules[-max(matching)[-1]]
         words = f"{self.whose}; {found.words}" if self.whose else found.words
         return Wish(self.signal, found.is_allowed, words, self.source)
+
+    @functools.cached_property
+    def _index(self) -> tuple[dict[str, _Rank], list[int], list[tuple[_Rank, str]]]:
+        """The ranks of the rules: by the beginning of a path that one is for, the lengths of these, and all others."""
+        prefixes, others = dict[str, _Rank](), list[tuple[_Rank, str]]()
+        is_first, prefers = self.signal == TDM_RESERVATION, self.signal == TRAINING_CRAWLERS
+        for number, rule in enumerate(self.rules):
+            # Numbered from the end, so that of what is alike the first rule has the highest rank.
+            length, liked = (0, False) if is_first else (len(rule.pattern), rule.is_allowed == prefers)
+            rank = (length, liked, len(self.rules) - number)
+            if "*" in rule.pattern or rule.pattern.endswith("$"):
+                others.append((rank, rule.pattern))
+            else:
+                prefixes[rule.pattern] = max(rank, prefixes.get(rule.pattern, rank))
+        return prefixes, sorted({*map(len, prefixes)}), others
 
 
 class HostWishes(msgspec.Struct, omit_defaults=True):
@@ -131,7 +150,7 @@ def normal(path: str) -> str:
     >>> normal("/a%7eb/ü%2f")
     '/a~b/%C3%BC%2F'
     """
-    path = path if path.isascii() else quote(path, safe=_ASCII, errors="replace")
+    path = quote(path, safe=_SAFE, errors="replace") if _ESCAPABLE.search(path) else path
     return _ESCAPED.sub(_unescaped, path) if "%" in path else path
 
 
@@ -141,8 +160,8 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def path_of(url: str) -> str:
-    """The path and query of a URL, as patterns are matched with it."""
-    return normal("/" + "".join(url_key(url).split("/", 3)[3:]))
+    """The path and query of a URL, as patterns are matched with it: `*` and `$` have no meaning in it."""
+    return normal("/" + "".join(url_key(url).split("/", 3)[3:])).replace("*", "%2A").replace("$", "%24")
 
 
 def pattern_of(text: str, *, is_file_type: bool = False) -> str:
@@ -153,6 +172,7 @@ def pattern_of(text: str, *, is_file_type: bool = False) -> str:
         is_file_type: take `*.txt` for the end of a path alone: as a beginning, `*.h` would also be `/a.html`.
     """
     pattern = normal(text)
+    pattern = pattern[:-1].replace("$", "%24") + pattern[-1:]  # a `$` in the middle is one
     if is_file_type and _FILE_TYPE.fullmatch(pattern):
         return f"{pattern}$"
     return pattern if pattern.startswith(("/", "*")) or not pattern else f"/{pattern}"

@@ -20,11 +20,20 @@ from typing import Any
 
 from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
-from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_ROBOTS_REDIRECTS, Robots, RobotsRules, rules_of, wishes_of
+from webtext_prep.crawl.frontier.robots import (
+    ATTEMPTS,
+    MAX_ROBOTS_REDIRECTS,
+    Robots,
+    RobotsRules,
+    RulesStore,
+    rules_of,
+    wishes_of,
+)
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
+from webtext_prep.opt_outs import ai_txt
 from webtext_prep.opt_outs.decisions import HOST_FILES, Decision, decide_by_host
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
 
@@ -64,6 +73,7 @@ class Crawler:
         finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
         archives: the hosts of archives, each with the archive's name.
         page_bytes: bytes of pages that may be in memory, but for some of the largest more.
+        store: where what origins say is kept for a day, if anywhere.
     """
 
     def __init__(
@@ -73,9 +83,10 @@ class Crawler:
         finish: Finish,
         archives: Mapping[str, str],
         page_bytes: int = PAGE_BYTES,
+        store: RulesStore | None = None,
     ) -> None:
         self._settings, self._client, self._finish = settings, client, finish
-        self._robots = Robots() if settings.robots else None
+        self._robots = Robots(store) if settings.robots else None
         # As many pages never wait for memory as fill half of it at their largest.
         self._memory = ByteBudget(page_bytes, unhindered=max(1, page_bytes // 2 // settings.max_bytes))
         # Until its rules are known a host is asked one thing at a time: they may say so.
@@ -245,7 +256,7 @@ class Crawler:
         visit.attempts += 1
         start = time.monotonic()
         reply = await self._client.get(visit.url, **options)
-        visit.seconds += time.monotonic() - start - reservation.waited
+        visit.seconds += time.monotonic() - start - reservation.waited - reply.waited
         if visit.request is None:
             reply = self._settings.judged(reply, rules.wishes, Decision(visit.wish).metadata)
         if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
@@ -265,21 +276,20 @@ class Crawler:
             host.running -= 1
             self._queues.offer(host)
             self._wake.set()
-        visit.seconds += time.monotonic() - start
+        visit.seconds += time.monotonic() - start - reply.waited
         if host.archive:
             self._slow_down(host, reply)
-        if visit.rules is not None:
-            wishes = await wishes_of(visit.asked.removeprefix(visit.robots_of), reply, self._client.user_agent)
-            self._learn(visit, visit.rules.with_wishes(wishes))
-            return
-        if reply.outcome == PageOutcome.REDIRECT:
-            target = next_url(reply.url, reply.location)
-            if target is not None and visit.redirects < MAX_ROBOTS_REDIRECTS:
-                visit.url, visit.redirects = target, visit.redirects + 1
+        path = visit.asked.removeprefix(visit.robots_of)
+        if reply.outcome == PageOutcome.REDIRECT and path != ai_txt.PATH:
+            refusal = self._redirect_of_file(visit, reply)
+            if refusal is None:
                 self._queues.add(visit)
                 return
-            reply = Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
-        elif reply.retry_now and visit.failures + 1 < ATTEMPTS:
+            reply = refusal
+        if visit.rules is not None:
+            self._learn(visit, visit.rules.with_wishes(await wishes_of(path, reply, self._client.user_agent)))
+            return
+        if reply.retry_now and visit.failures + 1 < ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
             self._queues.add_later(
                 time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
@@ -287,6 +297,23 @@ class Crawler:
             return
         rules = await rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes(visit))
         self._learn(visit, rules)
+
+    def _redirect_of_file(self, visit: Visit, reply: Reply) -> Reply | None:
+        """Point the visit to a file of a host to where it goes on, or say why it does not.
+
+        The files of two hosts may lead to each other: rules that are not known are not waited for.
+        """
+        assert self._robots is not None
+        target = next_url(reply.url, reply.location)
+        if target is None or visit.redirects >= MAX_ROBOTS_REDIRECTS:
+            return Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
+        if visit.rules is not None:
+            origin = host_and_origin(target)[1]
+            rules = visit.rules if origin == visit.robots_of else self._robots.get(origin)
+            if rules is not None and rules.refusal(target) is not None:
+                return Reply(PageOutcome.ROBOTS, visit.url)
+        visit.url, visit.redirects = target, visit.redirects + 1
+        return None
 
     def _reads_wishes(self, visit: Visit) -> bool:
         """Whether files are read for what owners say of training; the pages of an archive are not its own."""

@@ -4,78 +4,83 @@ A file that is not there (4xx) allows everything. A server in trouble (5xx, 429)
 as `robots_unreachable`, which is retryable. An origin that cannot be reached at all gives its URLs the same
 outcome as it gave this file, at once, so that ten thousand URLs of a dead host cost one attempt.
 
-What a server sends as its robots.txt must cost little, whatever it is: Protego's time and memory grow with the number
-of user agents times the number of rules, so that it is given the rules for our agent alone, a limited number of them,
-in a thread next to the event loop.
+A file is read by `opt_outs/robots_txt.py`, the same reader for what we may fetch and for what others may not have for
+training; a large one in a thread next to the event loop. What an origin says is kept for a day, in memory that of the
+origins met last, and on disk that of all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
-import re
+import time
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from protego import Protego
+import msgspec
 
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.opt_outs import ai_txt
 from webtext_prep.opt_outs.decisions import read_host_file, read_robots_txt
-from webtext_prep.opt_outs.robots_txt import agent_of, groups_in, lines_for, text_of
-from webtext_prep.opt_outs.wishes import AI_TXT, MAX_RULES, MAX_WILDCARDS, TDM_RESERVATION, HostWishes
+from webtext_prep.opt_outs.robots_txt import agent_of, crawl_delay_in, groups_in, lines_for, rules_in, text_of
+from webtext_prep.opt_outs.wishes import AI_TXT, TDM_RESERVATION, TRAINING_CRAWLERS, HostWishes, Rules, limited, path_of
 
 MAX_ROBOTS_REDIRECTS = 5
-"""RFC 9309, section 2.3.1.2."""
+"""RFC 9309, section 2.3.1.2; also of tdmrep.json."""
 ATTEMPTS = 2
 """At the file, each with its redirects."""
+KEPT_SECONDS = 24 * 3600
+"""RFC 9309, section 2.4: no longer than a day."""
 KEPT_ORIGINS = 5_000
-"""The number of origins whose rules are remembered; the ones asked for longest ago are forgotten first."""
+"""The number of origins whose rules are in memory; the ones asked for longest ago are forgotten first."""
 KEPT_RULES = 500_000
-"""The number of rules, of all origins together, that are remembered: some 150 MB, whatever thousands of hosts send."""
+"""The number of rules, of all origins together, that are in memory: some 150 MB, whatever thousands of hosts send."""
 PARSED_AT_ONCE = 8 << 10
 """Bytes: a file up to this size costs less than the thread in which a larger one is parsed."""
 
+_NO_PAGE_BEHIND = frozenset({PageOutcome.TOO_MANY_REDIRECTS, PageOutcome.BLOCKED_ADDRESS, PageOutcome.ROBOTS})
 _NO_FILE = frozenset({PageOutcome.TOO_MANY_REDIRECTS, PageOutcome.MALFORMED_URL, PageOutcome.MALFORMED_RESPONSE})
-_RULE = re.compile(r"(?:allow|diss?all?[oa]w|diasllow|crawl[- ]delay)\s*[:\s]", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class RobotsRules:
+class RobotsRules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an origin allows our agent.
 
     Attributes:
-        parsed: its rules, as rules for any agent, or None where it has none.
+        rules: those for our agent, or None where it has none.
+        crawl_delay: seconds between requests that the origin asks for, or None.
         failure: the outcome for all of its URLs where the rules could not be had, or None.
-        count: how many rules there are.
         wishes: what it says of training.
+        asked_at: when it was asked, in seconds of Unix time.
     """
 
-    parsed: Protego | None = None
+    rules: Rules | None = None
+    crawl_delay: float | None = None
     failure: str | None = None
-    count: int = 0
-    wishes: HostWishes = field(default_factory=HostWishes)
+    wishes: HostWishes = msgspec.field(default_factory=HostWishes)
+    asked_at: float = msgspec.field(default_factory=time.time)
+
+    @property
+    def count(self) -> int:
+        """How many rules there are."""
+        rules = self.wishes.rules if self.rules is None else [self.rules, *self.wishes.rules]
+        return sum(len(some.rules) for some in rules)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it may still be used."""
+        return abs(time.time() - self.asked_at) < KEPT_SECONDS
 
     def with_wishes(self, wishes: HostWishes) -> RobotsRules:
         """The same with more that it says of training."""
-        count = self.count + sum(len(rules.rules) for rules in wishes.rules)
-        return replace(self, wishes=self.wishes + wishes, count=count)
+        return msgspec.structs.replace(self, wishes=self.wishes + wishes)
 
     def refusal(self, url: str) -> str | None:
         """The outcome for `url` if it must not be fetched, or None."""
-        if self.failure is not None:
+        if self.failure is not None or self.rules is None:
             return self.failure
-        try:
-            return None if self.parsed is None or self.parsed.can_fetch(url, "*") else PageOutcome.ROBOTS
-        except ValueError:  # half a character, half an address
-            return PageOutcome.MALFORMED_URL
-
-    @property
-    def crawl_delay(self) -> float | None:
-        """Seconds between requests that the origin asks for, or None."""
-        return None if self.parsed is None else self.parsed.crawl_delay("*")
+        wish = self.rules.wish(path_of(url))
+        return None if wish is None or wish.is_allowed or path_of(url) == "/robots.txt" else PageOutcome.ROBOTS
 
 
 def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
@@ -83,39 +88,69 @@ def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
 
     What cannot be parsed allows all, as a file without valid lines does.
     """
-    groups = groups_in(text_of(body))
-    wishes = read_robots_txt(groups, agent, source) if source else HostWishes()
-    rules = list(itertools.islice(filter(_RULE.match, lines_for(groups, agent)), MAX_RULES))
-    wildcards = itertools.accumulate(rule.count("*") for rule in rules)
-    rules = [rule for rule, count in zip(rules, wildcards, strict=True) if count <= MAX_WILDCARDS]
-    try:
-        parsed = Protego.parse("\n".join(["User-agent: *", *rules])) if rules else None
-    except Exception:  # whatever the parser stumbles over is not a rule
-        parsed, rules = None, []
-    return RobotsRules(parsed, count=len(rules)).with_wishes(wishes)
+    text = text_of(body)
+    wishes = read_robots_txt(text, agent, source) if source else HostWishes()
+    rules = limited(rules_in(lines_for(groups_in(text), agent)))
+    found = Rules(TRAINING_CRAWLERS, source, rules) if rules else None
+    return RobotsRules(found, crawl_delay_in(lines_for(groups_in(text, of_usage=True), agent)), wishes=wishes)
+
+
+class RulesStore(Protocol):
+    """Keeps what origins say, encoded, longer than memory does."""
+
+    def load_rules(self, origin: str) -> bytes | None:
+        """What was stored of an origin, or None."""
+
+    def store_rules(self, origin: str, rules: bytes) -> None:
+        """Have something stored of an origin, now or soon."""
 
 
 class Robots:
-    """The rules of the origins met last. `Crawler` asks for the files, each in its turn at the host that has it."""
+    """The rules of the origins met. `Crawler` asks for the files, each in its turn at the host that has it.
 
-    def __init__(self) -> None:
+    Args:
+        store: where what origins say is kept beyond this process, if anywhere; failures are not, a later run asks again.
+    """
+
+    def __init__(self, store: RulesStore | None = None) -> None:
+        self._store = store
         self._known: OrderedDict[str, RobotsRules] = OrderedDict()
         self._rules = 0
 
     def get(self, origin: str) -> RobotsRules | None:
         """The rules of an origin, or None where they are not known, or forgotten."""
         found = self._known.get(origin)
-        if found is not None:
+        if found is not None and found.is_fresh:
             self._known.move_to_end(origin)
-        return found
+            return found
+        stored = None if self._store is None else self._store.load_rules(origin)
+        if stored is not None:
+            try:
+                found = _decode(stored)
+            except msgspec.MsgspecError:  # damaged, or of another version
+                return None
+            if found.is_fresh:
+                self._remember(origin, found)
+                return found
+        return None
 
     def learn(self, origin: str, rules: RobotsRules) -> None:
-        """Remember the rules of an origin, and forget others where they have become too many."""
+        """Remember the rules of an origin."""
+        self._remember(origin, rules)
+        if self._store is not None and rules.failure is None:
+            self._store.store_rules(origin, _encode(rules))
+
+    def _remember(self, origin: str, rules: RobotsRules) -> None:
+        """Have rules in memory, and forget others where they have become too many."""
         earlier = self._known.pop(origin, None)
         self._known[origin] = rules
         self._rules += rules.count - (0 if earlier is None else earlier.count)
         while len(self._known) > KEPT_ORIGINS or (self._rules > KEPT_RULES and len(self._known) > 1):
             self._rules -= self._known.popitem(last=False)[1].count
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(RobotsRules).decode
 
 
 async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) -> RobotsRules:
@@ -134,10 +169,14 @@ async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) 
 
 
 async def wishes_of(path: str, reply: Reply, user_agent: str) -> HostWishes:
-    """What the reply to another file of a host says; a redirect is none, as it leads away from this host, and a server
-    in trouble says nothing that could be read."""
+    """What the last reply to another file of a host says.
+
+    A redirect of ai.txt says nothing: no text has them. Where a server is in trouble, or redirects of tdmrep.json lead
+    nowhere, that is unreadable.
+    """
     if reply.outcome == PageOutcome.OK:
         read = functools.partial(read_host_file, path, reply.body, agent_of(user_agent), reply.url)
         return read() if len(reply.body) <= PARSED_AT_ONCE else await asyncio.to_thread(read)
     signal = AI_TXT if path == ai_txt.PATH else TDM_RESERVATION
-    return HostWishes(unreadable=[signal] if is_retryable(reply.outcome) else [])
+    is_lost = is_retryable(reply.outcome) or reply.outcome in _NO_PAGE_BEHIND
+    return HostWishes(unreadable=[signal] if is_lost else [])

@@ -38,7 +38,9 @@ from webtext_prep.crawl.http.addresses import (
     decoded_host,
 )
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, Reserve, TooLargeError, read_body
+from webtext_prep.crawl.http.connections import NO_FILE_LEFT, Connector
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
+from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
 from webtext_prep.urls.credentials import without_credentials
@@ -119,6 +121,7 @@ class Reply:
         reason: the words after the status of a page.
         headers: the headers of a page, or of a request for any type of body.
         decision: what the owner of a page says of training on it.
+        waited: seconds in which no file was free for a connection.
     """
 
     outcome: str
@@ -133,6 +136,7 @@ class Reply:
     reason: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     decision: Decision = NOTHING
+    waited: float = 0.0
 
 
 def host_and_origin(url: str) -> tuple[str, str]:
@@ -176,6 +180,10 @@ def next_url(url: str, location: str) -> str | None:
 
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+FILE_PAUSE = 1.0
+"""Seconds before a connection is tried again for which no file was free."""
+FILE_TRIES = 60
+"""Then whatever else has them open won't close them."""
 DNS_SECONDS = 10.0
 """For one name look-up at most; less where a whole request may not take so long."""
 
@@ -220,6 +228,10 @@ def parse_url(url: str, private: PrivateAddresses) -> URL:
     return parsed
 
 
+class _NoFileLeftError(Exception):
+    """All files that this process, or this machine, may have open are open."""
+
+
 async def _reserve(timeout: asyncio.Timeout, reservation: Reservation | None, size: int) -> None:
     """Take memory for a piece of a body; the end of its request is put off by the time in which none was free."""
     if reservation is None or reservation.try_grow(size):
@@ -249,7 +261,7 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
-        connector = aiohttp.TCPConnector(
+        self._connector = Connector(
             limit=self.connections,
             resolver=CheckedResolver(self.private, seconds=min(DNS_SECONDS, self.timeout / 2)),
             ttl_dns_cache=300,
@@ -257,7 +269,7 @@ class Client:
             ssl=trusted_authorities(),
         )
         self._session = aiohttp.ClientSession(
-            connector=connector,
+            connector=self._connector,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,  # through a proxy nobody could say which address is connected to
@@ -286,6 +298,8 @@ class Client:
     ) -> Reply:
         """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
 
+        Where no file is free for a connection it waits, and raises WebtextError after a minute of that.
+
         Args:
             url: an absolute http or https URL.
             any_type: take a body of any type (robots.txt), cut at the cap instead of refused.
@@ -302,6 +316,29 @@ class Client:
         except ValueError:
             return Reply(PageOutcome.MALFORMED_URL, url)
         limit = self.max_bytes if max_bytes is None else max_bytes
+        for number in range(FILE_TRIES):
+            try:
+                reply = await self._get(parsed, any_type, limit, reservation, seconds, span)
+            except _NoFileLeftError:
+                self._connector.close_idle()
+                await asyncio.sleep(FILE_PAUSE)
+                continue
+            return replace(reply, waited=number * FILE_PAUSE) if number else reply
+        raise WebtextError(
+            "no file is free for a connection: raise the limit on open files (ulimit -n), or give a smaller "
+            "--concurrency, and run the command again."
+        )
+
+    async def _get(
+        self,
+        parsed: URL,
+        any_type: bool,
+        limit: int,
+        reservation: Reservation | None,
+        seconds: float | None,
+        span: tuple[int, int] | None,
+    ) -> Reply:
+        """The reply to one request. Raises _NoFileLeftError where the limit on open files keeps it from being sent."""
         try:
             async with asyncio.timeout(self.timeout if seconds is None else min(seconds, self.timeout)) as timeout:
                 return await self._send(
@@ -321,7 +358,9 @@ class Client:
             return Reply(PageOutcome.MALFORMED_URL, str(parsed))
         except (aiohttp.ClientResponseError, DamagedBodyError):
             return Reply(PageOutcome.MALFORMED_RESPONSE, str(parsed))
-        except (aiohttp.ClientError, CutShortError, OSError):
+        except (aiohttp.ClientError, CutShortError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NO_FILE_LEFT:
+                raise _NoFileLeftError from None
             return Reply(PageOutcome.CONNECTION, str(parsed), retry_now=True)
         except ValueError:  # a header that cannot be parsed, a name that cannot be encoded
             return Reply(PageOutcome.MALFORMED_RESPONSE, str(parsed))
