@@ -123,7 +123,7 @@ def test_a_few_damaged_bytes_do_not_change_the_charset():
 
 def test_the_page_states_its_charset_in_the_ways_of_the_web():
     assert declared_charset(b"<meta charset=koi8-r>") == "koi8-r"
-    assert declared_charset(b"<?xml version='1.0' encoding='Shift_JIS'?>") == "cp932"
+    assert declared_charset(b"<?xml version='1.0' encoding='Shift_JIS'?>") == "whatwg-shift_jis"
     assert declared_charset(b"<meta charset=utf-16>") == "utf-8"
     assert declared_charset(b"<p>charset=latin1</p>") is None
 
