@@ -203,7 +203,11 @@ def _guess(html: bytes) -> str:
     if guess == "utf-8" and _is_korean(html):
         return "whatwg-euc-kr"
     if guess == "utf-8":  # words of nothing but the letters that are Cyrillic ones in windows-1251, or else Western
-        return "whatwg-windows-1251" if 2 * sum(map(len, _LONG_RUNS.findall(html))) > len(_HIGH.findall(html)) else _WESTERN
+        return (
+            "whatwg-windows-1251"
+            if 2 * sum(map(len, _LONG_RUNS.findall(html))) > len(_HIGH.findall(html))
+            else _WESTERN
+        )
     if guess == "koi8-r":
         return "whatwg-koi8-u"
     has_controls = any(byte in html for byte in range(0x80, 0xA0))

@@ -18,9 +18,12 @@ import codecs
 import functools
 import re
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import webencodings
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 _PREFIX = "whatwg-"
 _WRONG = "\ufffd"
@@ -86,8 +89,8 @@ def _missing_in_euc_jp() -> dict[bytes, str]:
 
 
 _MISSING_IN_BIG5 = """
-87
-87 7a㡵𡵓𣚞𦀡㻬𥣞㫵竼龗𤅡𨤍𣇪𠪊𣉞䌊蒄龖鐯䤰蘓墖靊鈘秐稲晠権袝瑌篅枂稬剏遆㓦珄𥶹瓆鿇垳䤯呌䄱𣚎堘穲𧭥讏䚮𦺈䆁𥶙箮𢒼鿈𢓁𢓉𢓌鿉蔄𣖻䂴鿊䓡𪷿拁灮鿋
+87 7a㡵𡵓𣚞𦀡㻬𥣞㫵竼龗𤅡𨤍𣇪𠪊𣉞䌊蒄龖鐯䤰蘓墖靊鈘秐稲晠権袝瑌篅枂稬剏遆㓦珄
+87 c0𥶹瓆鿇垳䤯呌䄱𣚎堘穲𧭥讏䚮𦺈䆁𥶙箮𢒼鿈𢓁𢓉𢓌鿉蔄𣖻䂴鿊䓡𪷿拁灮鿋
 8e 69箸 6f簆 7e糎 ab緒 b4縝 cd者 d0耨
 8f 57菁 69蒨 6e萏 cb覦覩 fe起
 90 6d都 7a銹 dc靜 f1響
@@ -126,9 +129,9 @@ def _missing_in_big5() -> dict[bytes, str]:
     return found
 
 
-_CHANGED_IN_EUC_JP = dict(zip("〜‖−¢£¬", "～∥－￠￡￢", strict=True))  # noqa: RUF001
-_CHANGED_IN_BIG5 = dict(zip("•､‾∼♁☉¥¢£", "‧﹑¯～⊕⊙￥￠￡", strict=True))  # noqa: RUF001
-_ALIKE_IN_BIG5 = {b"\xa2\x41": "∕", b"\xa2\x42": "﹨"}  # noqa: RUF001
+_CHANGED_IN_EUC_JP = dict(zip("〜‖−¢£¬", "～∥－￠￡￢", strict=True))
+_CHANGED_IN_BIG5 = dict(zip("•､‾∼♁☉¥¢£", "‧﹑¯～⊕⊙￥￠￡", strict=True))
+_ALIKE_IN_BIG5 = {b"\xa2\x41": "∕", b"\xa2\x42": "﹨"}
 _CHANGED_IN_GB18030 = dict(
     zip(
         "\ue5e5\ue78d\ue78e\ue78f\ue790\ue791\ue792\ue793\ue794\ue795\ue796\ue7c7\u1e3f"
@@ -185,7 +188,7 @@ def _decode(name: str, data: bytes, errors: str = "strict") -> tuple[str, int]:
 def _decode_piece(data: bytes, base: _Base, handler: str) -> str:
     text = data.decode(base.codec, handler)
     if any(sign in text for sign in base.changed):
-        text = text.translate(str.maketrans(dict(base.changed)))
+        text = text.translate({ord(sign): other for sign, other in base.changed.items()})
     return text
 
 
@@ -222,11 +225,12 @@ _RUN = {
 _HIGH = bytes(code | 0x80 for code in range(256))
 
 
-def _decode_iso_2022_jp(data: bytes, errors: str = "strict") -> tuple[str, int]:
+def _decode_iso_2022_jp(data: Buffer, errors: str = "strict", /) -> tuple[str, int]:
     """The standard's ISO-2022-JP decoder (12.2.1)."""
-    text = "".join(_iso_2022_jp(bytes(data)))
+    data = bytes(data)
+    text = "".join(_iso_2022_jp(data))
     if errors == "strict" and _WRONG in text:
-        raise UnicodeDecodeError(f"{_PREFIX}iso-2022-jp", bytes(data), 0, len(data), "not ISO-2022-JP")
+        raise UnicodeDecodeError(f"{_PREFIX}iso-2022-jp", data, 0, len(data), "not ISO-2022-JP")
     return text, len(data)
 
 
@@ -266,9 +270,7 @@ def _search(name: str) -> codecs.CodecInfo | None:
     base = _base(name)
     if base is None:
         return None
-    return codecs.CodecInfo(
-        codecs.lookup(base.codec).encode, functools.partial(_decode, name), name=f"{_PREFIX}{name}"
-    )
+    return codecs.CodecInfo(codecs.lookup(base.codec).encode, functools.partial(_decode, name), name=f"{_PREFIX}{name}")
 
 
 codecs.register(lambda name: _search(name) if name.startswith(_PREFIX.replace("-", "_")) else None)

@@ -15,6 +15,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.storage.locations import Location
+from webtext_prep.text.tags import tags
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
 SUFFIXES = (".html", ".htm", ".xhtml")
@@ -22,8 +23,6 @@ HEAD_BYTES = 1 << 16
 """How far into a page its own URL is looked for."""
 _KEYS = Keys(text=(), url=("url",))
 _SAVED_FROM = re.compile(rb"<!-- saved from url=\(\d{1,6}\)(\S{1,4000}) -->")
-_LINK = re.compile(rb"<(link|base)\b([^>]{1,4000})>", re.IGNORECASE)
-_ATTRIBUTE = re.compile(rb"\b(rel|href)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))", re.IGNORECASE)
 
 
 def url_in_page(body: bytes) -> str:
@@ -37,24 +36,20 @@ def url_in_page(body: bytes) -> str:
     head = body[:HEAD_BYTES]
     saved_from = _SAVED_FROM.search(head)
     if saved_from is not None:
-        return _web_address(saved_from[1], "")
-    base = canonical = b""
-    for tag in _LINK.finditer(head):
-        values = {name.lower(): a or b or c for name, a, b, c in _ATTRIBUTE.findall(tag[2])}
-        if tag[1].lower() == b"base":
-            base = base or values.get(b"href", b"")
-        elif values.get(b"rel", b"").lower().split() == [b"canonical"]:
-            canonical = canonical or values.get(b"href", b"")
-    return _web_address(canonical, _text(base)) if canonical else ""
+        return _web_address(html.unescape(saved_from[1].decode("utf-8", "replace")), "")
+    base = canonical = ""
+    for tag in tags(head.decode("utf-8", "replace"), "link", "base"):
+        values = tag.attributes()
+        if tag.name == "base":
+            base = base or values.get("href", "")
+        elif values.get("rel", "").lower().split() == ["canonical"]:
+            canonical = canonical or values.get("href", "")
+    return _web_address(canonical, base.strip()) if canonical else ""
 
 
-def _text(value: bytes) -> str:
-    return html.unescape(value.decode("utf-8", "replace")).strip()
-
-
-def _web_address(value: bytes, base: str) -> str:
+def _web_address(value: str, base: str) -> str:
     try:
-        url = urljoin(base, _text(value))
+        url = urljoin(base, value.strip())
     except ValueError:
         return ""
     return url if url.startswith(("http://", "https://")) and is_address(url) else ""
