@@ -547,6 +547,12 @@ def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
         ('<link rel="canonical" href="javascript:alert(1)">', ""),
         ('<link rel="canonical" href="http://[">', ""),
         ('<link rel="alternate canonical" href="http://a.org/other">', ""),
+        ('<!-- <link rel="canonical" href="http://a.org/no"> -->', ""),
+        ('<script>"<link rel=canonical href=http://a.org/no>"</script>', ""),
+        (
+            "<meta content='<link rel=canonical href=http://a.org/no>'><link rel=canonical href=http://a.org/>",
+            "http://a.org/",
+        ),
         ("", ""),
     ],
 )

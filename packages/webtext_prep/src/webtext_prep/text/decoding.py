@@ -1,8 +1,8 @@
 """From the bytes of a page to its characters, as browsers do it.
 
 Every extractor guesses encodings differently and some give up, so that pages are decoded here, the same way for all.
-Labels are as in the WHATWG Encoding Standard, by `webencodings`; what comes out holds no NUL, control character or lone
-surrogate, which JSON and some parsers cannot take.
+Labels and tables are those of the WHATWG Encoding Standard (`text.encodings`); what comes out holds no NUL, control
+character or lone surrogate, which JSON and some parsers cannot take.
 
 Hardly any page holds such a character, so that whether it does is asked of its UTF-8 by numpy, at some 3 GB/s, and only
 then do the regular expressions that remove them run, at a hundredth of that: 0.1 ms for a page of 110 kB instead of
@@ -13,27 +13,40 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import functools
 import html as html_entities
 import re
 
 import numpy as np
-import webencodings
+
+from webtext_prep.text.encodings import codec_for
+from webtext_prep.text.tags import tags
 
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
+_CHARSET = re.compile(r"charset\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']+))", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
 _REFERENCE = re.compile(r"&#([xX][0-9a-fA-F]{1,8}|[0-9]{1,10});?")
 _REFERENCE_BYTES = re.compile(rb"&#([xX][0-9a-fA-F]{1,8}|[0-9]{1,10})")
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
-_TITLE = re.compile(r"<title(?:\s[^>]{0,500})?>([^<]{1,2000})", re.IGNORECASE)
+_JIS = re.compile(rb"\x1b\$[@B]")
+"""What begins Japanese in ISO-2022-JP, and is in no other text."""
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _MARKS = tuple(mark for mark, _ in _BOMS)
 
-META_BYTES = 4096
-"""How far into a page its own statement of its charset is looked for (browsers read 1,024 bytes)."""
 TITLE_CHARACTERS = 300
 """A longer title is cut."""
+_TITLE_SOURCE = 4_000
+"""Characters of a title's source that are read."""
+_XML_BYTES = 1_024
+_WESTERN = "whatwg-windows-1252"
+_WINDOWS = {
+    f"iso8859-{number}": f"whatwg-windows-{page}"
+    for number, page in {2: 1250, 5: 1251, 7: 1253, 8: 1255, 9: 1254, 10: 1257, 13: 1257, 15: 1252, 16: 1250}.items()
+} | {"iso8859-1": _WESTERN, "iso8859-6": "cp1256"}
+"""For encodings of ISO 8859 what was meant if there are bytes from 80 to 9F, which are letters and quotes in these."""
+_HIGH = re.compile(rb"[\x80-\xff]")
+_LONG_RUNS = re.compile(rb"[\xc0-\xff]{3,}")
+_HANGUL = re.compile("[\uac00-\ud7a3]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _SHORT = 20_000
 """Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
 MOST_REPLACED = 0.005
@@ -41,17 +54,8 @@ MOST_REPLACED = 0.005
 _ELEVEN = np.uint8(11)
 _least = np.minimum.reduce  # what `min` calls in the end
 
-_CODECS = {"gbk": "gb18030", "x-user-defined": "cp1252"}
-"""Encodings of the standard for which another codec than `webencodings`' fits better: gb18030 reads all that gbk does,
-and a page that says x-user-defined is no different from one that says nothing."""
-_LOOSE_LABELS = {"latin-1": "cp1252", "iso8859_1": "cp1252", "shift-jis": "cp932"}
-"""Labels outside the standard that Python reads more strictly than was meant."""
-_SEVEN_BIT = ("iso2022", "hz")
+_SEVEN_BIT = ("iso2022", "whatwg-iso-2022-jp", "hz")
 """Codecs whose every byte is ASCII, so that their text is also valid UTF-8, of nonsense."""
-_NOT_TEXT = frozenset(
-    {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "utf-7", "undefined", "mbcs", "oem", "replacement"}
-)
-"""Codecs of Python that are not encodings of pages, or that run code points through a little language of their own."""
 _CONTROLS = bytes({*range(1, 0x20)} - set(b"\b\t\n\v\f\r\x1a\x1b"))
 """But for white space, and for what old programs wrote to overstrike, to end a file, and to switch character sets."""
 MOST_CONTROLS = 0.05
@@ -65,7 +69,7 @@ def is_text(html: bytes, charset: str | None) -> bool:
     """
     if _with_newlines(html) is not None or html.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
-    if (_stated_charset(html, charset) or "").startswith(("utf-16", "utf-32")):
+    if (codec_for(charset) or "").startswith(("utf-16", "utf-32")):
         return True
     rest = html.replace(b"\0", b"")
     if len(rest) - len(rest.translate(None, _CONTROLS)) > MOST_CONTROLS * len(rest):
@@ -121,30 +125,23 @@ def _with_newlines(data: bytes) -> bytes | None:
     return data
 
 
-@functools.lru_cache(maxsize=256)
-def codec_for(label: str | None) -> str | None:
-    """The Python codec for a charset label, or None where it does not name an encoding of text.
-
-    >>> codec_for("x-gbk"), codec_for("windows-949"), codec_for("base64")
-    ('gb18030', 'cp949', None)
-    """
-    name = (label or "").strip().strip("\"'").lower()
-    standard = webencodings.lookup(name)
-    if standard is not None and standard.name != "replacement":
-        return _CODECS.get(standard.name, standard.codec_info.name)
-    # Browsers refuse the "replacement" encodings lest scripts hide in them; here they are only text.
-    try:
-        info = codecs.lookup(_LOOSE_LABELS.get(name, name))
-    except (LookupError, ValueError):
-        return None
-    return info.name if getattr(info, "_is_text_encoding", True) and info.name not in _NOT_TEXT else None
-
-
 def declared_charset(html: bytes) -> str | None:
-    """The codec that the page itself states in a meta element or an XML declaration."""
-    head = html[:META_BYTES]
-    found = _XML_ENCODING.search(head) or _META_CHARSET.search(head)
-    codec = codec_for(found[1].decode("ascii")) if found else None
+    """The codec that the page itself states: in the first meta element with a known label, or else as XML does.
+
+    As in the HTML standard (13.2.3.2 and 13.2.3.5), wherever it stands in the page: browsers look through the first
+    1,024 bytes, and read the page again if their parser finds the statement behind them.
+    """
+    for tag in tags(html.decode("latin-1"), "meta"):
+        stated = tag.attributes()
+        label = stated.get("charset")
+        if label is None and stated.get("http-equiv", "").strip().lower() == "content-type":
+            found = _CHARSET.search(stated.get("content", ""))
+            label = next(filter(None, found.groups()), None) if found else None
+        if (codec := codec_for(label)) is not None:
+            break
+    else:
+        declaration = _XML_ENCODING.search(html[:_XML_BYTES])
+        codec = codec_for(declaration[1].decode("ascii")) if declaration else None
     # A page that says utf-16 in ASCII is not utf-16.
     return "utf-8" if codec is not None and codec.startswith(("utf-16", "utf-32")) else codec
 
@@ -154,11 +151,15 @@ def _stated_charset(html: bytes, charset: str | None) -> str | None:
     return codec_for(charset) or declared_charset(html)
 
 
-def _may_be_utf8(html: bytes, stated: str | None) -> bool:
+def _may_be_utf8(html: bytes, charset: str | None) -> bool:
     """Whether a page is read as UTF-8 if it is valid UTF-8, though it states another charset."""
-    if html.startswith(_MARKS):
+    if html.startswith(_MARKS) or (codec_for(charset) or "").startswith("utf-16"):
         return False
-    return stated is None or not (stated.startswith("utf-16") or (stated.startswith(_SEVEN_BIT) and html.isascii()))
+    return not (html.isascii() and (b"\x1b" in html or b"~{" in html) and _is_seven_bit(html, charset))
+
+
+def _is_seven_bit(html: bytes, charset: str | None) -> bool:
+    return bool(_JIS.search(html)) or (_stated_charset(html, charset) or "").startswith(_SEVEN_BIT)
 
 
 def decode(html: bytes, charset: str | None = None) -> str:
@@ -166,15 +167,18 @@ def decode(html: bytes, charset: str | None = None) -> str:
 
     In the order of the WHATWG standard: the byte order mark, the charset of the HTTP header, the page's own statement;
     then UTF-8 if the bytes are valid UTF-8; then what their statistics say. Invalid bytes become U+FFFD, unless
-    all of them are valid UTF-8, which no other encoding is by chance: then a wrong statement is ignored.
+    all of them are valid UTF-8, which no other encoding is by chance: then a wrong statement is ignored. So it is where
+    the bytes are ASCII that only ISO-2022-JP makes sense of.
     """
     for mark, codec in _BOMS:
         if html.startswith(mark):
             return html[len(mark) :].decode(codec, "replace")
-    stated = _stated_charset(html, charset)
-    if _may_be_utf8(html, stated):
+    if _may_be_utf8(html, charset):
         with contextlib.suppress(UnicodeDecodeError):
             return html.decode("utf-8")
+    stated = _stated_charset(html, charset)
+    if html.isascii() and _JIS.search(html) and not (stated or "").startswith(_SEVEN_BIT):
+        stated = "whatwg-iso-2022-jp"
     if stated is not None and stated != "utf-8":
         return _decode_as(html, stated)
     if stated == "utf-8":
@@ -182,26 +186,59 @@ def decode(html: bytes, charset: str | None = None) -> str:
         text = html.decode("utf-8", "replace")
         if text.count("\ufffd") < MOST_REPLACED * len(text):
             return text
+    return _decode_as(html, _guess(html))
+
+
+def _guess(html: bytes) -> str:
+    """The codec of bytes that are not UTF-8 and say nothing.
+
+    resiliparse 2.0.1, which asks Mozilla's old detector, answers `utf-8` where it knows none, for all texts in EUC-KR
+    among them; it takes all that is KOI8 for KOI8-R, whose line-drawing signs hardly any page holds, so that it is read
+    as KOI8-U here, as in Firefox (chardetng); and it names encodings of ISO 8859 for pages with bytes that are letters
+    in the Windows ones and control characters in these.
+    """
     from resiliparse.parse.encoding import detect_encoding
 
-    return _decode_as(html, codec_for(detect_encoding(html)) or "cp1252")
+    guess = codec_for(detect_encoding(html)) or "utf-8"
+    if guess == "utf-8" and _is_korean(html):
+        return "whatwg-euc-kr"
+    if guess == "utf-8":  # words of nothing but the letters that are Cyrillic ones in windows-1251, or else Western
+        return (
+            "whatwg-windows-1251"
+            if 2 * sum(map(len, _LONG_RUNS.findall(html))) > len(_HIGH.findall(html))
+            else _WESTERN
+        )
+    if guess == "koi8-r":
+        return "whatwg-koi8-u"
+    has_controls = any(byte in html for byte in range(0x80, 0xA0))
+    return _WINDOWS.get(guess, guess) if has_controls else guess
+
+
+def _is_korean(html: bytes) -> bool:
+    """Whether bytes are EUC-KR: hardly a wrong one, and most of what is not ASCII are syllables of Hangul."""
+    text = html.decode("whatwg-euc-kr", "replace")
+    if text.count("\ufffd") > MOST_REPLACED * len(text):
+        return False
+    return 2 * len(_HANGUL.findall(text)) > len(_NOT_ASCII.findall(text))
 
 
 def _decode_as(html: bytes, codec: str) -> str:
     """What the codec makes of a page; for the most frequent one that is not UTF-8 three times as fast as it is."""
-    if codec != "cp1252":
+    if codec != _WESTERN:
         return html.decode(codec, "replace")
     text = html.decode("latin-1")
     for byte in range(0x80, 0xA0):
         if byte in html:
-            text = text.replace(chr(byte), bytes([byte]).decode("cp1252", "replace"))
+            text = text.replace(chr(byte), bytes([byte]).decode(_WESTERN))
     return text
 
 
 def title_of(page: str) -> str:
-    """The title of a page, on one line, or ""."""
-    found = _TITLE.search(page, 0, 1 << 18)
-    return " ".join(scrub(html_entities.unescape(found[1])).split())[:TITLE_CHARACTERS] if found else ""
+    """The title of a page, on one line, or "": what stands in its first `<title>`, as browsers show it."""
+    found = next(tags(page, "title"), None)
+    if found is None:
+        return ""
+    return " ".join(scrub(html_entities.unescape(found.text[:_TITLE_SOURCE])).split())[:TITLE_CHARACTERS]
 
 
 def _is_good(number: str | bytes) -> bool:
@@ -233,7 +270,7 @@ def readable(html: bytes, charset: str | None) -> str:
     lxml refuses a str with an XML declaration and ends at a NUL; trafilatura gives up on a page in which a character
     reference names a control character.
     """
-    if _may_be_utf8(html, _stated_charset(html, charset)) and (found := _readable_utf8(html)) is not None:
+    if _may_be_utf8(html, charset) and (found := _readable_utf8(html)) is not None:
         return found
     page = _XML_DECLARATION.sub("", scrub(decode(html, charset)))
     return _REFERENCE.sub(lambda found: found[0] if _is_good(found[1]) else "", page) if "&#" in page else page

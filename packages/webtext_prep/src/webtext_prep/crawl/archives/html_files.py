@@ -19,6 +19,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.storage.locations import Location
+from webtext_prep.text.tags import tags
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 from webtext_prep.urls.urls import url_key
 
@@ -38,8 +39,6 @@ _SAVED = re.compile(
 )
 """What a program that saves pages writes into one: Chrome, Edge and Internet Explorer; SingleFile 1.22 (also in
 ArchiveBox' singlefile.html); monolith 2.8; HTTrack 3.49, which leaves out the scheme; Save Page WE; WebScrapBook."""
-_LINK = re.compile(rb"<(link|base)\b([^>]{1,4000})>", re.IGNORECASE)
-_ATTRIBUTE = re.compile(rb"\b(rel|href)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))", re.IGNORECASE)
 
 
 def canonical_url(body: bytes) -> str:
@@ -51,23 +50,19 @@ def canonical_url(body: bytes) -> str:
     'https://a.org/b/c?d&e'
     """
     head = body[:HEAD_BYTES]
-    base = canonical = b""
-    for tag in _LINK.finditer(head):
-        values = {name.lower(): a or b or c for name, a, b, c in _ATTRIBUTE.findall(tag[2])}
-        if tag[1].lower() == b"base":
-            base = base or values.get(b"href", b"")
-        elif values.get(b"rel", b"").lower().split() == [b"canonical"]:
-            canonical = canonical or values.get(b"href", b"")
-    return _web_address(canonical, _text(base)) if canonical else ""
+    base = canonical = ""
+    for tag in tags(head.decode("utf-8", "replace"), "link", "base"):
+        values = tag.attributes()
+        if tag.name == "base":
+            base = base or values.get("href", "")
+        elif values.get("rel", "").lower().split() == ["canonical"]:
+            canonical = canonical or values.get("href", "")
+    return _web_address(canonical, base.strip()) if canonical else ""
 
 
-def _text(value: bytes) -> str:
-    return html.unescape(value.decode("utf-8", "replace")).strip()
-
-
-def _web_address(value: bytes, base: str) -> str:
+def _web_address(value: str, base: str) -> str:
     try:
-        url = urljoin(base, _text(value))
+        url = urljoin(base, value.strip())
     except ValueError:
         return ""
     return url if url.startswith(("http://", "https://")) and is_web_address(url) else ""
@@ -80,9 +75,9 @@ def saved_from(body: bytes) -> str:
     'http://a.org/b.html'
     """
     for found in _SAVED.finditer(body[:HEAD_BYTES]):
-        value = found[found.lastgroup or 0]
-        is_bare = found.lastgroup == "httrack" and b"://" not in value
-        if url := _web_address(b"http://" + value if is_bare else value, ""):
+        value = html.unescape(found[found.lastgroup or 0].decode("utf-8", "replace"))
+        is_bare = found.lastgroup == "httrack" and "://" not in value
+        if url := _web_address(f"http://{value}" if is_bare else value, ""):
             return url
     return ""
 
