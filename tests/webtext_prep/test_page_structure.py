@@ -118,14 +118,9 @@ def test_a_row_is_a_line_and_a_cell_of_several_paragraphs_one_cell():
     assert text_of(table, "markdown") == "| a | b |\n|---|---|\n| 1 |  |\n| 2 | x y\\|z |"
 
 
-def test_markdown():
-    html = (
-        "<h2>T</h2><p>One.</p><p>Two.</p><ul><li>a<ol><li>b</li><li>c</li></ol></li><li><p>d</p><p>e</p></li></ul>"
-        "<blockquote><p>q</p></blockquote><pre><code class='language-python'>x = 1\n```\n</code></pre><p>end</p>"
-    )
-    assert text_of(html, "markdown") == (
-        "## T\n\nOne.\n\nTwo.\n\n- a\n   1. b\n   2. c\n- d\n  e\n\n> q\n\n````python\nx = 1\n```\n````\n\nend"
-    )
+def test_a_table_with_a_caption_is_one():
+    table = "<table><caption>Rates</caption><tr><th>a<th>b</tr><tr><td>1<td>2</tr></table>"
+    assert text_of(table) == "Rates\na | b\n1 | 2"
 
 
 @pytest.mark.parametrize("extractor", ["newspaper", "resiliparse"])

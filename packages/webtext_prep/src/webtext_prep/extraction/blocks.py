@@ -78,6 +78,13 @@ HINTS = {
 }
 """What names of classes, ids and item properties hint at, each a bit."""
 HINT_BITS = {name: 1 << bit for bit, name in enumerate(HINTS)}
+ATTRIBUTES = {
+    "ol": ("start", "reversed"),
+    "li": ("value",),
+    "td": ("colspan", "rowspan"),
+    "th": ("colspan", "rowspan"),
+}
+"""By element, the attributes that say where on a page something stands: its number in a list, its columns and rows."""
 _ROLES = {
     "nav": "navigation menu menubar",
     "head": "banner",
@@ -123,6 +130,7 @@ class Blocks:
         unseen: 1 where attributes hide it or what it lies in.
         shape: a number for its tag and class, and for all that it lies in: equal ones have the same.
         first, last: the blocks in it are `first` up to `last`.
+        attributes: of each element that has some of ATTRIBUTES, those.
     """
 
     texts: list[str]
@@ -144,6 +152,7 @@ class Blocks:
     shape: Integers
     first: Integers
     last: Integers
+    attributes: dict[int, dict[str, str]]
 
 
 _OF_BLOCKS = ("element", "row", "cell", "link_characters", "links", "bold_characters")
@@ -167,6 +176,7 @@ class _Walk:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.code: dict[int, str] = {}
+        self.attributes: dict[int, dict[str, str]] = {}
         self.places: list[tuple[int, ...]] = []
         self.elements: list[tuple[int, ...]] = [(0,) * len(_OF_ELEMENTS)]
         self.lasts = [0]
@@ -185,6 +195,7 @@ class _Walk:
             **of_elements,
             children=np.bincount(of_elements["parent"][1:], minlength=len(self.elements)),
             last=np.array(self.lasts, np.int64),
+            attributes=self.attributes,
         )
 
     def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
@@ -222,7 +233,12 @@ class _Walk:
             (parent, depth + 1, TAGS.get(tag, 0), hints, all_hints, landmarks, unseen, shape, len(self.texts))
         )
         self.lasts.append(0)
-        return len(self.lasts) - 1
+        number = len(self.lasts) - 1
+        if tag in ATTRIBUTES:
+            found = {name: value for name in ATTRIBUTES[tag] if (value := get(name)) is not None}
+            if found:
+                self.attributes[number] = found
+        return number
 
     def read(self, text: str, in_link: bool, is_bold: bool) -> None:
         """Text of the block at hand."""

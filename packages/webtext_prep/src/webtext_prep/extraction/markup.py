@@ -6,14 +6,18 @@ that only place things on a page are none: one with another table in it, a headi
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from webtext_prep.extraction import markdown
 from webtext_prep.extraction.blocks import TAGS, Blocks
 from webtext_prep.extraction.formulas import with_dollars
+from webtext_prep.extraction.markdown import Container, MarkdownWriter
 
 Markup = Literal["plain", "markdown"]
 """How a text is written."""
@@ -25,9 +29,13 @@ CELL_BLOCKS = 6
 """So is one with more blocks."""
 MOST_KEPT = 0.5
 """A table of which this share of its characters is kept is kept as a whole."""
-_NAMES = {number: tag for tag, number in TAGS.items()}
-_TABLE, _LIST_ITEM, _QUOTE, _HEADER = TAGS["table"], TAGS["li"], TAGS["blockquote"], TAGS["th"]
-_LISTS = (TAGS["ul"], TAGS["ol"])
+MOST_COLUMNS, MOST_ROWS = 1000, 65534
+"""A cell takes no more of them, whatever it says (HTML standard, 4.9.11)."""
+_TABLE, _ROW, _LIST_ITEM, _QUOTE, _ORDERED = (TAGS[tag] for tag in ("table", "tr", "li", "blockquote", "ol"))
+_CAPTION = TAGS["caption"]
+_CELLS = (TAGS["td"], TAGS["th"])
+_LISTS = (TAGS["ul"], _ORDERED)
+_INTEGER = re.compile(r"[ \t\n\f\r]*([+-]?[0-9]{1,18})")
 _HEADINGS = {TAGS[f"h{level}"]: level for level in range(1, 7)}
 
 
@@ -67,7 +75,8 @@ def _above(blocks: Blocks, element: int, tags: tuple[int, ...]) -> int:
 
 def _is_data(blocks: Blocks, table: int, members: list[int]) -> bool:
     """Whether a table holds data, given the blocks in its rows."""
-    if len(members) < blocks.last[table] - blocks.first[table]:
+    beside = int(blocks.last[table] - blocks.first[table]) - len(members)
+    if beside and beside != _in_captions(blocks, table):
         return False  # another table lies in it, or text beside its rows
     cells: dict[int, tuple[int, int]] = {}
     for number in members:
@@ -87,6 +96,12 @@ def _is_data(blocks: Blocks, table: int, members: list[int]) -> bool:
     )
 
 
+def _in_captions(blocks: Blocks, table: int) -> int:
+    """The number of blocks in a table's captions."""
+    captions = [one for one in elements_in(blocks, table) if blocks.tag[one] == _CAPTION]
+    return sum(int(blocks.last[one] - blocks.first[one]) for one in captions)
+
+
 def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars: bool = False) -> str:
     """The text of a page.
 
@@ -100,82 +115,149 @@ def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars
     kept = tables.completed(blocks, kept)
     texts = [with_dollars(text) if has_dollars and number not in blocks.code else text
              for number, text in enumerate(blocks.texts)]  # fmt: skip
-    parts: list[tuple[str, int]] = []
-    for (table, row), group in groupby(
-        np.flatnonzero(kept).tolist(),
-        lambda number: (int(tables.of[number]), int(blocks.row[number]) if tables.of[number] >= 0 else -number - 1),
+    numbers = np.flatnonzero(kept).tolist()
+    return _plain(blocks, texts, tables, numbers) if markup == "plain" else _markdown(blocks, texts, tables, numbers)
+
+
+def _plain(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[int]) -> str:
+    """Blocks as lines, a row of a table as one."""
+    lines = []
+    for (table, _), group in groupby(
+        numbers, lambda number: (tables.of[number], blocks.row[number] if tables.of[number] >= 0 else number)
+    ):
+        members = list(group)
+        lines.append(" | ".join(_cells(blocks, texts, members).values()) if table >= 0 else texts[members[0]])
+    return "\n".join(lines)
+
+
+def _cells(blocks: Blocks, texts: list[str], numbers: Iterable[int]) -> dict[int, str]:
+    """The texts of cells that have some; each is one line."""
+    return {
+        cell: " ".join(texts[number] for number in group).replace("\n", " ")
+        for cell, group in groupby(numbers, lambda number: int(blocks.cell[number]))
+    }
+
+
+def _markdown(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[int]) -> str:
+    """Blocks in Markdown."""
+    writer, containers = MarkdownWriter(), Containers(blocks)
+    for (table, _), group in groupby(
+        numbers, lambda number: (int(tables.of[number]), -1 if tables.of[number] >= 0 else number)
     ):
         members = list(group)
         if table >= 0:
-            parts.append(
-                (_row(blocks, texts, members, row, markup, is_first=not parts or parts[-1][1] != table), table)
-            )
+            rows = [_cells(blocks, texts, row) for _, row in groupby(members, lambda number: blocks.row[number])]
+            writer.write(containers.around(table), _table(blocks, table, rows))
+            continue
+        number = members[0]
+        element = int(blocks.element[number])
+        heading = _above(blocks, element, tuple(_HEADINGS))
+        if number in blocks.code:
+            lines = markdown.code(texts[number], blocks.code[number])
+        elif heading:
+            lines = markdown.heading(texts[number], _HEADINGS[int(blocks.tag[heading])])
         else:
-            parts.append(
-                (texts[members[0]] if markup == "plain" else _block(blocks, texts, members[0]), -1 - members[0])
-            )
-    if markup == "plain":
-        return "\n".join(text for text, _ in parts)
-    return _joined(blocks, parts)
+            lines = markdown.paragraph(texts[number])
+        is_paragraph = number not in blocks.code and not heading
+        writer.write(containers.around(element), lines, is_paragraph=is_paragraph)
+    return "\n".join(writer.lines)
 
 
-def _row(blocks: Blocks, texts: list[str], members: list[int], row: int, markup: Markup, *, is_first: bool) -> str:
-    """A row of a table: its cells between bars; in Markdown with empty cells, and a line below the first."""
-    cells = {
-        cell: " ".join(texts[number] for number in group)
-        for cell, group in groupby(members, lambda number: int(blocks.cell[number]))
-    }
-    if markup == "plain":
-        return " | ".join(cells.values())
-    places = np.flatnonzero(blocks.parent == row)
-    line = "| " + " | ".join(cells.get(int(place), "").replace("|", "\\|") for place in places) + " |"
-    return f"{line}\n{'|---' * len(places)}|" if is_first else line
+def _table(blocks: Blocks, table: int, rows: Sequence[dict[int, str]]) -> list[str]:
+    """A table in Markdown, given the texts of cells by row."""
+    columns = columns_of(blocks, table)
+    used = {column: at for at, column in enumerate(sorted(set(columns.values())))}
+    return markdown.table([{used[columns[cell]]: text for cell, text in row.items()} for row in rows], len(used))
 
 
-def _block(blocks: Blocks, texts: list[str], number: int) -> str:
-    """A block in Markdown."""
-    element, text = int(blocks.element[number]), texts[number]
-    if number in blocks.code:
-        fence = "```"
-        while fence in text:
-            fence += "`"
-        text = f"{fence}{blocks.code[number]}\n{text}\n{fence}"
-    heading = _above(blocks, element, tuple(_HEADINGS))
-    if heading:
-        return f"{'#' * _HEADINGS[int(blocks.tag[heading])]} {text}"
-    item = _above(blocks, element, (_LIST_ITEM,))
-    if item:
-        text = _item(blocks, item, text, is_first=number == blocks.first[item])
-    if _above(blocks, element, (_QUOTE,)):
-        text = "\n".join(f"> {line}" for line in text.split("\n"))
-    return text
+def columns_of(blocks: Blocks, table: int) -> dict[int, int]:
+    """The column of each cell of a table, by the HTML standard's algorithm for forming one (4.9.12.1).
+
+    A cell takes as many columns and rows as it says; one that goes on below takes the place of cells there, no further
+    than its row group does.
+    """
+    columns: dict[int, int] = {}
+    reaches: dict[int, int] = {}  # columns, and in how many rows from here on a cell takes them
+    column = group = 0
+    for element in elements_in(blocks, table):
+        if blocks.tag[element] == _ROW:
+            is_same = blocks.parent[element] == group
+            reaches = {at: rows - 1 for at, rows in reaches.items() if rows > 1} if is_same else {}
+            column, group = 0, int(blocks.parent[element])
+        elif blocks.tag[element] in _CELLS:
+            while column in reaches:
+                column += 1
+            columns[element] = column
+            attributes = blocks.attributes.get(element, {})
+            width = min(max(1, integer_of(attributes.get("colspan")) or 1), MOST_COLUMNS)
+            height = integer_of(attributes.get("rowspan"))
+            height = MOST_ROWS if height == 0 else min(max(1, height or 1), MOST_ROWS)
+            if height > 1:
+                reaches |= dict.fromkeys(range(column, column + width), height)
+            column += width
+    return columns
 
 
-def _item(blocks: Blocks, item: int, text: str, *, is_first: bool) -> str:
-    """The text of an item of a list, behind its mark and as far to the right as its list lies deep."""
-    around = _above(blocks, int(blocks.parent[item]), _LISTS)
-    mark = "- "
-    if around and _NAMES.get(int(blocks.tag[around])) == "ol":
-        siblings = np.flatnonzero((blocks.parent == blocks.parent[item]) & (blocks.tag == _LIST_ITEM))
-        mark = f"{int(np.searchsorted(siblings, item)) + 1}. "
-    depth, outer = 0, around
-    while outer:
-        outer = _above(blocks, int(blocks.parent[outer]), _LISTS)
-        depth += outer > 0
-    indent = "   " * depth
-    first, rest = (mark, " " * len(mark)) if is_first else (" " * len(mark),) * 2
-    lines = text.split("\n")
-    return "\n".join([f"{indent}{first}{lines[0]}", *(f"{indent}{rest}{line}" for line in lines[1:])])
+def elements_in(blocks: Blocks, element: int) -> range:
+    """The elements that lie in one."""
+    after = np.flatnonzero(blocks.depth[element + 1 :] <= blocks.depth[element])
+    return range(element + 1, element + 1 + int(after[0]) if len(after) else len(blocks.depth))
 
 
-def _joined(blocks: Blocks, parts: list[tuple[str, int]]) -> str:
-    """Parts in Markdown: rows of a table and items of a list follow each other, between others is an empty line."""
-    lines: list[str] = []
-    for at, (text, kind) in enumerate(parts):
-        before = parts[at - 1][1] if at else None
-        is_close = kind >= 0 and before == kind
-        if before is not None and kind < 0 and before < 0:
-            items = [_above(blocks, int(blocks.element[-1 - number]), (_LIST_ITEM,)) for number in (before, kind)]
-            is_close = all(items)
-        lines.append(text if not at or is_close else f"\n{text}")
-    return "\n".join(lines)
+def integer_of(value: str | None) -> int | None:
+    """The number that an attribute begins with, by the HTML standard's rules for parsing integers (2.3.4.1)."""
+    found = _INTEGER.match(value or "")
+    return int(found[1]) if found else None
+
+
+class Containers:
+    """The lists and quotes that the elements of a page lie in."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks = blocks
+        self._numbers: dict[int, dict[int, int]] = {}
+        self._around: dict[int, tuple[Container, ...]] = {0: ()}
+
+    def around(self, element: int) -> tuple[Container, ...]:
+        """Those of an element, itself among them, from the outermost."""
+        chain = []
+        while element not in self._around:
+            chain.append(element)
+            element = int(self.blocks.parent[element])
+        found = self._around[element]
+        for one in reversed(chain):
+            tag = int(self.blocks.tag[one])
+            if tag == _QUOTE:
+                found = (*found, Container(one, is_quote=True))
+            elif tag == _LIST_ITEM:
+                owner = _above(self.blocks, int(self.blocks.parent[one]), _LISTS)
+                found = (*found, Container(one, owner, self._number(owner, one)))
+            self._around[one] = found
+        return found
+
+    def _number(self, owner: int, item: int) -> int | None:
+        if self.blocks.tag[owner] != _ORDERED:
+            return None
+        if owner not in self._numbers:
+            self._numbers[owner] = numbers_of(self.blocks, owner)
+        return self._numbers[owner][item]
+
+
+def numbers_of(blocks: Blocks, owner: int) -> dict[int, int]:
+    """The numbers of an ordered list's items, by the HTML standard (4.4.5, 4.4.8): `start`, `reversed`, `value`."""
+    items = [
+        element
+        for element in elements_in(blocks, owner)
+        if blocks.tag[element] == _LIST_ITEM and _above(blocks, int(blocks.parent[element]), _LISTS) == owner
+    ]
+    attributes = blocks.attributes.get(owner, {})
+    step = -1 if "reversed" in attributes else 1
+    start = integer_of(attributes.get("start"))
+    number = start if start is not None else 1 if step > 0 else len(items)
+    numbers = {}
+    for item in items:
+        value = integer_of(blocks.attributes.get(item, {}).get("value"))
+        number = number if value is None else value
+        numbers[item] = number
+        number += step
+    return numbers
