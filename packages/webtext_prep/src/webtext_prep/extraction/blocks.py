@@ -9,32 +9,31 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lxml import etree  # type: ignore[import-untyped]
 
 from webtext_prep.extraction.code_text import CODE, code_of, is_code, is_line_numbers, language_of
 from webtext_prep.extraction.formulas import FORMULAS, formula_of
+from webtext_prep.extraction.page_tree import (
+    ANNOTATIONS,
+    INLINE,
+    SKIPPED,
+    is_annotation,
+    is_hidden,
+    is_inline,
+    is_permalink,
+    is_space_of_ruby,
+    shown_after_all,
+    tree_of,
+)
 
 Integers = npt.NDArray[np.int64]
 
-_SKIPPED = """
-script style svg iframe canvas head datalist textarea input video audio object embed map select option meta link picture
-source param track area base col colgroup
-"""
-SKIPPED = frozenset(_SKIPPED.split())
-"""Elements whose text no reader sees. What stands in `noscript` counts: forums put whole threads there."""
-_INLINE = """
-a span b i em strong code sub sup small abbr time mark u font label cite q s del ins kbd samp var tt big acronym bdi bdo
-data dfn strike wbr img br nobr math mi mo mn mrow
-"""
-INLINE = frozenset(_INLINE.split())
-"""Elements that do not begin a new block."""
 _TAGS = """
 p li h1 h2 h3 h4 h5 h6 td th div span pre blockquote dt dd figcaption section article main button a label tr body header
 footer nav aside form table ul ol dl figure caption details summary fieldset address center
@@ -99,6 +98,9 @@ ROLES = {role: hint for hint, roles in _ROLES.items() for role in roles.split()}
 """The hint of a `role` attribute."""
 _HINT_PATTERNS = [(bit, re.compile(HINTS[name])) for name, bit in HINT_BITS.items()]
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_BREAK = "\x01"
+"""Stands for `<br>` while a block is read: pages hold no control characters (`readable`)."""
+_PARAGRAPHS = re.compile(r"\n{2,}")
 
 
 @functools.lru_cache(maxsize=50_000)
@@ -119,7 +121,8 @@ class Blocks:
     """The blocks of a page, and its elements but for inline ones, in document order. Element 0 holds them all.
 
     Attributes:
-        texts: each block's text; its white space is single spaces, but in code.
+        texts: each block's text; its white space is single spaces, but in code. A `<br>` ends a line, several of them
+            a paragraph: between these is an empty line.
         code: of each block that is code its language, or "".
         element: of each block the element that it lies in directly.
         row, cell: of each block the row of a table that it lies in, and the cell, or -1.
@@ -171,9 +174,13 @@ class _Walk:
     Attributes:
         elements: of each a row of _OF_ELEMENTS; `lasts` is apart, since it is known later.
         places: of each block a row of _OF_BLOCKS.
+        shown: elements whose attributes hide them, and that are read all the same.
+        hidden: elements that have not been read, since nobody sees them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shown: Container[Any] = ()) -> None:
+        self.shown = shown
+        self.hidden: list[Any] = []
         self.texts: list[str] = []
         self.code: dict[int, str] = {}
         self.attributes: dict[int, dict[str, str]] = {}
@@ -204,7 +211,7 @@ class _Walk:
             return
         joined = "".join(self.pieces)
         self.pieces.clear()
-        text = joined.strip("\n").rstrip() if is_pre else " ".join(joined.split())
+        text = joined.strip("\n").rstrip() if is_pre else _lines_of(joined)
         if text:
             self.texts.append(text)
             self.places.append((element, row, cell, self.link_characters, self.links, self.bold_characters))
@@ -273,7 +280,14 @@ class _Walk:
                 return
         if tag in SKIPPED:
             return
-        is_block = tag not in INLINE
+        if tag in ANNOTATIONS and is_annotation(node):
+            for base in node.iterchildren("rb"):  # left open, it holds the next one
+                self.visit(base, element, row, cell, in_link, is_pre, is_bold)
+            return
+        if is_hidden(node, tag, classes) and node not in self.shown:
+            self.hidden.append(node)
+            return
+        is_block = not is_inline(node, tag)
         here, inner_row, inner_cell = element, row, cell
         inner_pre = is_pre
         if is_block:
@@ -289,33 +303,52 @@ class _Walk:
                 return
             inner_pre = is_pre or tag == "pre"
         elif tag == "a":
+            if is_permalink(node, classes):
+                return
             in_link = True
             self.links += 1
         elif tag == "br":
-            self.pieces.append("\n" if is_pre else " ")
+            self.pieces.append("\n" if is_pre else _BREAK)
         elif tag in ("b", "strong"):
             is_bold = True
-        if node.text:
+        in_ruby = tag == "ruby"
+        if node.text and not (in_ruby and node.text.isspace()):
             self.read(node.text, in_link, is_bold)
         for child in node:
             self.visit(child, here, inner_row, inner_cell, in_link, inner_pre, is_bold)
-            if child.tail:
+            if child.tail and not (in_ruby and child.tail.isspace() and is_space_of_ruby(child)):
                 self.read(child.tail, in_link, is_bold)
         if is_block:
             self.end_block(here, inner_row, inner_cell, inner_pre)
             self.lasts[here] = len(self.texts)
 
 
+def _lines_of(text: str) -> str:
+    """A text with single spaces, and a newline for each break of its lines, two for several."""
+    if _BREAK not in text:
+        return " ".join(text.split())
+    lines = [" ".join(line.split()) for line in text.split(_BREAK)]
+    return _PARAGRAPHS.sub("\n\n", "\n".join(lines).strip())
+
+
 def blocks_of(page: str) -> Blocks | None:
-    """The blocks of a page's HTML; None where there is no element in it."""
-    try:
-        # Not lxml.html's, which chooses a class for each element by a call of Python.
-        tree = etree.fromstring(page, etree.HTMLParser(remove_comments=True, remove_pis=True))
-    except (ValueError, AssertionError, etree.ParserError):
-        return None
+    """The blocks of a page's HTML; None where there is no element in it.
+
+    What is hidden and has more text than all that is seen is what scripts show when the page is there.
+    """
+    tree = tree_of(page)
     if tree is None:
         return None
     body = tree.find("body")
-    walk = _Walk()
-    walk.visit(tree if body is None else body, 0, -1, -1, False, False, False)
+    root = tree if body is None else body
+    walk = _walked(root)
+    if walk.hidden:
+        shown = shown_after_all(walk.hidden, sum(map(len, walk.texts)))
+        walk = _walked(root, shown) if shown else walk
     return walk.blocks()
+
+
+def _walked(root: Any, shown: Container[Any] = ()) -> _Walk:
+    walk = _Walk(shown)
+    walk.visit(root, 0, -1, -1, False, False, False)
+    return walk

@@ -1,0 +1,293 @@
+"""A page's tree as its reader sees it: what stands in a line, what is hidden, what is only a sign of a link.
+
+The rules are those of browsers, by the HTML standard (WHATWG, 2026): section 13.2, how text/html is parsed, and 15.3,
+which elements are blocks and which are not displayed. `learned` asks them while it walks; the libraries get a tree
+from which the rest has been taken (`clean`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Container, Iterator
+from typing import Any
+
+from lxml import etree  # type: ignore[import-untyped]
+
+_SKIPPED = """
+script style svg iframe canvas head datalist textarea input video audio object embed map select option meta link picture
+source param track area base basefont col colgroup title noframes noembed frame bgsound
+"""
+SKIPPED = frozenset(_SKIPPED.split())
+"""Elements whose text no reader sees. What stands in `noscript` counts: forums put whole threads there."""
+_INLINE = """
+a span b i em strong code sub sup small abbr time mark u font label cite q s del ins kbd samp var tt big acronym bdi bdo
+data dfn strike wbr img br nobr math mi mo mn mrow ruby rb rt rp rtc
+"""
+INLINE = frozenset(_INLINE.split())
+"""Elements that do not begin a new block."""
+_BLOCKS = """
+html body address article aside blockquote caption center dd details dialog dir div dl dt fieldset figcaption figure
+footer form frameset h1 h2 h3 h4 h5 h6 header hgroup hr legend li listing main menu nav ol optgroup p plaintext pre
+search section summary table tbody td tfoot th thead tr ul xmp template
+"""
+BLOCKS = frozenset(_BLOCKS.split())
+"""Elements that always begin a new block: `display` is `block`, `list-item` or one of a table's (section 15.3)."""
+ANNOTATIONS = frozenset({"rt", "rp", "rtc"})
+"""What stands beside the text of `ruby`: readings, and the brackets around them."""
+HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "dt", "caption", "figcaption", "legend", "summary"})
+"""What has a link to itself: headings, terms that are defined, captions."""
+
+_HIDING_STYLE = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)"
+    r"|clip\s*:\s*rect\(\s*[01](?:px)?[\s,]|clip-path\s*:\s*inset\(\s*(?:50|100)%"
+    r"|(?:left|top|right|text-indent)\s*:\s*-\d{4,}px",
+    re.IGNORECASE,
+)
+_HIDING_CLASSES = re.compile(
+    r"(?:^|\s)(?:sr-only|(?:[\w-]+[-_])?visually-?hidden|[\w-]*hidden-visually|screen-?reader(?:-(?:text|only))?"
+    r"|element-invisible|assistive-text|show-for-sr|a-offscreen|off-?screen)(?=\s|$)",
+    re.IGNORECASE,
+)
+"""Classes by which text is there for screen readers alone: Bootstrap 3 and 5, Tailwind, WordPress, Drupal, Foundation,
+Angular, Chakra, Amazon. Not `hidden` or `d-none`: with others beside them they hide on small screens only."""
+_SEEN_AGAIN = re.compile(r"(?<!focus:)(?<!focus-within:)not-sr-only")
+_OPENED = re.compile(
+    r"accordi|collaps|expand|toggle|\btabs?\b|tab-?(?:panel|pane|content|bed)|panel|faq|answer|disclosure|spoiler"
+    r"|read-?more|drop-?down-?content|carousel|slide|slick|swiper",
+    re.IGNORECASE,
+)
+"""What the names of parts have in them that a reader opens."""
+_STREAMED = re.compile(r"S:[0-9a-f]+")
+"""React (18 and later) sends parts of a page in `<div hidden id="S:1">`, and moves them to their place."""
+_PERMALINK_CLASSES = re.compile(
+    r"perma-?link|header-?link|heading-?link|hash-?link|anchor(?:-?link|-?js)?\b|section-?link", re.IGNORECASE
+)
+_PERMALINK_WORDS = re.compile(
+    r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
+)
+_RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
+_SELF_CLOSED = re.compile(
+    rf"<(?:svg|math)\b.*?</(?:svg|math)\s*>|<!--.*?-->|(<(?:{_RAW})(?=[\s/])(?:[^<>\"']|\"[^\"]*\"|'[^']*')*?)/>",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAY_BE_SELF_CLOSED = re.compile(rf"<(?:{_RAW})(?:\s[^<>]*)?/>", re.IGNORECASE)
+_XHTML = re.compile(r"""<html\b[^>]*\sxmlns\s*=\s*["']http://www\.w3\.org/1999/xhtml["']""", re.IGNORECASE)
+LARGE = 10_000_000
+"""Characters of an element from which on libxml2 (2.14.6) reads nothing and says nothing, unless asked for more."""
+
+
+def as_browsers_read(page: str) -> str:
+    """A page without the slash of `<script/>`, `<style/>`, `<textarea/>` and others that hold no elements.
+
+    libxml2 (2.14.6) takes them for empty, browsers for opened: in text/html a slash counts for nothing but in SVG and
+    MathML (section 13.2.5.32 and 13.2.6.5), so that what follows, up to the end tag, is no text of the page. In XHTML
+    it counts; a page of that namespace that is well-formed is taken for XHTML.
+    """
+    if _MAY_BE_SELF_CLOSED.search(page) is None or (_XHTML.search(page) and _is_xml(page)):
+        return page
+    return _SELF_CLOSED.sub(lambda found: f"{found[1]}>" if found[1] else found[0], page)
+
+
+def _is_xml(page: str) -> bool:
+    """Whether a page is well-formed; nothing outside it is read."""
+    parser = etree.XMLParser(resolve_entities=False, load_dtd=False, no_network=True)
+    try:
+        etree.fromstring(page.encode("utf-8", "replace"), parser)
+    except etree.XMLSyntaxError:
+        return False
+    return True
+
+
+def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
+    """The root of a page's tree, without comments; None where there is no element in it."""
+    try:
+        return etree.fromstring(
+            as_browsers_read(page), parser(remove_comments=True, remove_pis=True, huge_tree=len(page) >= LARGE)
+        )
+    except (ValueError, AssertionError, etree.ParserError, etree.XMLSyntaxError):
+        return None
+
+
+def is_inline(node: Any, tag: str) -> bool:
+    """Whether an element stands in a line of text.
+
+    Browsers take elements that they don't know for inline, but pages also make their layout of them. One is inline if
+    no block lies in it, and if it is empty, or text stands beside it. So are buttons, outputs, and the like.
+    """
+    if tag in INLINE:
+        return True
+    return tag not in BLOCKS and not _holds_a_block(node) and (_is_empty(node) or _stands_in_text(node))
+
+
+def _holds_a_block(node: Any) -> bool:
+    return any(found.tag in BLOCKS for found in node.iterdescendants())
+
+
+def _is_empty(node: Any) -> bool:
+    return not any(text.strip() for text in node.itertext())
+
+
+def _stands_in_text(node: Any) -> bool:
+    """Whether text stands beside an element, or beside what it lies in where that stands in a line itself."""
+    while True:
+        around = node.getparent()
+        if around is None:
+            return False
+        if around.tag == "p" or _has_text_beside(node, around):
+            return True
+        if around.tag not in INLINE and (around.tag in BLOCKS or _holds_a_block(around)):
+            return False
+        node = around
+
+
+def _has_text_beside(node: Any, around: Any) -> bool:
+    """Whether there is text between an element and the next block or line break before and behind it."""
+    at = node
+    while at is not None and (at is node or not _ends_line(at)):
+        if at.tail and not at.tail.isspace():
+            return True
+        at = at.getnext()
+    at = node.getprevious()
+    while at is not None:
+        if at.tail and not at.tail.isspace():
+            return True
+        if _ends_line(at):
+            return False
+        at = at.getprevious()
+    return bool(around.text) and not around.text.isspace()
+
+
+def _ends_line(node: Any) -> bool:
+    return node.tag in BLOCKS or node.tag == "br"
+
+
+@functools.lru_cache(maxsize=50_000)
+def hides(classes: str) -> bool:
+    """Whether classes say that something is there for screen readers alone."""
+    return _HIDING_CLASSES.search(classes) is not None and _SEEN_AGAIN.search(classes) is None
+
+
+def is_hidden(node: Any, tag: str, classes: str | None) -> bool:
+    """Whether a page shows nobody what lies in an element, by its attributes, its style, or its kind.
+
+    Hidden are `template`, a `dialog` or a popover that is not open, `hidden`, `display: none`, `visibility: hidden`,
+    what is moved out of the page or clipped to nothing, blocks with `aria-hidden` (the same inline is there for eyes),
+    and classes of texts for screen readers. Shown are the root of a shadow (`shadowrootmode`), a `details` that is
+    closed, `hidden="until-found"` and other parts that a reader opens or slides in, what React sends to be moved
+    to its place, and the source of a formula.
+    """
+    get = node.get
+    if classes is not None and hides(classes):
+        return _has_no_formula(node)
+    style = get("style")
+    if style is not None and _HIDING_STYLE.search(style) is not None:
+        return not _is_opened(node) and _has_no_formula(node)
+    hidden = get("hidden")
+    if hidden is not None:
+        is_streamed = _STREAMED.fullmatch(get("id") or "") is not None
+        return hidden.lower() != "until-found" and not is_streamed and not _is_opened(node) and _has_no_formula(node)
+    if tag == "template":
+        return get("shadowrootmode") not in ("open", "closed")
+    if tag == "dialog":
+        return get("open") is None
+    if tag not in INLINE and get("aria-hidden") == "true":
+        return not _is_opened(node) and _has_no_formula(node)
+    return tag not in INLINE and get("popover") is not None
+
+
+def _has_no_formula(node: Any) -> bool:
+    """Pages show a formula as a picture or in boxes, and hide its source beside it."""
+    return next(node.iter("math"), None) is None
+
+
+def _is_opened(node: Any) -> bool:
+    """Whether a reader opens a part that is closed: an answer, a tab, an item of a carousel."""
+    if node.get("role") == "tabpanel" or node.get("aria-labelledby") is not None:
+        return True
+    before = node.getprevious()
+    if before is not None and any(found.get("aria-expanded") is not None for found in before.iter()):
+        return True
+    for _ in range(3):
+        if node is None:
+            return False
+        if _OPENED.search(f"{node.get('class') or ''} {node.get('id') or ''}") is not None:
+            return True
+        node = node.getparent()
+    return False
+
+
+@functools.lru_cache(maxsize=50_000)
+def _is_permalinks(classes: str) -> bool:
+    return _PERMALINK_CLASSES.search(classes) is not None
+
+
+def is_permalink(node: Any, classes: str | None) -> bool:
+    """Whether an `a` is a heading's link to itself, which is no text: `¶`, `#`, a chain, "Link to this heading".
+
+    It leads to a place on its page and has no letter or digit, or words that say that it is a link; in a heading, a
+    term or a caption, or beside a heading; elsewhere only if its class says so, or if it leads to what it lies in. A
+    heading that is a link to itself as a whole is a heading.
+    """
+    href = node.get("href")
+    if href is None or "#" not in href:
+        return False
+    text = "".join(node.itertext()).strip()
+    is_sign = not any(map(str.isalnum, text))
+    says_so = classes is not None and _is_permalinks(classes)
+    if not is_sign and (len(text) > 200 or _PERMALINK_WORDS.match(text) is None):
+        return False
+    fragment = href.partition("#")[2]
+    if _is_heading_of(node.getprevious(), fragment) or _is_heading_of(node.getnext(), fragment):
+        return True
+    around = node.getparent()
+    for _ in range(4):
+        if around is None:
+            return False
+        if around.tag in HEADINGS:
+            return is_sign or says_so or _is_named(around, fragment)
+        if is_sign and (says_so or around.get("id") == fragment):
+            return True
+        around = around.getparent()
+    return False
+
+
+def _is_heading_of(node: Any, fragment: str) -> bool:
+    return node is not None and node.tag in HEADINGS and _is_named(node, fragment)
+
+
+def _is_named(heading: Any, fragment: str) -> bool:
+    """Whether a heading, what lies in it, or the section that it begins has this name."""
+    names = [heading, heading.getparent(), *heading.iterdescendants()]
+    return any(one is not None and fragment in (one.get("id"), one.get("name")) for one in names)
+
+
+def is_annotation(node: Any) -> bool:
+    """Whether an element of that name is a reading, or a bracket around it, and lies in `ruby`."""
+    around = node.getparent()
+    return around is not None and (around.tag in ("ruby", "rb") or around.tag in ANNOTATIONS)
+
+
+def is_space_of_ruby(node: Any) -> bool:
+    """Whether white space behind a part of `ruby` only sets its source apart: before a reading, and at the end."""
+    follows = node.getnext()
+    return follows is None or follows.tag in ANNOTATIONS
+
+
+def length_of(node: Any) -> int:
+    """Characters of text in an element, without its scripts and the like, and without white space."""
+    return sum(len("".join(text.split())) for text in _texts(node))
+
+
+def _texts(node: Any) -> Iterator[str]:
+    if node.tag in SKIPPED:
+        return
+    yield node.text or ""
+    for child in node:
+        yield from _texts(child)
+        yield child.tail or ""
+
+
+def shown_after_all(hidden: list[Any], seen: int) -> Container[Any]:
+    """What of hidden elements its scripts show: each that has more characters than all that is seen of the page."""
+    return frozenset(node for node in hidden if length_of(node) > seen)
