@@ -102,6 +102,11 @@ def test_the_row_of_a_url_says_where_its_page_lies(site, tmp_path):
 
 
 ODD = {
+    "/typed-twice": answer(
+        200,
+        {"Content-Type": "text/plain; charset=koi8-r", "Content_type": "text/html; charset=utf-8"},
+        html("Größe, typed <b>twice</b>. "),
+    ),
     "/latin": answer(
         200, {"Content-Type": "text/html; charset=windows-1252"}, html("Größe und Übermut. ").encode("cp1252")
     ),
@@ -147,6 +152,8 @@ def test_extracting_saved_pages_again_gives_the_same_documents(site, tmp_path):
     moved = next(document for document in documents if document.url.endswith("/moved"))
     assert moved.metadata["final_url"] == site.urls("/end?a=b")[0]
     assert moved.metadata["tags"] == [{"a": None}]
+    texts = {document.url.rpartition("/")[2]: document.text for document in documents}
+    assert texts["typed-twice"].startswith("Größe, typed twice.")  # of two content types the last holds
 
 
 def test_the_record_of_extracted_pages_leads_to_their_download(site, tmp_path):

@@ -34,7 +34,7 @@ def _decoded(value: str, size: int) -> bytes | None:
     """The bytes of a digest of that many, in hex, Base32 or Base64."""
     bare = value.rstrip("=")
     try:
-        if len(value) == 2 * size:
+        if len(bare) == 2 * size:
             return bytes.fromhex(value)
         if len(bare) == -(-size * 8 // 5):
             return base64.b32decode(bare.upper() + "=" * (-len(bare) % 8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import html
 import re
@@ -129,9 +128,10 @@ def claim_in(file: SourceFile) -> str | None:
 
 def _head(place: Location) -> bytes:
     head = b""
-    with contextlib.closing(read_chunks(place)) as chunks:
-        while len(head) < HEAD_BYTES and (chunk := next(chunks, b"")):
-            head += chunk
+    for chunk in read_chunks(place):
+        head += chunk
+        if len(head) >= HEAD_BYTES:
+            break
     return head[:HEAD_BYTES]
 
 

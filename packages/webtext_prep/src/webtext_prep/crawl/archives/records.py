@@ -36,7 +36,7 @@ _PACKED_BYTES = 1 << 15
 _FIRST_BYTES = b"WARC/"
 _BEHIND = 16
 """Bytes behind a block that are looked at."""
-_FIELDS = re.compile(rb"(?:[!-9;-~][^:\n]*:[^\n]*\n|[ \t]+[^\s][^\n]*\n)*")
+_HEADER = re.compile(FIRST_LINE.pattern + rb"(?:[!-9;-~][^:\n]*:[^\n]*\n|[ \t]+[^\s][^\n]*\n)*")
 _EMPTY_LINE = re.compile(rb"\r?\n")
 _SOME_BYTES = 1 << 12
 """More than most headers of records have."""
@@ -237,8 +237,15 @@ class _OneRecord:
         self._at += len(data)
         return data
 
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """It goes on only: FastWARC reads a record once."""
+        raise io.UnsupportedOperation("seek")
+
     def tell(self) -> int:
         return self._at
+
+    def close(self) -> None:
+        """The archive is closed by who opened it."""
 
 
 class Records:
@@ -309,11 +316,13 @@ class Records:
         size = _SOME_BYTES
         while size <= MAX_RECORD_HEADER:
             head = self._source.peek(size)
-            first = FIRST_LINE.match(head)
-            end = _FIELDS.match(head, first.end()).end() if first is not None else 0
+            fields = _HEADER.match(head)
+            if fields is None:
+                return None
+            end = fields.end()
             if last := _EMPTY_LINE.match(head, end):
                 length = _LENGTH.findall(head, 0, end)
-                return (head[: last.end()], int(length[-1])) if first and length else None
+                return (head[: last.end()], int(length[-1])) if length else None
             if len(head) < size or b"\n" in head[end:]:
                 return None
             size *= 4

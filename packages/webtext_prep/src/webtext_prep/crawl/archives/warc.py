@@ -359,6 +359,8 @@ class ArchiveReader:
         said, _ = content_type_of((record.headers.get("Content-Type") or "").partition(";")[0])
         if said != "application/http":  # a name looked up, a file by FTP
             return None, said or "unknown", None
+        if not record.is_http:  # FastWARC does not know `content-type`
+            record.is_http = True
         record.parse_http(quirks_mode=True, max_header_len=MAX_HTTP_HEADER)
         status = record.http_headers.status_code if record.http_headers is not None else None
         if status is None:
