@@ -14,6 +14,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.webtext_prep.support.plain_words import plain_words
 
 from webtext_prep.documents.conditions import Condition
 from webtext_prep.documents.document import Document
@@ -35,7 +36,7 @@ TEXTS = ["the cat sat", "The dog, the CAT!", "", "ß ein", "... !", "語 語"]
 
 
 def plain_buckets(text: str, orders: int, bits: int) -> list[int]:
-    words = re.findall(r"\w+", text.casefold())
+    words = [word for word, _, _ in plain_words(text)]
     runs = [" ".join(words[at : at + n]) for n in range(1, orders + 1) for at in range(len(words) - n + 1)]
     return [xxhash.xxh3_64_intdigest(run.encode("utf-8", "surrogatepass")) >> (64 - bits) for run in runs]
 

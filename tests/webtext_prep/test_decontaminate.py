@@ -25,10 +25,9 @@ from webtext_prep.text.contamination import (
     EvaluationText,
     NGrams,
     cut,
-    places_of,
     read_evaluation,
-    words_of,
 )
+from webtext_prep.text.words import places_of, words_of
 
 WORDS = [f"word{number}" for number in range(1000)]
 
@@ -185,7 +184,7 @@ def test_sentences_end_in_every_script(before, after):
 
 def test_places_are_those_of_the_words():
     text = "An İstanbul night, naïve_2 — 中文 ok."
-    assert words_of(text) == [text[slice(*place)].lower() for place in places_of(text)]
+    assert words_of(text) == [text[slice(*place)].casefold() for place in places_of(text)]
 
 
 @pytest.fixture
@@ -224,7 +223,15 @@ def test_a_passage_is_cut_out_to_the_ends_of_sentences(run, write_shards, read_s
     assert other.text == sentences(3, 9)
     record = json.loads((tmp_path / "out" / "stage.json").read_text())
     assert record["shards"] == {"part-00000.jsonl.zst": 3}
-    facts = {"evaluation_texts": 1, "ngrams": 3, "frequent_ngrams": 0, "matches": 1, "pieces": 3}
+    facts = {
+        "evaluation_texts": 1,
+        "evaluation_texts_too_short": 1,
+        "evaluation_records_left_out": 1,
+        "ngrams": 3,
+        "frequent_ngrams": 0,
+        "matches": 1,
+        "pieces": 3,
+    }
     assert record["facts"] == facts
     (match,) = rows(tmp_path / "out" / "matches.jsonl.zst")
     assert match == {

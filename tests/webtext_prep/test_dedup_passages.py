@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import re
 import tempfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import job_of
+from tests.webtext_prep.support.plain_words import plain_words
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import REPEATS, read_documents, shards_in, write_documents
@@ -37,21 +37,12 @@ def rows(folder) -> list[dict]:
 MARKS = ".!?。"
 
 
-def places_of(text: str) -> list[tuple[str, int, int]]:
-    """Each word of a text, case folded, and where it begins and ends."""
-    if not re.search(r"\w", text):
-        return []
-    folded = [(folded, at) for at, character in enumerate(text) for folded in character.casefold()]
-    found = re.finditer(r"\w+", "".join(character for character, _ in folded))
-    return [(word[0], folded[word.start()][1], folded[word.end() - 1][1] + 1) for word in found]
-
-
 def plain_passages(documents: list[Document], size: int, hold_out: float = 0) -> list[dict]:
     """Every window of words is looked up among all that begin before it, in pages that are held out first of all."""
     seen: dict[tuple[str, ...], tuple[int, int, int]] = {}
     table = []
     for number, document in sorted(enumerate(documents), key=lambda each: not is_held_out(each[1].url, hold_out)):
-        words, before = places_of(document.text), None
+        words, before = plain_words(document.text), None
         for at in range(len(words) - size + 1):
             start, end = words[at][1], words[at + size - 1][2]
             window = tuple(word for word, _, _ in words[at : at + size])

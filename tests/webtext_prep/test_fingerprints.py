@@ -10,6 +10,7 @@ import xxhash
 from datasketch import MinHash
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.webtext_prep.support.plain_words import plain_words
 
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.text import fingerprint_kernels, fingerprints, hashes
@@ -35,7 +36,7 @@ def as_shingle(passage: str, kind: str) -> bytes:
     folded = passage.casefold()
     if kind == "char":
         return re.sub(r"\s+", " ", folded).encode("utf-8", "surrogatepass")
-    return " ".join(re.findall(r"\w+", folded) or folded.split()).encode("utf-8", "surrogatepass")
+    return " ".join([word for word, _, _ in plain_words(passage)] or folded.split()).encode("utf-8", "surrogatepass")
 
 
 def assert_as_defined(texts: list[str], shingling: Shingling) -> None:

@@ -53,6 +53,7 @@ from webtext_prep.running.run import DROPPED
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.text.words import characters
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (
@@ -192,7 +193,8 @@ class Catalogue:
             return None
         if not self.has(step, PASSAGES):
             rows = sum(step.record["shards"].values())
-            wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {"words": RUN}, rows)
+            options = {"words": RUN, "unicode": characters().unicode}
+            wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, options, rows)
             self._add([wanted], "why: index of passages")
         return self._open[step.name, PASSAGES]
 

@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,6 +48,7 @@ from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences
+from webtext_prep.text.words import places_of
 from webtext_prep.tokens.runs import encoding_refused, shuffle_key
 from webtext_prep.urls.credentials import without_any_credentials, without_credentials
 from webtext_prep.urls.urls import url_key
@@ -352,7 +352,7 @@ CERTAIN_WORDS = RUN + WINDOW - 1 + 2
 """Words with which a passage is found for certain; its first and last word may be parts of words."""
 PLAIN_BYTES = 1 << 20
 """Shards of fewer bytes are done in the time in which machine code would be loaded."""
-_RUNS, _WORD = Shingling("word", RUN), re.compile(r"\w+")
+_RUNS = Shingling("word", RUN)
 
 
 def passages(shard: Location, options: dict[str, Any], context: Context) -> Entries:
@@ -370,10 +370,10 @@ def of_passage(text: str) -> tuple[npt.NDArray[np.uint32], bool]:
 
     Its first and last word are left out: they may be parts of words.
     """
-    inner = " ".join(text.split()[1:-1])
-    if len(_WORD.findall(inner)) < RUN:
+    inner = places_of(text)[1:-1]
+    if len(inner) < RUN:
         return np.zeros(0, np.uint32), False
-    (runs,) = shingle_sequences([inner], _RUNS, compiled=False)
+    (runs,) = shingle_sequences([text[inner[0][0] : inner[-1][1]]], _RUNS, compiled=False)
     is_certain = len(runs) >= WINDOW
     return np.unique((runs[minima(runs, WINDOW)] if is_certain else runs).astype(np.uint32)), is_certain
 

@@ -21,8 +21,8 @@ from webtext_prep.dedup.blocks import runs_of
 from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.locations import Location
-from webtext_prep.text.fingerprints import Shingling, shingle_sequences, shingle_spans
-from webtext_prep.text.words import has_word
+from webtext_prep.text.fingerprints import Shingling, shingle_sequences
+from webtext_prep.text.words import edges_of, has_word
 
 Hashes = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
@@ -55,6 +55,11 @@ def grams_of(texts: Sequence[str], size: int, *, compiled: bool) -> list[Hashes]
     return shingle_sequences(with_words, Shingling("word", size // 2 + 1), compiled=compiled)
 
 
+def windows_of(texts: Sequence[str], size: int, *, compiled: bool) -> list[Hashes]:
+    """The hashes of each text's windows of `size` words, in order."""
+    return shingle_sequences(texts, Shingling("word", size), compiled=compiled)
+
+
 class Anchored:
     """The windows of one text, and their anchors.
 
@@ -74,10 +79,13 @@ class Anchored:
         is_new[1:] = places[1:] != places[:-1]
         self.anchors, self.of_window = grams[places[is_new]], np.cumsum(is_new) - 1
 
-    def windows(self, text: str, is_chosen: Flags, document: int, *, compiled: bool) -> tuple[Records, Hashes]:
-        """The windows of the chosen anchors of the text, as `WINDOW`, in order, and the anchor of each."""
+    def windows(self, text: str, hashes: Hashes, is_chosen: Flags, document: int) -> tuple[Records, Hashes]:
+        """The windows of the chosen anchors of the text, as `WINDOW`, in order, and the anchor of each.
+
+        `hashes` are what `windows_of` gives of the text.
+        """
         words = np.flatnonzero(is_chosen[self.of_window])
-        hashes, starts, _ = shingle_spans(text, Shingling("word", self._size), compiled=compiled)
+        starts, _ = edges_of(text)
         found = np.empty(len(words), WINDOW)
         found["key"] = hashes[words]
         # Both halves of the window: with the hash of the whole, 128 bits differ wherever a word does.

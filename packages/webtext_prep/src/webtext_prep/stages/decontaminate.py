@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
 from webtext_prep.documents.batches import batches
-from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.document import Document, encode_json
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
@@ -85,8 +84,8 @@ class Decontaminate(Stage):
 
     Where a document holds an n-gram of an evaluation text, that and --margin characters on both sides are removed, up
     to the ends of sentences; each piece that is left becomes a document, with its number in the metadata `piece`.
-    n-grams that the corpus has --frequent times or more are common phrases and are left alone. Evaluation texts too short
-    to be looked for are counted. Reads and writes document shards, and writes two tables: matches.jsonl.zst (what was cut out of which document, and the evaluation
+    n-grams that the corpus has --frequent times or more are common phrases and are left alone. Reads and writes
+    document shards, and writes two tables: matches.jsonl.zst (what was cut out of which document, and the evaluation
     text it is from) and frequent_ngrams.jsonl.zst. Drops: contaminated (no piece is left), too_many_pieces."""
 
     name: ClassVar[str] = "decontaminate"
@@ -248,7 +247,7 @@ class Decontaminate(Stage):
         outcome.facts |= {
             "evaluation_texts": sizes["texts"],
             "evaluation_texts_too_short": sizes["short_texts"],
-            "evaluation_records_without_others": sizes["short_records"],
+            "evaluation_records_left_out": sizes["short_records"],
             "ngrams": sizes["ngrams"],
             "frequent_ngrams": frequent,
             "matches": found,
@@ -261,7 +260,7 @@ def _row(values: dict[str, Any], ngrams: NGrams, number: int) -> bytes:
     """A line of a table: what was found, and the evaluation text in which it first stands."""
     text = int(ngrams.texts[number])
     row = {**values, "evaluation": ngrams.places[text], "evaluation_text": ngrams.beginnings[text]}
-    return msgspec.json.encode(without_surrogates(row)) + b"\n"
+    return encode_json(row) + b"\n"
 
 
 def _join(parts: Iterable[Location], place: Location) -> int:

@@ -75,7 +75,7 @@ class Dedup(NearDuplicates):
 
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     libraries = ("datasketch", "tldextract")
     writes: ClassVar[Writes] = Writes(tables=(DUPLICATES, SUPERSEDED))
     preload: ClassVar[tuple[str, ...]] = ("webtext_prep.dedup.decisions",)

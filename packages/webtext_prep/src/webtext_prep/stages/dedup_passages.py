@@ -17,13 +17,14 @@ the size of a range and of a shard, not of the corpus.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
@@ -33,6 +34,7 @@ from webtext_prep.dedup.passages import (
     WINDOW,
     Anchored,
     Firsts,
+    Hashes,
     Records,
     add_by_range,
     batches_of,
@@ -42,9 +44,10 @@ from webtext_prep.dedup.passages import (
     range_of,
     read_range,
     repeated,
+    windows_of,
 )
-from webtext_prep.documents.batches import batches
-from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.batches import CHARACTERS, MOST, batches, in_batches
+from webtext_prep.documents.document import Document, encode_json
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample, characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
@@ -57,7 +60,7 @@ from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import machine_code
 from webtext_prep.text.contamination import LINE_END, cut, joined
-from webtext_prep.text.fingerprints import Shingling, shingle_spans
+from webtext_prep.text.words import edges_of
 from webtext_prep.urls.held_out import is_held_out
 
 RANGE_CHARACTERS = 384 << 20
@@ -71,6 +74,8 @@ SHOWN = 200
 """Characters of a passage in its row."""
 REPEATED = 0.1
 """The share of windows that may be repeated, for which disk is reserved."""
+OPEN = 16
+"""Shards whose identities are open at a time."""
 WORD_BYTES = 6
 """Of text, with what follows a word."""
 
@@ -86,7 +91,7 @@ class DedupPassages(Stage):
     piece is left)."""
 
     name: ClassVar[str] = "dedup-passages"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     order: ClassVar[int] = 65
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
     writes: ClassVar[Writes] = Writes(tables=(REPEATS,))
@@ -167,18 +172,25 @@ class DedupPassages(Stage):
             write_partitions(task.writes.held_out, ranges) as held_out,
             storage.create(task.writes.names, durable=False) as identities,
         ):
-            for number, document in read_chosen_documents(task.reads.shard, is_chosen.tobytes().__getitem__):
-                text, compiled = document.text, task.hints["compiled"]
-                (grams,) = grams_of([text], self.words, compiled=compiled)
-                own = is_repeated[ends[number] : ends[number + 1]]
-                found, anchors = Anchored(grams, self.words).windows(text, own, number, compiled=compiled)
-                writer = held_out if is_held_out(document.url, self.hold_out) else others
-                add_by_range(writer, found, range_of(anchors, ranges))
-                identity = document.id.encode("utf-8", "surrogatepass")
-                identities.write(identity)
-                names[number + 1] = len(identity)
-                total += len(found)
-                context.report(number + 1)
+            chosen = read_chosen_documents(task.reads.shard, is_chosen.tobytes().__getitem__)
+            for batch in in_batches(chosen, MOST, CHARACTERS, lambda entry: len(entry[1].text)):
+                texts, compiled = [document.text for _, document in batch], task.hints["compiled"]
+                grams = grams_of(texts, self.words, compiled=compiled)
+                hashes = windows_of(texts, self.words, compiled=compiled)
+                of_writer = {held_out: list[tuple[Records, Hashes]](), others: list[tuple[Records, Hashes]]()}
+                for (number, document), of_grams, of_windows in zip(batch, grams, hashes, strict=True):
+                    own = is_repeated[ends[number] : ends[number + 1]]
+                    found = Anchored(of_grams, self.words).windows(document.text, of_windows, own, number)
+                    of_writer[held_out if is_held_out(document.url, self.hold_out) else others].append(found)
+                    identity = document.id.encode("utf-8", "surrogatepass")
+                    identities.write(identity)
+                    names[number + 1] = len(identity)
+                for writer, all_found in of_writer.items():
+                    if all_found:
+                        windows, anchors = map(np.concatenate, zip(*all_found, strict=True))
+                        add_by_range(writer, windows, range_of(anchors, ranges))
+                        total += len(windows)
+                context.report(batch[-1][0] + 1)
         with storage.create(task.writes.ends, durable=False) as file:
             file.write(np.cumsum(names).tobytes())
         return total
@@ -206,7 +218,7 @@ class DedupPassages(Stage):
         """Task: one shard without what repeated windows cover; `rows` takes a row for each passage."""
         blocks, firsts = task.options["blocks"], task.unkeyed["firsts"]
         first = blocks[task.options["shard"]]
-        identities = list(zip(task.unkeyed["ends"], task.unkeyed["names"], strict=True))
+        identity = _identities(task.unkeyed["ends"], task.unkeyed["names"])
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             held: dict[int, Records] = {}
@@ -217,8 +229,8 @@ class DedupPassages(Stage):
                 if number not in held:
                     yield document
                     continue
-                found = list(self._passages(document, held[number], identities, compiled=task.hints["compiled"]))
-                rows.write(b"".join(msgspec.json.encode(without_surrogates(row)) + b"\n" for row in found))
+                found = list(self._passages(document, held[number], identity))
+                rows.write(b"".join(encode_json(row) + b"\n" for row in found))
                 if self.hold_out and not is_held_out(document.url, self.hold_out):
                     of_held_out = (is_held_out(row["duplicate_of"], self.hold_out) for row in found)
                     tally.notes["copies_of_held_out"] += sum(of_held_out)
@@ -228,18 +240,18 @@ class DedupPassages(Stage):
             return write_shard(task, context, read_documents(task.reads.shard), pieces)
 
     def _passages(
-        self, document: Document, repeats: Records, identities: Sequence[Identities], *, compiled: bool
+        self, document: Document, repeats: Records, identity: Callable[[int, int], str]
     ) -> Iterator[dict[str, Any]]:
         """A row for each passage of a document, given its repeated windows."""
-        _, starts, ends = shingle_spans(document.text, Shingling("word", self.words), compiled=compiled)
+        starts, ends = edges_of(document.text)
         for _, word, count, shard, first, place in longest_runs(repeats).tolist():
-            start, end = int(starts[word]), int(ends[word + count - 1])
+            start, end = int(starts[word]), int(ends[word + count + self.words - 2])
             yield {
                 "url": document.id,
                 "start": start,
                 "end": end,
                 "match": document.text[start : min(end, start + SHOWN)],
-                "duplicate_of": _identity(identities[shard], first),
+                "duplicate_of": identity(shard, first),
                 "duplicate_of_start": place,
             }
 
@@ -323,15 +335,21 @@ class DedupPassages(Stage):
         return outcome
 
 
-Identities = tuple[Location, Location]
-"""Files of `find_windows` about a shard: where the identity of each of its documents ends, and all of them."""
+def _identities(ends: Sequence[Location], names: Sequence[Location]) -> Callable[[int, int], str]:
+    """What gives the `Document.id` of a document by the number of its shard and its own, from the files of
+    `find_windows`: for each shard where the identity of each of its documents ends, and all of them."""
 
+    @functools.lru_cache(maxsize=OPEN)
+    def opened(shard: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        places = map(storage.local_path, (ends[shard], names[shard]))
+        return np.memmap(next(places), np.int64, "r"), np.memmap(next(places), np.uint8, "r")
 
-def _identity(places: Identities, document: int) -> str:
-    """The `Document.id` of one document of a shard, by its number."""
-    ends, names = map(storage.local_path, places)
-    begin, end = np.fromfile(ends, np.int64, 2, offset=8 * document).tolist()
-    return np.fromfile(names, np.uint8, end - begin, offset=begin).tobytes().decode("utf-8", "surrogatepass")
+    def identity(shard: int, document: int) -> str:
+        limits, joined_names = opened(shard)
+        own = joined_names[int(limits[document]) : int(limits[document + 1])]
+        return own.tobytes().decode("utf-8", "surrogatepass")
+
+    return identity
 
 
 def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, Records]:

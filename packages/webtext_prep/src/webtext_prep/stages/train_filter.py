@@ -87,7 +87,7 @@ class TrainFilter(Stage, Replays):
 
     name: ClassVar[str] = "train-filter"
     order: ClassVar[int] = 54
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
     writes: ClassVar[Writes] = Writes("filter", tables=(FILE,))
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)

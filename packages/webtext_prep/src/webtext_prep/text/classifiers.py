@@ -186,6 +186,7 @@ class Speakers:
 # The same as the compiled functions, to the last bit, for inputs that are too small for a compiler to pay: a text of
 # 3 kB takes half a millisecond, ten times as long.
 
+
 def ngrams_of(text: str, orders: int) -> list[str]:
     """All words of a text, case-folded, then all pairs, and so on."""
     words = words_of(text)

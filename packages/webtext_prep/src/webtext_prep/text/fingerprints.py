@@ -58,8 +58,8 @@ class Shingling:
 
 
 def shingles(text: str, kind: str, size: int) -> set[bytes]:
-    """The n-grams of `text` as UTF-8: of its words as `words.py` has them, or of its characters, case folded, with runs of
-    white space as one space.
+    """The n-grams of `text` as UTF-8, case folded: of its words (`words.py`), or of its characters, with runs of white
+    space as one space.
 
     A text too short for one n-gram is one shingle as a whole, so that short texts are alike only if they are equal.
     An empty text has none.

@@ -110,13 +110,13 @@ def places_of(text: str) -> list[tuple[int, int]]:
     """Where each of `words_of(text)` begins and ends."""
     if text.isascii():
         return [found.span() for found in _ASCII_WORD.finditer(text)]
-    starts, ends = _edges(text)
+    starts, ends = edges_of(text)
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def has_word(text: str) -> bool:
     """Whether there is a word in a text."""
-    return _ASCII_WORD.search(text) is not None or (not text.isascii() and len(_edges(text)[0]) > 0)
+    return _ASCII_WORD.search(text) is not None or (not text.isascii() and len(edges_of(text)[0]) > 0)
 
 
 def shares(words: Iterable[str]) -> Places:
@@ -129,8 +129,13 @@ def _points(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
-def _edges(text: str) -> tuple[Places, Places]:
-    """Where words begin and end, shape (words,) each."""
+def edges_of(text: str) -> tuple[Places, Places]:
+    """Where each of `words_of(text)` begins, and where it ends; shape (words,) each."""
+    if text.isascii():
+        letters = np.zeros(len(text) + 2, np.int8)
+        letters[1:-1] = characters().kinds[np.frombuffer(text.encode("ascii"), np.uint8)]
+        edges = np.flatnonzero(np.diff(letters))
+        return edges[::2], edges[1::2]
     kinds = characters().kinds[_points(text)]
     # A mark belongs to what is before it: to the last character that is no mark.
     base = np.maximum.accumulate(np.where(kinds != MARK, np.arange(len(kinds)), -1))
