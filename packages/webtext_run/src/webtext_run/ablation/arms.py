@@ -12,7 +12,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.order import Hashes, document_keys, sequence_hashes
-from gpt2_train.training.setup import open_tokenizer
+from gpt2_train.training.setup import check_assumed_tokenizer, names_tokenizer, open_tokenizer
 from indexed_tokens import Tokenizer
 
 
@@ -54,10 +54,14 @@ class Arm:
 def open_arms(prefixes: Mapping[str, str]) -> tuple[list[Arm], Tokenizer]:
     """The arms, and the tokenizer of all of them.
 
-    Raises Gpt2UsageError where they have different ones, IndexedTokensError for files that are missing or damaged.
+    Raises Gpt2UsageError where they have different ones, or nothing says what it is and GPT-2's it does not seem to be,
+    IndexedTokensError for files that are missing or damaged.
     """
     corpora = {name: Corpus(prefix, (1.0, 0.0, 0.0)) for name, prefix in prefixes.items()}
-    tokenizer = open_tokenizer(TrainSettings(data=tuple(prefixes.values())))
+    settings = TrainSettings(data=tuple(prefixes.values()))
+    tokenizer = open_tokenizer(settings)
+    if not names_tokenizer(settings):
+        check_assumed_tokenizer(list(corpora.values()))
     for name, corpus in corpora.items():
         if corpus.tokens.documents < 2:
             raise Gpt2UsageError(f"the arm {name}, {corpus.prefix}, holds a single document: give more.")
