@@ -23,8 +23,8 @@ SIGNALS = (TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE, AI_TXT, TDM_RESERVA
 MAX_RULES = 64_000
 """Further rules of a file are left: as many as the 500 kibibytes hold that are read of it (RFC 9309, section 2.5)."""
 MAX_WILDCARDS = 50_000
-"""Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL. So many
-lines with one have room in those 500 kibibytes."""
+"""Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL. As
+many lines with one have room in those 500 kibibytes."""
 MAX_WORDS = 200  # characters of the words that are kept
 _SAFE = "%:/?#[]@!$&'()*+,;=-._~"
 _ESCAPABLE = re.compile(rf"[^A-Za-z0-9{re.escape(_SAFE)}]")

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ipaddress
 import re
+import unicodedata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     import tldextract
@@ -25,6 +27,9 @@ REPLACEMENT = "\ufffd"
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
+_FORBIDDEN_HOST = re.compile(r"[\x00-\x20\x7f#/:<>?@\[\\\]^|%]")
+"""The URL standard's forbidden domain code points."""
+_NETLOC = re.compile(r"[^/\\?#]*")
 _PLAIN_HOST = re.compile(r"[a-z0-9._-]*")
 _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
 
@@ -39,8 +44,8 @@ _USUAL = re.compile(
 def canonical_host(host: str) -> str:
     """The one form of a host, by which hosts are compared: as in DNS, in lower case, without a dot at its end.
 
-    A name in another script becomes Punycode by the rules of the HTTP client, an IPv6 address its shortest form without
-    brackets. A name that has no such form stays as it is.
+    A name in another script becomes Punycode as in browsers (UTS #46, non-transitional), an IPv6 address its shortest
+    form without brackets. A name that has no such form stays as it is.
 
     >>> canonical_host("M\u00fcnchen.de"), canonical_host("xn--mnchen-3ya.de.")
     ('xn--mnchen-3ya.de', 'xn--mnchen-3ya.de')
@@ -54,11 +59,52 @@ def canonical_host(host: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _encoded_host(host: str) -> str:
-    from yarl import URL  # needed for few hosts only
-
     with contextlib.suppress(ValueError):
-        host = URL.build(scheme="http", host=host.strip("[]")).raw_host or host
+        if not host.isascii():
+            return _punycode(host).rstrip(".")
+        if ":" in host:
+            return str(ipaddress.IPv6Address(host.strip("[]")))
     return host.lower().rstrip(".")
+
+
+def _punycode(host: str) -> str:
+    """A name beyond ASCII as browsers ask for it: UTS #46 with CheckJoiners and CheckBidi, without UseSTD3ASCIIRules.
+
+    yarl 1.25.1 refuses U+200C and U+200D wherever they stand, though Persian names have them, and takes what IDNA 2008
+    refuses by the rules of 2003. Raises ValueError (IDNAError is one) for what is no name.
+    """
+    import idna  # needed for few hosts only
+
+    labels = idna.uts46_remap(host, std3_rules=False).split(".")
+    if _FORBIDDEN_HOST.search(".".join(labels)):
+        raise ValueError(f"{host} is not a host")
+    is_bidi = any(unicodedata.bidirectional(sign) in ("R", "AL", "AN") for label in labels for sign in label)
+    for label in filter(None, labels):
+        idna.check_initial_combiner(label)
+        if is_bidi:
+            idna.check_bidi(label, check_ltr=True)
+        if not all(idna.valid_contextj(label, at) for at, sign in enumerate(label) if sign in "\u200c\u200d"):
+            raise ValueError(f"a joiner in {host} joins nothing")
+    return ".".join(label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels)
+
+
+def with_ascii_host(url: str) -> str:
+    """A URL with its host as `canonical_host` has it, if that is beyond ASCII."""
+    if url.isascii():
+        return url
+    start = url.find("//") + 2
+    netloc = _NETLOC.match(url, start)
+    if start < 2 or netloc is None or netloc[0].isascii():
+        return url
+    user, at, place = netloc[0].rpartition("@")
+    host, colon, port = place.partition(":")
+    return f"{url[:start]}{user}{at}{canonical_host(host)}{colon}{port}{url[netloc.end() :]}"
+
+
+def host_in(parts: SplitResult) -> str:
+    """The host that `urlsplit` found. Its own lower case of a name beyond ASCII is not UTS #46's."""
+    host = parts.hostname or ""
+    return host if host.isascii() else parts.netloc.rpartition("@")[2].partition(":")[0]
 
 
 def parts_of(url: str) -> tuple[str, str, str]:
@@ -87,7 +133,7 @@ def parts_by_rules(url: str) -> tuple[str, str, str]:
     """`parts_of` without its short cut for usual URLs: the definition."""
     try:
         parts = urlsplit(url)
-        found, port = parts.hostname or "", parts.port
+        found, port = host_in(parts), parts.port
     except ValueError:
         return "", "", url
     host = in_key = canonical_host(found)

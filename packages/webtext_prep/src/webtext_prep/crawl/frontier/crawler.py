@@ -250,7 +250,7 @@ class Crawler:
             self._follow_rules(host, rules)
         options: dict[str, Any] = {"seconds": self._settings.url_seconds - visit.seconds}
         if visit.request is None:
-            options["reservation"] = reservation
+            options |= {"reservation": reservation, "cookies": visit.cookies}
         else:
             options |= {"any_type": True, "max_bytes": visit.request.most, "span": visit.request.span}
         visit.attempts += 1
@@ -355,6 +355,7 @@ class Crawler:
         if visit.seconds >= self._settings.url_seconds:
             return Reply(PageOutcome.TIMEOUT, reply.url)
         visit.url, visit.redirects, visit.failures = target, visit.redirects + 1, 0
+        visit.cookies = reply.cookies
         return None
 
     def _retry(self, host: Host, visit: Visit, reply: Reply) -> bool:

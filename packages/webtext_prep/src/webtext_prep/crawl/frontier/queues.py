@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
+
 from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.robots import RobotsRules
 from webtext_prep.crawl.http.client import Reply, host_name
@@ -37,6 +39,7 @@ class Visit:
         rules: what its files have said so far, or nothing yet; of a URL that only asks for them, all that they say.
         is_for_rules: whether only the rules for the URL are asked for, and not the URL.
         wish: of the first host on its way that refuses it, where that is only recorded.
+        cookies: those that the redirects on its way have set.
         earlier: the row that an earlier pass has left of the URL, if there is one.
         request: what an archive is asked for, if this is such a request.
         answer: takes the reply to it.
@@ -53,6 +56,7 @@ class Visit:
     rules: RobotsRules | None = None
     is_for_rules: bool = False
     wish: Wish | None = None
+    cookies: aiohttp.CookieJar | None = None
     earlier: Mapping[str, Any] = field(default_factory=dict)
     request: Request | None = None
     answer: asyncio.Future[Reply] | None = None

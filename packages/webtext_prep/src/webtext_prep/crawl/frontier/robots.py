@@ -109,7 +109,7 @@ class Robots:
     """The rules of the origins met. `Crawler` asks for the files, each in its turn at the host that has it.
 
     Args:
-        store: where what origins say is kept beyond this process, if anywhere; failures are not, a later run asks again.
+        store: where what origins say is kept beyond this process, if anywhere; failures are not: a later run asks.
     """
 
     def __init__(self, store: RulesStore | None = None) -> None:

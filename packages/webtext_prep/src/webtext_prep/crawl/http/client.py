@@ -39,12 +39,14 @@ from webtext_prep.crawl.http.addresses import (
 )
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, Reserve, TooLargeError, read_body
 from webtext_prep.crawl.http.connections import NO_FILE_LEFT, Connector
+from webtext_prep.crawl.http.cookies import cookie_header, with_cookies_of
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
+from webtext_prep.crawl.http.refresh import refresh_in
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
 from webtext_prep.urls.credentials import without_credentials
-from webtext_prep.urls.urls import canonical_host
+from webtext_prep.urls.urls import canonical_host, host_in, url_key, with_ascii_host
 
 
 class ByteBudget:
@@ -112,7 +114,7 @@ class Reply:
         outcome: `ok`, `redirect`, or the reason for which there is no page (`http_404`, `timeout`, ...).
         url: the URL that answered.
         status: the HTTP status, or None where there was no answer.
-        location: where a redirect points to.
+        location: where a redirect points to, also one by a refresh.
         body: the page, decompressed, or nothing.
         charset: as the header says, or None.
         is_html: whether the page is HTML, or else plain text.
@@ -122,6 +124,7 @@ class Reply:
         headers: the headers of a page, or of a request for any type of body.
         decision: what the owner of a page says of training on it.
         waited: seconds in which no file was free for a connection.
+        cookies: what a redirect and those before it want to have back.
     """
 
     outcome: str
@@ -137,6 +140,7 @@ class Reply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     decision: Decision = NOTHING
     waited: float = 0.0
+    cookies: aiohttp.CookieJar | None = None
 
 
 def host_and_origin(url: str) -> tuple[str, str]:
@@ -152,9 +156,9 @@ def host_and_origin(url: str) -> tuple[str, str]:
 
 
 def _parsed(url: str) -> tuple[str, str]:
-    bare = without_credentials(url)
+    bare = with_ascii_host(without_credentials(url))
     # Percent-escapes are decoded as they are before the request is sent.
-    return canonical_host(unquote(urlsplit(bare).hostname or "")), str(URL(bare).origin())
+    return canonical_host(unquote(host_in(urlsplit(bare)))), str(URL(bare).origin())
 
 
 _parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
@@ -171,7 +175,7 @@ def host_name(url: str) -> str:
 def next_url(url: str, location: str) -> str | None:
     """Where a redirect from `url` leads, without credentials and fragment, or None if that is not a web address."""
     try:
-        target = URL(without_credentials(url)).join(URL(location))
+        target = URL(with_ascii_host(without_credentials(url))).join(URL(with_ascii_host(location)))
         if target.scheme not in ("http", "https") or not target.raw_host:
             return None
         return without_credentials(str(target.with_fragment(None)))
@@ -216,12 +220,13 @@ def parse_url(url: str, private: PrivateAddresses) -> URL:
 
     Raises ValueError if it is not a web address, or no valid address; BlockedAddressError as `check_host` does.
     """
-    parsed = URL(without_credentials(url)).with_fragment(None)
+    parsed = URL(with_ascii_host(without_credentials(url))).with_fragment(None)
     if "@" in parsed.raw_authority:
         parsed = parsed.with_user(None)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host:
         raise ValueError("not a web address")
     host = decoded_host(parsed.raw_host)
+    host = host if host.isascii() else canonical_host(host)
     if host != parsed.raw_host:
         parsed = parsed.with_host(host)
     check_host(host, private=private)
@@ -295,6 +300,7 @@ class Client:
         reservation: Reservation | None = None,
         seconds: float | None = None,
         span: tuple[int, int] | None = None,
+        cookies: aiohttp.CookieJar | None = None,
     ) -> Reply:
         """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
 
@@ -308,6 +314,7 @@ class Client:
             seconds: a shorter limit on its time than the fetcher's own.
             span: the first byte of a part of the body, and the bytes of it, if only that is wanted, as it is sent. A
                 server that sends something else answers `malformed_response`.
+            cookies: those of the redirects that led here; sent to the hosts that they are for.
         """
         try:
             parsed = parse_url(url, self.private)
@@ -318,7 +325,7 @@ class Client:
         limit = self.max_bytes if max_bytes is None else max_bytes
         for number in range(FILE_TRIES):
             try:
-                reply = await self._get(parsed, any_type, limit, reservation, seconds, span)
+                reply = await self._get(parsed, any_type, limit, reservation, seconds, span, cookies)
             except _NoFileLeftError:
                 self._connector.close_idle()
                 await asyncio.sleep(FILE_PAUSE)
@@ -337,12 +344,13 @@ class Client:
         reservation: Reservation | None,
         seconds: float | None,
         span: tuple[int, int] | None,
+        cookies: aiohttp.CookieJar | None,
     ) -> Reply:
         """The reply to one request. Raises _NoFileLeftError where the limit on open files keeps it from being sent."""
         try:
             async with asyncio.timeout(self.timeout if seconds is None else min(seconds, self.timeout)) as timeout:
                 return await self._send(
-                    parsed, any_type, limit, functools.partial(_reserve, timeout, reservation), span
+                    parsed, any_type, limit, functools.partial(_reserve, timeout, reservation), span, cookies
                 )
         except TimeoutError:
             return Reply(PageOutcome.TIMEOUT, str(parsed), retry_now=True)
@@ -366,15 +374,26 @@ class Client:
             return Reply(PageOutcome.MALFORMED_RESPONSE, str(parsed))
 
     async def _send(
-        self, url: URL, any_type: bool, limit: int, reserve: Reserve, span: tuple[int, int] | None
+        self,
+        url: URL,
+        any_type: bool,
+        limit: int,
+        reserve: Reserve,
+        span: tuple[int, int] | None,
+        cookies: aiohttp.CookieJar | None,
     ) -> Reply:
         assert self._session is not None
         headers = {} if span is None else {"Range": f"bytes={span[0]}-{sum(span) - 1}", "Accept-Encoding": "identity"}
+        if cookies is not None and (sent := cookie_header(cookies, url)):
+            headers["Cookie"] = sent
         async with self._session.get(url, allow_redirects=False, headers=headers) as response:
             try:
                 if span is not None and response.status in (200, 206):
                     return await _part(response, str(url), span)
-                return await self._reply(response, str(url), any_type, limit, reserve)
+                reply = await self._reply(response, str(url), any_type, limit, reserve)
+                if reply.outcome == PageOutcome.REDIRECT:
+                    return replace(reply, cookies=with_cookies_of(response, cookies))
+                return reply
             except TooLargeError:
                 return Reply(PageOutcome.TOO_LARGE, str(url), response.status)
             finally:
@@ -403,7 +422,19 @@ class Client:
         is_html = is_html_page(kind, body)
         if is_html is None:
             return Reply(PageOutcome.NOT_HTML, url, status)
+        if is_html and (target := _refreshed(url, response.headers.get("Refresh"), body, charset)) is not None:
+            return Reply(PageOutcome.REDIRECT, url, status, location=target)
         return replace(page, body=body, is_html=is_html, reason=response.reason or "")
+
+
+def _refreshed(url: str, header: str | None, body: bytes, charset: str | None) -> str | None:
+    """The other page to which a page leads at once, if it does."""
+    found = refresh_in(header, body, charset)
+    if found is None:
+        return None
+    target, base = found
+    there = next_url((base and next_url(url, base)) or url, target)
+    return None if there is None or url_key(there) == url_key(url) else there
 
 
 async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int]) -> Reply:
