@@ -170,7 +170,7 @@ class Clean(DocumentStage):
         text, changes = self._repaired(document.text)
         if values is not None:
             tokens = len(tokenizer.encode(text))
-            values |= {**changes, "tokens": tokens, "min_tokens": self.min_tokens}
+            values |= {"repaired": text != document.text, **changes, "tokens": tokens, "min_tokens": self.min_tokens}
         tally.notes.update(changes)
         text = document.text = self._masked(text, tally, values)
         if not text.strip():

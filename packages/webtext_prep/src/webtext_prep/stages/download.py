@@ -82,7 +82,7 @@ class Download(FetchSettings):
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     oldest: ClassVar[int] = 7
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
