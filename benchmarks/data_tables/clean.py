@@ -15,7 +15,7 @@ from measuring import Row, documents, rate_of, webtext, write_json_lines
 from webtext_prep.stages.clean import known_rules
 from webtext_prep.text.languages.fast_langdetect import FastLangdetect
 from webtext_prep.text.languages.langdetect import Langdetect
-from webtext_prep.text.repair import repair
+from webtext_prep.text.repair import repair, repair_all
 
 TITLE = "clean: documents of 3 kB, English, half of them with non-ASCII characters"
 PEERS = ("ftfy", "langdetect", "fast-langdetect", "py3langid", "langdetect-rs")
@@ -79,9 +79,10 @@ def _parts(texts: list[str], few: list[str]) -> Iterator[Row]:
     )
     begun = [text[: FastLangdetect.characters] for text in texts]
     yield _each("fast-langdetect: `detect`, first 500 characters", fast._detector.detect, begun)
-    unequal = sum(repair(text) != ftfy.fix_text(text) for text in few)
+    unequal = sum(repair_all(text) != ftfy.fix_text(text) for text in few)
     yield _each("ftfy: `fix_text`", ftfy.fix_text, few)
-    yield _each("ours: repair", repair, texts, note=f"{unequal} of {len(few)} texts differ from ftfy's")
+    yield _each("ours: repair_all", repair_all, texts, note=f"{unequal} of {len(few)} texts differ from ftfy's")
+    yield _each("ours: repair, of wrong decoding alone", repair, texts)
 
 
 def _rules(texts: list[str]) -> Iterator[Row]:

@@ -121,7 +121,7 @@ class Tally:
         kept: documents out.
         added: documents out that were not in: where one was cut into pieces, the pieces after the first.
         dropped: reason to number of documents dropped for it.
-        notes: other things worth counting ("repaired"), which add up to nothing.
+        notes: other things worth counting ("repaired_decoding"), which add up to nothing.
         problems: the first few sentences about input that could not be used, with file and line.
     """
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from command_kit import setting
 from command_kit.errors import meant
@@ -28,7 +29,7 @@ from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
 from webtext_prep.text.masks import MASKS
 from webtext_prep.text.quality.base import Rule
-from webtext_prep.text.repair import repair
+from webtext_prep.text.repair import repair, repair_all, without_places_to_break
 
 
 def known_detectors() -> dict[str, type[LanguageDetector]]:
@@ -77,15 +78,15 @@ def has_tokens(text: str, least: int, tokenizer: Tokenizer) -> bool:
 
 @dataclass(frozen=True)
 class Clean(DocumentStage):
-    """Repair text with ftfy, keep documents in the wanted language with at least --min-tokens GPT-2 tokens, and
-    apply quality rules in the order given.
+    """Repair wrongly decoded text with ftfy, keep documents in the wanted language with at least --min-tokens GPT-2
+    tokens, and apply quality rules in the order given.
 
     Reads and writes document shards. Drops: empty, too_short, language_unknown, language_XX, language_uncertain, and
     the reasons of the rules."""
 
     name: ClassVar[str] = "clean"
     order: ClassVar[int] = 50
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
     is_independent: ClassVar[bool] = True
     process_bytes: ClassVar[int] = 380 << 20
@@ -94,8 +95,11 @@ class Clean(DocumentStage):
     language_detector: str = setting("langdetect", "what names the language of a text", choices=known_detectors)
     min_language_confidence: float = setting(0.0, "drop documents whose language is less certain than this", ge=0, le=1)
     min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens")
-    fix_text: bool = setting(True, "repair wrongly decoded text with ftfy")
-
+    fix_text: Literal["full"] | bool = setting(
+        True,
+        "repair wrongly decoded text with ftfy, and remove soft hyphens and zero-width spaces; full: all that ftfy "
+        "changes by default instead, such as quotes and full-width punctuation",
+    )
     mask: tuple[str, ...] = setting(
         (), "what to replace by placeholders: addresses of people, of machines", choices=lambda: MASKS
     )
@@ -163,12 +167,11 @@ class Clean(DocumentStage):
 
         `values` takes the measures that decide.
         """
-        text = repair(document.text) if self.fix_text else document.text
+        text, changes = self._repaired(document.text)
         if values is not None:
             tokens = len(tokenizer.encode(text))
-            values |= {"repaired": text != document.text, "tokens": tokens, "min_tokens": self.min_tokens}
-        if text != document.text:
-            tally.notes["repaired"] += 1
+            values |= {"repaired": text != document.text, **changes, "tokens": tokens, "min_tokens": self.min_tokens}
+        tally.notes.update(changes)
         text = document.text = self._masked(text, tally, values)
         if not text.strip():
             return "empty"
@@ -176,6 +179,21 @@ class Clean(DocumentStage):
             return "too_short"
         reason = None if self.language == "any" else self._judge_language(document, values)
         return reason or self._apply_rules(document, tokenizer, tally, values)
+
+    def _repaired(self, text: str) -> tuple[str, Counter[str]]:
+        """`text` as `fix_text` wants it, and what has been changed: whether, or how often."""
+        changes: Counter[str] = Counter()
+        if not self.fix_text:
+            return text, changes
+        decoded = repair(text)
+        changes["repaired_decoding"] = int(decoded != text)
+        if self.fix_text == "full":
+            full = repair_all(text)
+            changes["changed_characters"] = int(full != decoded)
+            return full, +changes
+        decoded, hyphens, spaces = without_places_to_break(decoded)
+        changes |= Counter(removed_soft_hyphens=hyphens, removed_zero_width_spaces=spaces)
+        return decoded, +changes
 
     def _masked(self, text: str, tally: Tally, values: dict[str, Any] | None) -> str:
         """`text` with placeholders for what `mask` names; each is counted."""
