@@ -6,6 +6,7 @@ that only place things on a page are none: one with another table in it, a headi
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import Literal
 
@@ -28,6 +29,8 @@ MOST_KEPT = 0.5
 _NAMES = {number: tag for tag, number in TAGS.items()}
 _TABLE, _LIST_ITEM, _QUOTE, _HEADER = TAGS["table"], TAGS["li"], TAGS["blockquote"], TAGS["th"]
 _LISTS = (TAGS["ul"], TAGS["ol"])
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?!\n)")
+"""Within a paragraph; a backslash makes it a hard one (CommonMark 0.31.2, 6.7)."""
 _HEADINGS = {TAGS[f"h{level}"]: level for level in range(1, 7)}
 
 
@@ -52,7 +55,7 @@ class Tables:
         lengths = np.array([len(text) for text in blocks.texts])
         found = kept.copy()
         for table in np.unique(self.of[(self.of >= 0) & kept]):
-            inside = self.of == table
+            inside = (self.of == table) & blocks.seen
             if lengths[inside & kept].sum() >= MOST_KEPT * lengths[inside].sum():
                 found |= inside
         return found
@@ -122,7 +125,7 @@ def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars
 def _row(blocks: Blocks, texts: list[str], members: list[int], row: int, markup: Markup, *, is_first: bool) -> str:
     """A row of a table: its cells between bars; in Markdown with empty cells, and a line below the first."""
     cells = {
-        cell: " ".join(texts[number] for number in group)
+        cell: " ".join(word for number in group for word in texts[number].split())
         for cell, group in groupby(members, lambda number: int(blocks.cell[number]))
     }
     if markup == "plain":
@@ -140,9 +143,11 @@ def _block(blocks: Blocks, texts: list[str], number: int) -> str:
         while fence in text:
             fence += "`"
         text = f"{fence}{blocks.code[number]}\n{text}\n{fence}"
+    else:
+        text = _LINE_BREAK.sub("\\\\\n", text)
     heading = _above(blocks, element, tuple(_HEADINGS))
     if heading:
-        return f"{'#' * _HEADINGS[int(blocks.tag[heading])]} {text}"
+        return f"{'#' * _HEADINGS[int(blocks.tag[heading])]} {' '.join(texts[number].split())}"
     item = _above(blocks, element, (_LIST_ITEM,))
     if item:
         text = _item(blocks, item, text, is_first=number == blocks.first[item])
