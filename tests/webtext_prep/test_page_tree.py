@@ -1,4 +1,4 @@
-"""What a reader sees of a page, whatever extracts it: lines, line breaks, hidden text, links of headings to themselves."""
+"""What a reader sees of a page, whatever extracts it: lines and their breaks, no hidden text, no signs of links."""
 
 import pytest
 
@@ -67,7 +67,9 @@ def test_an_element_in_a_sentence_does_not_tear_it(name, html, line):
     ],
 )
 def test_ruby_is_its_text_without_readings(name, ruby):
-    sentence = "東京の公園にはたくさんの{}まっていました。子どもたちは芝生の上で走り回り、大人たちは本を読んでいました。"
+    sentence = (
+        "東京の公園にはたくさんの{}まっていました。子どもたちは芝生の上で走り回り、大人たちは本を読んでいました。"
+    )
     text = text_by(name, f"<p>{sentence.format(ruby)}</p>")
     assert sentence.format("人が集") in text.split("\n")
 
@@ -150,7 +152,9 @@ HIDING = [
 @every_extractor
 @pytest.mark.parametrize("hiding", HIDING)
 def test_hidden_text_is_not_read_in_a_sentence_or_as_a_block(name, hiding):
-    text = text_by(name, f"<p>Write to jane<span {hiding}>nospam</span>@example.org.</p><div {hiding}><p>{SECRET}</p></div>")
+    text = text_by(
+        name, f"<p>Write to jane<span {hiding}>nospam</span>@example.org.</p><div {hiding}><p>{SECRET}</p></div>"
+    )
     assert "jane@example.org" in text
     assert SECRET not in text
 
@@ -203,7 +207,10 @@ def test_the_source_of_a_formula_is_read_though_it_is_hidden(texts):
 
 
 def test_a_hidden_part_that_is_all_there_is_is_shown_by_its_scripts(texts):
-    assert texts(f"<p>Please wait.</p><main style='visibility:hidden'>{BEFORE * 5}</main>") == ["Please wait.", BEFORE * 5]
+    assert texts(f"<p>Please wait.</p><main style='visibility:hidden'>{BEFORE * 5}</main>") == [
+        "Please wait.",
+        BEFORE * 5,
+    ]
     assert len(BEFORE * 5) > LEAST_SHOWN > len(SECRET)
     assert texts(f"<p>Short.</p><p hidden>{SECRET}</p>") == ["Short."]
 

@@ -121,7 +121,7 @@ def _newspaper() -> tuple[Any, ...]:
 
 
 def newspaper(html: bytes, url: str, charset: str | None = None) -> Extracted:
-    """Main text as newspaper3k's `Article(url, fetch_images=False)` gives it after `parse()`, of a page that is cleaned.
+    """Main text as newspaper3k's `Article(url, fetch_images=False)` gives it after `parse()`, of a cleaned page.
 
     The same parts are called in the same order (the texts of 120 pages were the same), without the ones that collect
     authors, links and pictures, one of which may look up a list on the internet, and without its `download()`. A page

@@ -36,7 +36,9 @@ BLOCKS = frozenset(_BLOCKS.split())
 _KNOWN = BLOCKS | INLINE | SKIPPED
 ANNOTATIONS = frozenset({"rt", "rp", "rtc"})
 """What stands beside the text of `ruby`: readings, and the brackets around them."""
-_FALLBACKS = frozenset("noframes noembed iframe textarea select datalist object video audio canvas".split())
+_FALLBACKS = frozenset(
+    {"noframes", "noembed", "iframe", "textarea", "select", "datalist", "object", "video", "audio", "canvas"}
+)
 """Elements whose content nobody sees, and that libraries may take for text."""
 HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "dt", "caption", "figcaption", "legend", "summary"})
 """What has a link to itself: headings, terms that are defined, captions."""
@@ -72,9 +74,7 @@ _PERMALINK_WORDS = re.compile(
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
 _SLASH = rf"(<(?:{_RAW})(?=[\s/])(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*+)/>"
 _MAY_BE_SELF_CLOSED = re.compile(_SLASH, re.IGNORECASE)
-_SELF_CLOSED = re.compile(
-    rf"<(?:svg|math)\b.*?</(?:svg|math)\s*>|<!--.*?-->|{_SLASH}", re.IGNORECASE | re.DOTALL
-)
+_SELF_CLOSED = re.compile(rf"<(?:svg|math)\b.*?</(?:svg|math)\s*>|<!--.*?-->|{_SLASH}", re.IGNORECASE | re.DOTALL)
 _XHTML = re.compile(r"""<html\b[^>]*\sxmlns\s*=\s*["']http://www\.w3\.org/1999/xhtml["']""", re.IGNORECASE)
 LEAST_SHOWN = 400
 """Characters of a hidden part from which on it may be all that there is of a page."""
