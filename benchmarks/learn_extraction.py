@@ -172,7 +172,8 @@ class Example:
         """(text, kind) that parameters make of it."""
         if self.blocks is None:
             return "", ""
-        return written(self.blocks, parameters.kept(self.blocks, self.features)), parameters.kind(self.features)
+        kind = parameters.kind(self.features)
+        return written(self.blocks, parameters.kept(self.blocks, self.features, kind)), kind
 
 
 def forest_of(

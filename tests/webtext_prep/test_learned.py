@@ -49,7 +49,7 @@ def test_what_stands_in_noscript_is_read(blocks):
 
 
 def test_elements_hold_ranges_of_blocks(blocks):
-    found = blocks("<main><section><p>a</p><p>b</p></section><p hidden>c</p></main><p>d</p>")
+    found = blocks("<main><section><p>a</p><p>b</p></section><p aria-hidden=true class=slide>c</p></main><p>d</p>")
     (main,) = np.flatnonzero(found.tag == TAGS["main"])
     (section,) = np.flatnonzero(found.tag == TAGS["section"])
     assert (found.first[main], found.last[main]) == (0, 3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -21,14 +21,15 @@ from webtext_prep.extraction.code_text import CODE, code_of, is_code, is_line_nu
 from webtext_prep.extraction.formulas import FORMULAS, formula_of
 from webtext_prep.extraction.page_tree import (
     ANNOTATIONS,
+    BLOCKS,
     INLINE,
+    LEAST_SHOWN,
     SKIPPED,
     is_annotation,
     is_hidden,
     is_inline,
     is_permalink,
     is_space_of_ruby,
-    shown_after_all,
     tree_of,
 )
 
@@ -131,6 +132,7 @@ class Blocks:
         hints, all_hints: bits of HINTS in an element's own names, and in the names of all that it lies in, too.
         landmarks: bits of LANDMARKS, its own and of all that it lies in.
         unseen: 1 where attributes hide it or what it lies in.
+        hidden: where a page shows nobody what lies in it, the outermost such element; else 0.
         shape: a number for its tag and class, and for all that it lies in: equal ones have the same.
         first, last: the blocks in it are `first` up to `last`.
         attributes: of each element that has some of ATTRIBUTES, those.
@@ -152,14 +154,28 @@ class Blocks:
     all_hints: Integers
     landmarks: Integers
     unseen: Integers
+    hidden: Integers
     shape: Integers
     first: Integers
     last: Integers
     attributes: dict[int, dict[str, str]]
 
+    @functools.cached_property
+    def seen(self) -> npt.NDArray[np.bool_]:
+        """Which blocks a reader sees.
+
+        What is hidden and has more characters than all that is seen, and LEAST_SHOWN, is what scripts show in the end.
+        """
+        hidden = self.hidden[self.element]
+        lengths = np.array([len(text) for text in self.texts])
+        of_each = np.bincount(hidden, lengths, len(self.parent))
+        shown = of_each > max(LEAST_SHOWN, of_each[0])
+        shown[0] = True
+        return np.asarray(shown[hidden])
+
 
 _OF_BLOCKS = ("element", "row", "cell", "link_characters", "links", "bold_characters")
-_OF_ELEMENTS = ("parent", "depth", "tag", "hints", "all_hints", "landmarks", "unseen", "shape", "first")
+_OF_ELEMENTS = ("parent", "depth", "tag", "hints", "all_hints", "landmarks", "unseen", "hidden", "shape", "first")
 
 
 def _columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> dict[str, Integers]:
@@ -174,13 +190,9 @@ class _Walk:
     Attributes:
         elements: of each a row of _OF_ELEMENTS; `lasts` is apart, since it is known later.
         places: of each block a row of _OF_BLOCKS.
-        shown: elements whose attributes hide them, and that are read all the same.
-        hidden: elements that have not been read, since nobody sees them.
     """
 
-    def __init__(self, shown: Container[Any] = ()) -> None:
-        self.shown = shown
-        self.hidden: list[Any] = []
+    def __init__(self) -> None:
         self.texts: list[str] = []
         self.code: dict[int, str] = {}
         self.attributes: dict[int, dict[str, str]] = {}
@@ -211,7 +223,10 @@ class _Walk:
             return
         joined = "".join(self.pieces)
         self.pieces.clear()
-        text = joined.strip("\n").rstrip() if is_pre else _lines_of(joined)
+        if is_pre:
+            text = joined.strip("\n").rstrip()
+        else:
+            text = _lines_of(joined) if _BREAK in joined else " ".join(joined.split())
         if text:
             self.texts.append(text)
             self.places.append((element, row, cell, self.link_characters, self.links, self.bold_characters))
@@ -219,7 +234,7 @@ class _Walk:
 
     def begin_element(self, node: Any, tag: str, classes: str, parent: int) -> int:
         """The number of a new element."""
-        _, depth, _, _, all_hints, landmarks, unseen, shape, _ = self.elements[parent]
+        _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
         get = node.get
         names = f"{classes} {get('id') or ''} {get('itemprop') or ''}"
         hints = hints_of(names) if len(names) > 2 else 0
@@ -233,11 +248,13 @@ class _Walk:
                 or get("hidden") is not None
                 or get("aria-hidden") == "true"
             )
+        if not hidden and is_hidden(node, tag, classes):
+            hidden = len(self.elements)
         shape = self.shapes.setdefault((shape, tag, classes), len(self.shapes) + 1)
         landmarks |= LANDMARKS.get(tag, 0)
         all_hints |= hints
         self.elements.append(
-            (parent, depth + 1, TAGS.get(tag, 0), hints, all_hints, landmarks, unseen, shape, len(self.texts))
+            (parent, depth + 1, TAGS.get(tag, 0), hints, all_hints, landmarks, unseen, hidden, shape, len(self.texts))
         )
         self.lasts.append(0)
         number = len(self.lasts) - 1
@@ -284,10 +301,9 @@ class _Walk:
             for base in node.iterchildren("rb"):  # left open, it holds the next one
                 self.visit(base, element, row, cell, in_link, is_pre, is_bold)
             return
-        if is_hidden(node, tag, classes) and node not in self.shown:
-            self.hidden.append(node)
+        is_block = tag not in INLINE and (tag in BLOCKS or not is_inline(node))
+        if not is_block and is_hidden(node, tag, classes):
             return
-        is_block = not is_inline(node, tag)
         here, inner_row, inner_cell = element, row, cell
         inner_pre = is_pre
         if is_block:
@@ -325,30 +341,16 @@ class _Walk:
 
 def _lines_of(text: str) -> str:
     """A text with single spaces, and a newline for each break of its lines, two for several."""
-    if _BREAK not in text:
-        return " ".join(text.split())
     lines = [" ".join(line.split()) for line in text.split(_BREAK)]
     return _PARAGRAPHS.sub("\n\n", "\n".join(lines).strip())
 
 
 def blocks_of(page: str) -> Blocks | None:
-    """The blocks of a page's HTML; None where there is no element in it.
-
-    What is hidden and has more text than all that is seen is what scripts show when the page is there.
-    """
+    """The blocks of a page's HTML; None where there is no element in it."""
     tree = tree_of(page)
     if tree is None:
         return None
     body = tree.find("body")
-    root = tree if body is None else body
-    walk = _walked(root)
-    if walk.hidden:
-        shown = shown_after_all(walk.hidden, sum(map(len, walk.texts)))
-        walk = _walked(root, shown) if shown else walk
+    walk = _Walk()
+    walk.visit(tree if body is None else body, 0, -1, -1, False, False, False)
     return walk.blocks()
-
-
-def _walked(root: Any, shown: Container[Any] = ()) -> _Walk:
-    walk = _Walk(shown)
-    walk.visit(root, 0, -1, -1, False, False, False)
-    return walk

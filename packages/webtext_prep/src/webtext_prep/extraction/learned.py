@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import parse_json
-from webtext_prep.extraction.blocks import Blocks, blocks_of
+from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
 from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import Features, features_of
 from webtext_prep.extraction.markup import Markup, written
@@ -38,6 +38,11 @@ SHARE_OF_KINDS = 0.2
 """What the first forest of pages of known kinds says of the odds in the end: without it lists lose what it finds."""
 LEAST = 0.2
 """No block that is less likely is kept, unless nothing else is."""
+HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
+"""Kinds of pages that keep their own heading. That of an article or a thread is its title, and people who reviewed
+such pages left it out of the text of nine in ten, but not of news: there the forests decide."""
+NEAR = 3
+"""A heading of a lower level than `h1` is the page's own so many blocks above the text."""
 
 
 @compiled
@@ -129,14 +134,17 @@ class Parameters:
         kinds = {kind: Forest.of(read["page_features"], trees) for kind, trees in read["kinds"].items()}
         return cls(first, Forest.of([*read["features"], *read["context"]], read["second"]), kinds)
 
-    def kept(self, blocks: Blocks, features: Features) -> npt.NDArray[np.bool_]:
-        """Which blocks of a page are its main text."""
+    def kept(self, blocks: Blocks, features: Features, kind: str) -> npt.NDArray[np.bool_]:
+        """Which blocks of a page of some kind are its main text."""
         odds = {name: forest.sums(features.rows) for name, forest in self.first.items()}
         _, rows = with_context(blocks, features.rows, features.words, odds)
         sums = self.second.sums(rows)
         if KNOWN_KINDS in odds:
             sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
-        return chosen(1 / (1 + np.exp(-sums)), features.words)
+        kept = chosen(1 / (1 + np.exp(-sums)), features.words)
+        if kind in HEADED_KINDS and (heading := own_heading(blocks, kept)) is not None:
+            kept[heading] = True
+        return kept & blocks.seen
 
     def kind(self, features: Features) -> str:
         """The kind of page."""
@@ -158,6 +166,17 @@ def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64
     return np.asarray(probabilities > min(max(LEAST, CAUTION * best / 2), float(probabilities.max()) - 1e-12))
 
 
+def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> int | None:
+    """The block that is the page's own heading: above its text the last one of the highest level; None without one."""
+    levels = np.select([blocks.tag[blocks.element] == TAGS[f"h{level}"] for level in range(1, 7)], range(1, 7), 7)
+    text = np.flatnonzero(kept & (levels == 7))
+    above = levels[: text[0]] if len(text) else levels[:0]
+    if not len(above) or above.min() == 7:
+        return None
+    heading = int(np.flatnonzero(above == above.min())[-1])
+    return heading if above.min() == 1 or len(above) - heading <= NEAR else None
+
+
 def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str, float]:
     """(main text, kind, share of the page's characters that it is) of a page's HTML; ("", "", 0) without any text."""
     blocks = blocks_of(page)
@@ -166,7 +185,8 @@ def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tupl
     features = features_of(blocks, page, url, title)
     may_have_formulas = any("\\(" in block or "\\[" in block for block in blocks.texts)
     has_dollars = may_have_formulas and READS_FORMULAS.search(page) is not None
-    kept = parameters().kept(blocks, features)
+    kind = parameters().kind(features)
+    kept = parameters().kept(blocks, features, kind)
     text = written(blocks, kept, markup, has_dollars=has_dollars)
     lengths = np.array([len(block) for block in blocks.texts])
-    return text, parameters().kind(features), float(lengths[kept].sum() / lengths.sum())
+    return text, kind, float(lengths[kept].sum() / lengths.sum())

@@ -60,7 +60,7 @@ class Tables:
         lengths = np.array([len(text) for text in blocks.texts])
         found = kept.copy()
         for table in np.unique(self.of[(self.of >= 0) & kept]):
-            inside = self.of == table
+            inside = (self.of == table) & blocks.seen
             if lengths[inside & kept].sum() >= MOST_KEPT * lengths[inside].sum():
                 found |= inside
         return found
@@ -133,7 +133,7 @@ def _plain(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[int])
 def _cells(blocks: Blocks, texts: list[str], numbers: Iterable[int]) -> dict[int, str]:
     """The texts of cells that have some; each is one line."""
     return {
-        cell: " ".join(texts[number] for number in group).replace("\n", " ")
+        cell: " ".join(word for number in group for word in texts[number].split())
         for cell, group in groupby(numbers, lambda number: int(blocks.cell[number]))
     }
 

@@ -33,8 +33,13 @@ search section summary table tbody td tfoot th thead tr ul xmp template
 """
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that always begin a new block: `display` is `block`, `list-item` or one of a table's (section 15.3)."""
+_KNOWN = BLOCKS | INLINE | SKIPPED
 ANNOTATIONS = frozenset({"rt", "rp", "rtc"})
 """What stands beside the text of `ruby`: readings, and the brackets around them."""
+_FALLBACKS = frozenset(
+    {"noframes", "noembed", "iframe", "textarea", "select", "datalist", "object", "video", "audio", "canvas"}
+)
+"""Elements whose content nobody sees, and that libraries may take for text."""
 HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "dt", "caption", "figcaption", "legend", "summary"})
 """What has a link to itself: headings, terms that are defined, captions."""
 
@@ -67,12 +72,12 @@ _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
-_SELF_CLOSED = re.compile(
-    rf"<(?:svg|math)\b.*?</(?:svg|math)\s*>|<!--.*?-->|(<(?:{_RAW})(?=[\s/])(?:[^<>\"']|\"[^\"]*\"|'[^']*')*?)/>",
-    re.IGNORECASE | re.DOTALL,
-)
-_MAY_BE_SELF_CLOSED = re.compile(rf"<(?:{_RAW})(?:\s[^<>]*)?/>", re.IGNORECASE)
+_SLASH = rf"(<(?:{_RAW})(?=[\s/])(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*+)/>"
+_MAY_BE_SELF_CLOSED = re.compile(_SLASH, re.IGNORECASE)
+_SELF_CLOSED = re.compile(rf"<(?:svg|math)\b.*?</(?:svg|math)\s*>|<!--.*?-->|{_SLASH}", re.IGNORECASE | re.DOTALL)
 _XHTML = re.compile(r"""<html\b[^>]*\sxmlns\s*=\s*["']http://www\.w3\.org/1999/xhtml["']""", re.IGNORECASE)
+LEAST_SHOWN = 400
+"""Characters of a hidden part from which on it may be all that there is of a page."""
 LARGE = 10_000_000
 """Characters of an element from which on libxml2 (2.14.6) reads nothing and says nothing, unless asked for more."""
 
@@ -109,15 +114,13 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
         return None
 
 
-def is_inline(node: Any, tag: str) -> bool:
-    """Whether an element stands in a line of text.
+def is_inline(node: Any) -> bool:
+    """Whether an element that is neither one of INLINE nor of BLOCKS stands in a line of text.
 
     Browsers take elements that they don't know for inline, but pages also make their layout of them. One is inline if
     no block lies in it, and if it is empty, or text stands beside it. So are buttons, outputs, and the like.
     """
-    if tag in INLINE:
-        return True
-    return tag not in BLOCKS and not _holds_a_block(node) and (_is_empty(node) or _stands_in_text(node))
+    return not _holds_a_block(node) and (_is_empty(node) or _stands_in_text(node))
 
 
 def _holds_a_block(node: Any) -> bool:
@@ -178,22 +181,27 @@ def is_hidden(node: Any, tag: str, classes: str | None) -> bool:
     to its place, and the source of a formula.
     """
     get = node.get
-    if classes is not None and hides(classes):
-        return _has_no_formula(node)
     style = get("style")
-    if style is not None and _HIDING_STYLE.search(style) is not None:
-        return not _is_opened(node) and _has_no_formula(node)
     hidden = get("hidden")
-    if hidden is not None:
-        is_streamed = _STREAMED.fullmatch(get("id") or "") is not None
-        return hidden.lower() != "until-found" and not is_streamed and not _is_opened(node) and _has_no_formula(node)
-    if tag == "template":
-        return get("shadowrootmode") not in ("open", "closed")
-    if tag == "dialog":
-        return get("open") is None
-    if tag not in INLINE and get("aria-hidden") == "true":
+    if tag not in INLINE:
+        if tag == "template":
+            return get("shadowrootmode") not in ("open", "closed")
+        if tag == "dialog":
+            return get("open") is None
+        is_closed = get("aria-hidden") == "true" or get("popover") is not None
+    else:
+        is_closed = False
+    if hidden is not None and hidden.lower() != "until-found" and not _STREAMED.fullmatch(get("id") or ""):
+        is_closed = True
+    if is_closed or (style is not None and hides_by_style(style)):
         return not _is_opened(node) and _has_no_formula(node)
-    return tag not in INLINE and get("popover") is not None
+    return bool(classes) and hides(classes) and _has_no_formula(node)
+
+
+@functools.lru_cache(maxsize=50_000)
+def hides_by_style(style: str) -> bool:
+    """Whether a `style` attribute shows nobody what lies in its element."""
+    return _HIDING_STYLE.search(style) is not None
 
 
 def _has_no_formula(node: Any) -> bool:
@@ -274,6 +282,15 @@ def is_space_of_ruby(node: Any) -> bool:
     return follows is None or follows.tag in ANNOTATIONS
 
 
+def _drop_spaces(ruby: Any) -> None:
+    """Take the white space out of `ruby` that is none of its text."""
+    if ruby.text is not None and ruby.text.isspace():
+        ruby.text = None
+    for part in ruby:
+        if part.tail is not None and part.tail.isspace() and is_space_of_ruby(part):
+            part.tail = None
+
+
 def length_of(node: Any) -> int:
     """Characters of text in an element, without its scripts and the like, and without white space."""
     return sum(len("".join(text.split())) for text in _texts(node))
@@ -289,5 +306,52 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def shown_after_all(hidden: list[Any], seen: int) -> Container[Any]:
-    """What of hidden elements its scripts show: each that has more characters than all that is seen of the page."""
-    return frozenset(node for node in hidden if length_of(node) > seen)
+    """What of hidden elements scripts show: each that has more characters than all that is `seen` of the page.
+
+    So does the main part of pages that wait for their scripts, but not a text for screen readers.
+    """
+    least = max(seen, LEAST_SHOWN)
+    return frozenset(node for node in hidden if not hides(node.get("class") or "") and length_of(node) > least)
+
+
+def cleaned(page: str) -> Any:
+    """A page's tree for a library, without what its reader does not see; None where the page is right as it is.
+
+    Taken out are hidden elements, readings of `ruby`, and links of headings to themselves; elements that stand in a
+    line of text, and that libraries may not know, leave their text there. The root of a shadow is a `div`.
+    """
+    from lxml.html import HTMLParser
+
+    tree = tree_of(page, HTMLParser)
+    if tree is None:
+        return None
+    unseen, hidden, in_line = [], [], []
+    for node in tree.iter(etree.Element):
+        tag, classes = node.tag, node.get("class")
+        if (tag in _FALLBACKS and not _is_empty(node)) or (tag in ANNOTATIONS and is_annotation(node)):
+            unseen.append(node)
+        elif tag not in SKIPPED and tag not in ("html", "body") and is_hidden(node, tag, classes):
+            hidden.append(node)
+        elif tag == "a" and is_permalink(node, classes):
+            unseen.append(node)
+        elif tag in ("ruby", "rb") or (tag not in _KNOWN and is_inline(node)):
+            in_line.append(node)
+        elif tag == "template":
+            node.tag = "div"
+            in_line.append(None)
+    if not (unseen or hidden or in_line or len(page) >= LARGE or _MAY_BE_SELF_CLOSED.search(page)):
+        return None
+    outermost = [node for node in hidden if not any(around in hidden for around in node.iterancestors())]
+    seen = length_of(tree) - sum(map(length_of, outermost))
+    shown = shown_after_all(outermost, seen)
+    for node in tree.iter("ruby"):
+        _drop_spaces(node)
+    for node in [*unseen, *(node for node in outermost if node not in shown)]:
+        for base in node.findall("rb") if node.tag in ANNOTATIONS else []:
+            node.addprevious(base)
+        if node.getparent() is not None:
+            node.drop_tree()
+    for node in in_line:
+        if node is not None and node.getparent() is not None:
+            node.drop_tag()
+    return tree

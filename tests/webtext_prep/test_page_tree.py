@@ -1,0 +1,300 @@
+"""What a reader sees of a page, whatever extracts it: lines and their breaks, no hidden text, no signs of links."""
+
+import pytest
+
+from webtext_prep.extraction.blocks import blocks_of
+from webtext_prep.extraction.extractors import EXTRACTORS
+from webtext_prep.extraction.learned import own_heading
+from webtext_prep.extraction.markup import written
+from webtext_prep.extraction.page_tree import LARGE, LEAST_SHOWN, as_browsers_read, tree_of
+
+BEFORE = "The committee met on Tuesday evening in the town hall and spoke for two hours about the bridge and its price."
+AFTER = "At the end the chairman asked everybody to write down one wish, and the secretary promised to print them all."
+SECRET = "Cheap loans and online casinos stand in this paragraph, which no visitor of the page sees on any screen."
+
+
+def page_of(body, head="<meta charset=utf-8><title>The bridge</title>"):
+    main = f"<h1>The bridge</h1><p>{BEFORE}</p>{body}<p>{AFTER}</p>"
+    return f"<!DOCTYPE html><html><head>{head}</head><body><main>{main}</main></body></html>"
+
+
+def text_by(name, body):
+    return EXTRACTORS[name](page_of(body).encode(), "http://example.com/bridge", None).text
+
+
+@pytest.fixture
+def texts():
+    """`texts(html)` are the texts of those of a body's blocks that are seen."""
+
+    def seen(html):
+        blocks = blocks_of(f"<html><head><title>t</title></head><body>{html}</body></html>")
+        return [text for text, is_seen in zip(blocks.texts, blocks.seen, strict=True) if is_seen]
+
+    return seen
+
+
+every_extractor = pytest.mark.parametrize("name", EXTRACTORS)
+
+
+@every_extractor
+@pytest.mark.parametrize(
+    ("html", "line"),
+    [
+        (
+            "<p>We use a <glossary-term key=h>hash table</glossary-term> for that, as "
+            "<user-mention>@alice</user-mention> wrote on Monday in her long and careful notes about it.</p>",
+            "We use a hash table for that, as @alice wrote on Monday in her long and careful notes about it.",
+        ),
+        (
+            "<p>The meeting in <st1:City w:st=on>Lisbon</st1:City> was moved to June, and <output>42</output> people "
+            "asked the secretary <button>Ann Lee</button> for the reason, which nobody knew.<o:p></o:p></p>",
+            "The meeting in Lisbon was moved to June, and 42 people asked the secretary Ann Lee for the reason, which "
+            "nobody knew.",
+        ),
+    ],
+)
+def test_an_element_in_a_sentence_does_not_tear_it(name, html, line):
+    assert line in text_by(name, html).split("\n")
+
+
+@every_extractor
+@pytest.mark.parametrize(
+    "ruby",
+    [
+        "<ruby>人<rt>ひと</rt></ruby>が<ruby>集<rp>(</rp><rt>あつ</rt><rp>)</rp></ruby>",
+        "<ruby><rb>人</rb><rt>ひと</rt></ruby>が<ruby>集<rt>あつ</ruby>",
+        "<ruby>人<rtc><rt>ひと</rt></rtc></ruby>が<ruby>\n  <rb>集</rb>\n  <rt>あつ</rt>\n</ruby>",
+    ],
+)
+def test_ruby_is_its_text_without_readings(name, ruby):
+    sentence = (
+        "東京の公園にはたくさんの{}まっていました。子どもたちは芝生の上で走り回り、大人たちは本を読んでいました。"
+    )
+    text = text_by(name, f"<p>{sentence.format(ruby)}</p>")
+    assert sentence.format("人が集") in text.split("\n")
+
+
+def test_a_reading_that_is_left_open_does_not_hide_the_next_text(texts):
+    """HTML, 13.1.2.4: the end tags of `rb` and `rt` may be left out; libxml2 (2.14.6) nests what follows."""
+    assert texts("<p><ruby><rb>漢<rt>kan<rb>字<rt>ji</ruby>です</p>") == ["漢字です"]
+
+
+def test_resiliparse_keeps_texts_of_one_character():
+    """resiliparse 2.0.1 drops each that has three bytes when it looks for the main content."""
+    text = text_by("resiliparse", f"<p>From <b>1990</b>–<b>1995</b> and <i>3</i> &mdash; <b>4</b>. {BEFORE}</p>")
+    assert "From 1990–1995 and 3 — 4." in text
+    assert "\x01" not in text
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ("<div>Posted by <button>Ann</button>, editor</div>", ["Posted by Ann, editor"]),
+        ("<div>a <span><x-a>b</x-a></span> c</div>", ["a b c"]),
+        ("<p><b>The</b> <x-a><x-b>list</x-b></x-a></p>", ["The list"]),
+        ("<div>a<x-icon></x-icon>b</div>", ["ab"]),
+        # As a container it is a block, as in a page that is made of such elements.
+        ("<x-card><x-title>Foo</x-title><x-text>bar</x-text></x-card>", ["Foo", "bar"]),
+        ("<div><button>Share</button> <button>Like</button></div>", ["Share", "Like"]),
+        ("<div>a<x-box><p>b</p></x-box>c</div>", ["a", "b", "c"]),
+        ("<div>a<br><x-a>b</x-a></div>", ["a", "b"]),
+    ],
+)
+def test_an_unknown_element_is_inline_where_text_stands_beside_it(texts, html, found):
+    assert texts(html) == found
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ("<p>one<br>two</p>", ["one\ntwo"]),
+        ("<p>one<br><br/>two<br>&nbsp;<br><br>three</p>", ["one\n\ntwo\n\nthree"]),
+        ("<p><br>one <b>two<br></b>\n three<br></p>", ["one two\nthree"]),
+        ("<pre><p>one<br>  two</p></pre>", ["one\n  two"]),
+    ],
+)
+def test_a_break_is_a_line_and_two_are_a_paragraph(texts, html, found):
+    assert texts(html) == found
+
+
+@pytest.mark.parametrize(
+    ("html", "markdown"),
+    [
+        ("<p>one<br>two<br><br>three</p>", "one\\\ntwo\n\nthree"),
+        ("<h2>one<br>two</h2>", "## one two"),
+        ("<ul><li>one<br>two</ul>", "- one\\\n  two"),
+        ("<blockquote>one<br>two</blockquote>", "> one\\\n> two"),
+        (
+            "<table><tr><td>a<br>b<td>c<tr><td>d<td>e</table>",
+            "| a b | c |\n|---|---|\n| d | e |",
+        ),
+    ],
+)
+def test_a_break_is_a_hard_one_in_markdown(html, markdown):
+    blocks = blocks_of(f"<html><body>{html}</body></html>")
+    assert written(blocks, blocks.element >= 0, "markdown") == markdown
+
+
+HIDING = [
+    "hidden",
+    "hidden=''",
+    "style='display:none'",
+    "style='color:red; Display : NONE !important'",
+    "style=visibility:hidden",
+    "style='position:absolute;left:-9999px'",
+    "style='clip: rect(0 0 0 0); position: absolute'",
+    "class=sr-only",
+    "class='note visually-hidden'",
+    "class=screen-reader-text",
+]
+
+
+@every_extractor
+@pytest.mark.parametrize("hiding", HIDING)
+def test_hidden_text_is_not_read_in_a_sentence_or_as_a_block(name, hiding):
+    text = text_by(
+        name, f"<p>Write to jane<span {hiding}>nospam</span>@example.org.</p><div {hiding}><p>{SECRET}</p></div>"
+    )
+    assert "jane@example.org" in text
+    assert SECRET not in text
+
+
+@every_extractor
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<template><p>{}</p></template>",
+        "<dialog><p>{}</p></dialog>",
+        "<div aria-hidden=true><p>{}</p></div>",
+        "<div popover><p>{}</p></div>",
+        "<noembed><p>{}</p></noembed>",
+        "<noframes><p>{}</p></noframes>",
+        "<iframe><p>{}</p></iframe>",
+        "<select><option>{}</option></select>",
+        "<object data=x><p>{}</p></object>",
+        "<video><p>{}</p></video>",
+    ],
+)
+def test_what_browsers_do_not_display_is_not_read(name, html):
+    assert SECRET not in text_by(name, html.format(SECRET))
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<details><summary>More</summary><p>{}</p></details>",
+        "<noscript><p>{}</p></noscript>",
+        "<template shadowrootmode=open><p>{}</p></template>",
+        "<dialog open><p>{}</p></dialog>",
+        "<div hidden=until-found><p>{}</p></div>",
+        "<div role=tabpanel hidden><p>{}</p></div>",
+        "<div class=accordion><h3>Why?</h3><div style='display:none'><p>{}</p></div></div>",
+        "<button aria-expanded=false>Why?</button><div hidden><p>{}</p></div>",
+        "<div hidden id=S:1f><p>{}</p></div>",
+        "<div class='hidden md:block'><p>{}</p></div>",
+        "<span aria-hidden=true>{}</span>",
+        "<div class='sr-only md:not-sr-only'><p>{}</p></div>",
+    ],
+)
+def test_what_a_reader_opens_or_sees_after_all_is_a_block_like_others(texts, html):
+    assert SECRET in texts(f"<p>{BEFORE}</p>{html.format(SECRET)}<p>{AFTER}</p>")
+
+
+def test_the_source_of_a_formula_is_read_though_it_is_hidden(texts):
+    """MediaWiki 1.44 hides MathML beside a picture of the formula."""
+    math = '<math><annotation encoding="application/x-tex">E=mc^2</annotation></math>'
+    assert texts(f"<p>So <span style='display: none'>{math}</span> holds.</p>") == ["So $E=mc^2$ holds."]
+
+
+def test_a_hidden_part_that_is_all_there_is_is_shown_by_its_scripts(texts):
+    assert texts(f"<p>Please wait.</p><main style='visibility:hidden'>{BEFORE * 5}</main>") == [
+        "Please wait.",
+        BEFORE * 5,
+    ]
+    assert len(BEFORE * 5) > LEAST_SHOWN > len(SECRET)
+    assert texts(f"<p>Short.</p><p hidden>{SECRET}</p>") == ["Short."]
+
+
+def test_a_copy_of_an_article_that_nobody_sees_is_no_second_one(texts):
+    article = "".join(f"<p>{number}. {BEFORE}</p>" for number in range(8))
+    assert len(texts(f"<p>Menu</p><article>{article}</article><div hidden>{article}</div>")) == 9
+
+
+PERMALINKS = [
+    '<h2 id=x>The price<a class="headerlink" href="#x" title="Link to this heading">¶</a></h2>',  # Sphinx 8
+    '<h2 id=x><a class="doc-anchor" href="#x">§</a>The price</h2>',  # rustdoc 1.85
+    '<h2 id=x>The price <a href="#x">#</a></h2>',
+    '<h2>The price<a name=x></a> <a href="https://example.org/#x">🔗</a></h2>',
+    '<h2 id=x>The price<a href="#x" class="hash-link">\u200b</a></h2>',  # Docusaurus 3
+    '<h2 id=x>The price <a href="#x">Link to this heading</a></h2>',
+    '<h2 id=x>The price <a class=anchor href="#x">Permalink: The price</a></h2>',
+    '<div><h2 id=x>The price</h2><a class="anchor" href="#x"><span>#</span></a></div>',  # GitHub, 2024
+]
+
+
+@every_extractor
+@pytest.mark.parametrize("html", PERMALINKS)
+def test_a_link_of_a_heading_to_itself_is_no_text(name, html):
+    text = text_by(name, f"{html}<p>{BEFORE}!</p>")
+    assert "price" not in text.split("\n")[1:3] or "The price" in text.split("\n")
+    assert not any(sign in text for sign in ("¶", "§", "#", "🔗", "Link to", "Permalink"))
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ("<h2 id=x><a href='#x'>The price</a></h2>", "The price"),
+        ("<section id=m.f><h4>fn <a href='#m.f' class=fn>f</a>()</h4></section>", "fn f()"),
+        ("<h2>C# <a href='#n1'>[1]</a></h2>", "C# [1]"),
+        ("<h3 id=s5><a href='#s5'>§ 5</a> Duties</h3>", "§ 5 Duties"),
+        ("<p>See <a href='#x'>#</a> there</p>", "See # there"),
+        ("<p>A <a href='#x'>link</a> there</p>", "A link there"),
+        ("<dt id=a>a()<a class=headerlink href='#a'>¶</a></dt>", "a()"),
+        ("<p id=a>Text <a href='#a'>¶</a></p>", "Text"),
+        ("<div><span>Listing 1</span><a class=headerlink href='#c'>¶</a></div>", "Listing 1"),
+    ],
+)
+def test_other_links_within_a_page_are_text(texts, html, found):
+    assert texts(html) == [found]
+
+
+@every_extractor
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<script type='text/javascript'/> var price = 'two hours'; </script>",
+        "<STYLE /> .price {{ color: red }} </STYLE>",
+        "<textarea rows=2/>price</textarea>",
+        "<script src='a>b.js' async/> price </script>",
+    ],
+)
+def test_a_slash_does_not_close_an_element_of_raw_text(name, html):
+    text = text_by(name, html)
+    assert "price" not in text.replace(BEFORE, "")
+    assert AFTER in text
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<svg><style/><title/></svg><p>text</p><style></style>",
+        "<p>text</p><br/><img src=x />",
+        "<!-- <script/> --><p>text</p><script></script>",
+        '<html xmlns="http://www.w3.org/1999/xhtml"><head><title>t</title><script src="a.js"/></head><body/></html>',
+    ],
+)
+def test_a_slash_closes_an_element_where_browsers_read_it_so(page):
+    assert as_browsers_read(page) == page
+
+
+def test_text_behind_ten_million_characters_of_an_element_is_read():
+    """libxml2 (2.14.6) ends there without a word, unless it is asked for more."""
+    assert LARGE == 10_000_000
+    assert tree_of(f"<p>{'word ' * (LARGE // 5 + 1)}</p><p>last</p>").findtext(".//p[2]") == "last"
+
+
+def test_the_heading_of_a_page_is_the_last_of_the_highest_level_above_its_text():
+    blocks = blocks_of("<h1>Site</h1><p>menu</p><h1>Struct Foo</h1><h2>Usage</h2><p>text</p><h1>End</h1>")
+    assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool)) == 2
+    blocks = blocks_of("<h2>Far</h2><p>1</p><p>2</p><p>3</p><p>text</p>")
+    assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool)) is None
