@@ -11,7 +11,6 @@ from offline_datasets import datasets
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import choose_splits, splits_of, without_descriptions
-from webtext_prep.documents.formats.arrow_tables import rows_of
 from webtext_prep.documents.records.arrow import ArrowRecords
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.errors import InputError
@@ -266,7 +265,3 @@ def test_offsets_that_lead_outside_of_an_arrow_file_are_unreadable_rows(tmp_path
     first, *others = records(path)
     assert first.text == "one"
     assert [str(other)[:24] for other in others] == ["a row that can't be read"] * 2
-
-
-def test_rows_are_values_of_python():
-    assert next(rows_of(pa.record_batch({"n": pa.array([1_001], pa.timestamp("ns"))})))["n"].microsecond == 1

@@ -102,7 +102,7 @@ class Merge(HoldsOut):
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
 
     text_key: tuple[str, ...] = setting(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep import storage
+from webtext_prep.documents.formats.arrow_values import Mark, columns_as_json, marks_of, names_of_int96
 from webtext_prep.documents.formats.columns import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, check_ratio
 from webtext_prep.errors import DamagedFileError, InputError
@@ -51,11 +52,20 @@ def arrow_errors(location: Location, kind: str, named: type[InputError] = Damage
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = str(error).split("\n")[0].rstrip(".")
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise named(
+                f"{location} holds what can't be read here ({reason}): write it without that, or as text."
+            ) from error
         raise named(f"{location} is not a valid {kind} file ({reason}): write it again.") from error
 
 
-def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | ValueError]:
-    """The rows of a batch, column name to value, or what is wrong with one (text that is not valid UTF-8)."""
+def rows_of(
+    batch: pa.RecordBatch, marks: Sequence[Sequence[Mark]] | None = None, fine: pa.RecordBatch | None = None
+) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a batch, column name to value as `json_values` has it, or what is wrong with one.
+
+    `marks` are those of each column's leaves; `fine` is the same rows of columns with times of 96 bits, in nanoseconds.
+    """
     names = batch.schema.names
     if len(set(names)) < len(names):
         batch = batch.rename_columns(column_names(names))
@@ -69,7 +79,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | ValueError]:
         if sizes[begin] > MAX_LINE_BYTES:
             yield ValueError(TOO_LONG)
         else:
-            yield from _rows(_in_microseconds(batch.slice(begin, end - begin)))
+            yield from _rows(batch.slice(begin, end - begin), marks, fine and fine.slice(begin, end - begin))
         begin = end
 
 
@@ -83,7 +93,11 @@ def _sizes(array: pa.Array) -> npt.NDArray[np.int64]:
         return _sizes(array.storage)
     if pa.types.is_dictionary(kind):
         own = np.append(_sizes(array.dictionary), 0)
-        return own[array.indices.fill_null(len(own) - 1).to_numpy(zero_copy_only=False)]
+        # Of 64 bits: a full dictionary (128 values for int8) has no index left for null.
+        return own[array.indices.cast(pa.int64()).fill_null(len(own) - 1).to_numpy(zero_copy_only=False)]
+    if pa.types.is_run_end_encoded(kind):
+        places = np.arange(array.offset, array.offset + len(array))
+        return _sizes(array.values)[np.searchsorted(array.run_ends.to_numpy(), places, side="right")]
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         # Each of 16 bytes, the first four of which are the length.
         views = np.frombuffer(array.buffers()[1] or b"", np.int32)[::4][array.offset : array.offset + len(array)]
@@ -96,6 +110,9 @@ def _sizes(array: pa.Array) -> npt.NDArray[np.int64]:
         offsets = array.offsets.to_numpy()
         values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         return np.diff(np.append(0, np.cumsum(_sizes(values)))[offsets - offsets[0]])
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        ends = np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy())
+        return np.diff(np.append(0, np.cumsum(_sizes(array.flatten())))[np.append(0, ends)])
     if pa.types.is_fixed_size_list(kind):
         return (
             _sizes(array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size))
@@ -105,29 +122,18 @@ def _sizes(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.full(len(array), _NUMBER_BYTES, np.int64)
 
 
-def _rows(batch: pa.RecordBatch) -> list[dict[str, Any] | ValueError]:
+def _rows(
+    batch: pa.RecordBatch, marks: Sequence[Sequence[Mark]] | None, fine: pa.RecordBatch | None
+) -> list[dict[str, Any] | ValueError]:
     try:
-        return list(batch.to_pylist())
-    except (ValueError, OverflowError) as error:
+        columns = columns_as_json(batch, marks, dict(zip(fine.schema.names, fine.columns, strict=True)) if fine else {})
+    except ValueError as error:
         if batch.num_rows == 1:
-            return [ValueError(str(error).split("\n")[0])]
-        return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
-
-
-def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with times cut off to microseconds: Python's own types hold no more."""
-    import pyarrow as pa
-
-    for number, column in enumerate(batch.schema):
-        kind = column.type
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
-            shorter = pa.timestamp("us", kind.tz)
-        elif pa.types.is_duration(kind) and kind.unit == "ns":
-            shorter = pa.duration("us")
-        else:
-            continue
-        batch = batch.set_column(number, column.name, batch.column(number).cast(shorter, safe=False))
-    return batch
+            return [error]
+        single = (_rows(batch.slice(at, 1), marks, fine and fine.slice(at, 1)) for at in range(batch.num_rows))
+        return list(itertools.chain.from_iterable(single))
+    rows = zip(*columns, strict=True) if columns else itertools.repeat((), batch.num_rows)
+    return [dict(zip(batch.schema.names, row, strict=True)) for row in rows]
 
 
 _ZSTD_LEVEL = 3
@@ -203,6 +209,9 @@ def new_parquet(stream: BinaryIO, schema: pa.Schema, **options: Any) -> Iterator
     target.release()
 
 
+_OPTIONS: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
+
+
 @contextlib.contextmanager
 def open_parquet(location: Location) -> Iterator[tuple[pq.ParquetFile, BinaryIO]]:
     """An open Parquet file, and its stream. Pages that have a checksum are verified when they are read.
@@ -213,7 +222,7 @@ def open_parquet(location: Location) -> Iterator[tuple[pq.ParquetFile, BinaryIO]
     import pyarrow.parquet as pq
 
     with storage.open_for_reading(location) as stream, arrow_errors(location, "Parquet"):
-        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        file = pq.ParquetFile(stream, **_OPTIONS, coerce_int96_timestamp_unit="us")
         known = file.metadata.metadata or {}
         if _SEAL in known:
             stream.seek(-_TAIL, 2)
@@ -263,6 +272,7 @@ def read_rows(
         stop = sum(sizes) if stop is None else stop
         groups = [number for number, end in enumerate(ends) if end > start and end - sizes[number] < stop]
         at = ends[groups[0]] - sizes[groups[0]] if groups else 0
+        marks = marks_of(file)
         for number in groups:
             count = _rows_at_once(file, stream, number, location)
             wanted = range(max(start, at), min(ends[number], stop))
@@ -273,11 +283,12 @@ def read_rows(
                 size = sum(column.total_compressed_size for column in _columns(file.metadata.row_group(number)))
                 yield DamagedRows(reason, len(wanted), int(share * size))
             else:
-                for batch in _batches(file, number, count):
+                for batch, fine in zip(_batches(file, number, count), _fine(file, stream, number, count), strict=False):
                     first, last = max(0, start - at), min(batch.num_rows, stop - at)
                     at += batch.num_rows
                     if first < last:
-                        yield from rows_of(batch.slice(first, last - first))
+                        rows = last - first
+                        yield from rows_of(batch.slice(first, rows), marks, fine and fine.slice(first, rows))
             at = ends[number]
 
 
@@ -290,6 +301,20 @@ def _batches(file: pq.ParquetFile, number: int, count: int) -> Iterator[pa.Recor
     if left:
         # Readers pass over pages of a kind that they do not know: a flipped bit makes any page one of these.
         raise ValueError(f"pages of its row group {number} are missing")
+
+
+def _fine(file: pq.ParquetFile, stream: BinaryIO, number: int, count: int) -> Iterator[pa.RecordBatch | None]:
+    """The columns of a row group that hold times of 96 bits once more, in nanoseconds; None where there are none.
+
+    Hive and Impala write nanoseconds there, Spark years from 1 to 9999, and 64 bits hold either: pyarrow 26.0.1 wraps
+    around without a word. Both together are exact.
+    """
+    import pyarrow.parquet as pq
+
+    if names := names_of_int96(file):
+        again = pq.ParquetFile(stream, **_OPTIONS)
+        yield from again.iter_batches(count, row_groups=[number], columns=names, use_threads=False)
+    yield from itertools.repeat(None)
 
 
 def _damage_of(file: pq.ParquetFile, number: int, count: int, location: Location) -> str:

@@ -45,7 +45,7 @@ _WITH_FOOTER = b"ARROW1"
 class ArrowRecords(RecordReader):
     """Rows of a table."""
 
-    suffixes: ClassVar[tuple[str, ...]] = (".arrow",)
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
     may_be_compressed: ClassVar[bool] = False
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:

@@ -167,7 +167,7 @@ class Keys:
                 raise Unreadable(
                     f"{missing} {', '.join(self.text)}", f"but {found or 'none'}: name the right one with --text-key"
                 )
-            text = "" if text is None else text
+            text = "" if text is None else decoded(text, text_key)
             if not isinstance(text, str):
                 raise Unreadable(f"{text_key!r} is not a string", f"found {type(text).__name__}")
             url_key, own_url = self.take_url(value)
@@ -186,6 +186,7 @@ class Keys:
         """
         key, url = _take(value, self.url)
         value.pop("url", None)
+        url = decoded(url, key)
         if url is None or isinstance(url, str):
             return (key, url) if url else ("", "")
         if isinstance(url, bool) or not isinstance(url, int | float):
@@ -230,6 +231,19 @@ def _holder(value: Any, key: str) -> tuple[MutableMapping[str, Any], str] | None
     if found is not None:
         value[first] = inner
     return found
+
+
+def decoded(value: Any, key: str) -> Any:
+    """A value as it is, or if it is bytes the text in them: not every writer of Parquet says that a column is text.
+
+    Raises Unreadable if they are not UTF-8.
+    """
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{key!r} is not valid UTF-8", "save it as text") from error
 
 
 def _key_names(value: MutableMapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats.arrow_values import exact_number
 from webtext_prep.documents.formats.compression import Piece, compression_of, pieces_of
 from webtext_prep.documents.formats.lines import (
     has_ranges,
@@ -42,7 +43,9 @@ from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata
 
 _OWN = ("url", "text")
-_decode = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder(float_hook=exact_number).decode
+_python_decoder = json.JSONDecoder(parse_float=exact_number, parse_constant=str)
+"""NaN, Infinity and -Infinity, as Python and data frames write them, are no JSON: they are text from here on."""
 
 
 class JsonLineRecords(RecordReader):
@@ -156,7 +159,7 @@ def json_values(text: str) -> Iterator[Any]:
     Raises Unreadable where something else comes next.
     """
     text = text.strip()
-    decoder, at = json.JSONDecoder(), 0
+    decoder, at = _python_decoder, 0
     while at < len(text):
         try:
             value, at = decoder.raw_decode(text, at)
@@ -276,7 +279,7 @@ def _lost(begin: int, end: int) -> Unreadable:
 
 def _run(text: str, at: int) -> tuple[list[Any], int, int, str]:
     """The entries from a place on, where they end, how much was read in all, and what comes there."""
-    decode, values, start = json.JSONDecoder().raw_decode, list[Any](), at
+    decode, values, start = _python_decoder.raw_decode, list[Any](), at
     while True:
         try:
             value, stop = decode(text, at)

@@ -25,6 +25,8 @@ from webtext_prep.storage.locations import Location
 _EMPTY = (b"", b"\r")
 _MANY_LINES = 100
 """Lines of a text that is no table have not all as many commas as a row, if they are this many."""
+_NULL = r"\N"
+"""What ClickHouse, PostgreSQL, MySQL and Hive write where there is nothing."""
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
@@ -39,7 +41,7 @@ class CsvRecords(RecordReader):
     """Values separated by commas, or by semicolons as spreadsheets write them where the comma is a decimal point."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".csv",)
-    delimiters: ClassVar[tuple[str, ...]] = (",", ";")
+    delimiters: ClassVar[tuple[str, ...]] = (",", ";", "\t")
 
     has_blocks: ClassVar[bool] = True
 
@@ -115,6 +117,8 @@ def _rows(lines: _Lines, delimiter: str, width: int | None) -> Iterator[Row]:
         if not isinstance(cells, Unreadable) and _NOT_UTF8.search("".join(cells)):
             cells = Unreadable("not valid UTF-8", "save it as UTF-8")
         if cells:
+            if isinstance(cells, list):
+                cells = ["" if cell == _NULL else cell for cell in cells]
             yield Row(number, cells)
             width = width or (None if isinstance(cells, Unreadable) else len(cells))
 
