@@ -120,10 +120,10 @@ def test_a_break_is_a_line_and_two_are_a_paragraph(texts, html, found):
 @pytest.mark.parametrize(
     ("html", "markdown"),
     [
-        ("<p>one<br>two<br><br>three</p>", "one\\\ntwo\n\nthree"),
+        ("<p>one<br>two<br><br>three</p>", "one  \ntwo\n\nthree"),
         ("<h2>one<br>two</h2>", "## one two"),
-        ("<ul><li>one<br>two</ul>", "- one\\\n  two"),
-        ("<blockquote>one<br>two</blockquote>", "> one\\\n> two"),
+        ("<ul><li>one<br>two</ul>", "- one  \n  two"),
+        ("<blockquote>one<br>two</blockquote>", "> one  \n> two"),
         (
             "<table><tr><td>a<br>b<td>c<tr><td>d<td>e</table>",
             "| a b | c |\n|---|---|\n| d | e |",
