@@ -289,6 +289,6 @@ def test_a_filter_that_counts_other_words_is_refused_by_name(tmp_path):
     path = tmp_path / "model.filter"
     path.write_bytes(b"webtext filter 1" + b"\0" * 40)
     with pytest.raises(
-        InputError, match="model.filter was trained by an earlier version, which cut texts into other words"
+        InputError, match=r"model\.filter was trained by an earlier version, which cut texts into other words"
     ):
         classifier_file(str(tmp_path))
