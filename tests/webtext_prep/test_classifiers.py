@@ -282,3 +282,13 @@ def test_fasttext_models_that_cannot_be_used_are_a_sentence(tmp_path, monkeypatc
     monkeypatch.setattr("webtext_prep.text.classifiers.find_spec", lambda name: None)
     with pytest.raises(InputError, match="install the package fasttext-predict"):
         check_fasttext(Path(LANGUAGES))
+
+
+def test_a_filter_that_counts_other_words_is_refused_by_name(tmp_path):
+    """Its weights belong to n-grams that no text has any more: a clause of Chinese, a Hindi word without its vowels."""
+    path = tmp_path / "model.filter"
+    path.write_bytes(b"webtext filter 1" + b"\0" * 40)
+    with pytest.raises(
+        InputError, match=r"model\.filter was trained by an earlier version, which cut texts into other words"
+    ):
+        classifier_file(str(tmp_path))

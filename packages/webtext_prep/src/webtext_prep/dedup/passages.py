@@ -75,8 +75,7 @@ class Anchored:
     def __init__(self, grams: Hashes, size: int) -> None:
         self._grams, self._size, self._within = grams, size, size - size // 2
         places = minima(grams, self._within) if len(grams) >= self._within else np.zeros(0, np.int64)
-        is_new = np.ones(len(places), np.bool_)
-        is_new[1:] = places[1:] != places[:-1]
+        is_new = _differs(places)
         self.anchors, self.of_window = grams[places[is_new]], np.cumsum(is_new) - 1
 
     def windows(self, text: str, hashes: Hashes, is_chosen: Flags, document: int) -> tuple[Records, Hashes]:
@@ -138,6 +137,13 @@ def is_in(values: Hashes, known: Hashes) -> Flags:
     return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
 
 
+def _differs(values: npt.NDArray[Any]) -> Flags:
+    """Of each value whether it differs from the one before it; of the first it does."""
+    found = np.ones(len(values), np.bool_)
+    found[1:] = values[1:] != values[:-1]
+    return found
+
+
 class Firsts:
     """Where windows begin first; windows are given in the order of the corpus, batch after batch.
 
@@ -152,10 +158,12 @@ class Firsts:
         """Which of these windows, each of a shard, begin earlier; and these as `REPEAT`."""
         before = len(self._known)
         joined, of = np.concatenate([self._known, windows]), np.concatenate([self._shards, shards])
-        order = np.lexsort((joined["check"], joined["key"]))  # stable: of equal ones the first one is first
-        is_first = np.ones(len(order), np.bool_)
-        keys, checks = joined["key"][order], joined["check"][order]
-        is_first[1:] = (keys[1:] != keys[:-1]) | (checks[1:] != checks[:-1])
+        keys, checks = joined["key"].copy(), joined["check"].copy()
+        order = np.argsort(keys, kind="stable")  # of equal ones the first one is first
+        is_first = _differs(keys[order])
+        if not np.array_equal(is_first, is_first | _differs(checks[order])):  # one hash, different windows: hardly ever
+            order = np.lexsort((checks, keys))
+            is_first = _differs(keys[order]) | _differs(checks[order])
         first = np.empty(len(order), np.int64)
         first[order] = order[is_first][np.cumsum(is_first) - 1]
         kept = np.sort(order[is_first])

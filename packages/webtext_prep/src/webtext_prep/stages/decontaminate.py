@@ -134,8 +134,8 @@ class Decontaminate(Stage):
                 f"({ngrams.left_out[0]:,} shorter ones): check the files, and --evaluation-key."
             )
         ngrams.save(task.writes.ngrams)
-        texts, records = ngrams.left_out
-        return {"texts": len(ngrams.places), "ngrams": len(ngrams), "short_texts": texts, "short_records": records}
+        short, records = ngrams.left_out
+        return {"texts": len(ngrams.places), "ngrams": len(ngrams), "short_texts": short, "short_records": records}
 
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""

@@ -156,7 +156,7 @@ class NGrams:
         joined = np.concatenate([np.zeros(0, np.int32), *numbers])
         starts, sizes, texts = _distinct(numbers, spans)
         table = hash_table(ngram_hashes(joined, starts, sizes), 2 * len(joined))
-        runs = Shingling("word", int(sizes.min(initial=size)))
+        runs = Shingling("word", int(sizes.min()) if len(sizes) else size)
         hashes = fingerprints.shingle_sets([entry.text for entry in kept], runs, compiled=compiled)[0]
         hashes = np.unique(np.maximum(hashes, np.uint64(1)))  # 0 is an empty slot
         slots = hash_table(hashes, 2 * len(hashes))
