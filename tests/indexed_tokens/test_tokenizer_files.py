@@ -198,7 +198,7 @@ def _template(*special):
         "end of text only added",
         "offsets after it",
         "a template that adds nothing",
-    ],  # fmt: skip
+    ],
 )
 def test_other_ways_to_write_the_same_tokenizer(trained_file, tmp_path, change):
     expected = Tokenizer.from_path(trained_file).fingerprint
