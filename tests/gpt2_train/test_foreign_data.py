@@ -81,6 +81,19 @@ def test_data_taken_for_gpt2s_is_said_and_its_model_takes_the_right_tokenizer_la
     assert gpt2(tmp_path / "run", *SHORT, "--steps", 2, data=data) == 0
 
 
+def test_evaluation_says_what_it_takes_for_the_tokenizer_of_token_files(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = foreign(tmp_path / "data")
+    words = ["evaluate", "held-out-loss", data, "--checkpoint", str(run_folder), "--device", "cpu"]
+    said = f"nothing says what tokenizer made {data}: taking the model's for it."
+    assert main(words) == 0
+    assert said in capsys.readouterr().err
+    save_corpus_tokenizer(data, byte_tokenizer())
+    assert main(words) == 0
+    assert said not in capsys.readouterr().err
+
+
 def test_a_tokenizer_that_is_named_is_not_asked_for_again(
     tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,6 +158,16 @@ def test_a_sink_that_fails_is_one_warning_and_stops_nothing(tmp_path: Path, at: 
     assert len(rows(tmp_path)) == 3
 
 
+def test_a_run_keeps_its_id_at_a_sink_from_before_that_begins(tmp_path: Path) -> None:
+    """A run killed while W&B started had another id afterwards, and an empty run there."""
+    sink = Broken("open", OSError("killed here"))
+    Feed(sink, tmp_path, {}, 0, lambda line: None).close()
+    record = tmp_path / "sinks" / "broken.json"
+    first = json.loads(record.read_text())["id"]
+    Feed(sink, tmp_path, {}, 0, lambda line: None).close()
+    assert json.loads(record.read_text())["id"] == first
+
+
 def test_a_password_in_an_error_is_not_shown(tmp_path: Path) -> None:
     said: list[str] = []
     Feed(Broken("open", OSError("can't reach http://me:secret@host/x")), tmp_path, {}, 0, said.append).close()

@@ -169,6 +169,16 @@ def _split(pattern, **settings):
     return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [step, byte_level]}}
 
 
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def _template(*special):
+    """A post-processor of tokenizers 0.23, which puts `special` tokens before each text."""
+    before = [{"SpecialToken": {"id": token, "type_id": 0}} for token in special]
+    single = [*before, {"Sequence": {"id": "A", "type_id": 0}}]
+    return {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": {}}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -177,8 +187,18 @@ def _split(pattern, **settings):
         lambda whole: whole.update(normalizer={"type": "Sequence", "normalizers": []}),
         lambda whole: whole["model"].pop("type"),
         lambda whole: whole["model"]["vocab"].pop(END_OF_TEXT),
+        lambda whole: whole.update(post_processor=BYTE_LEVEL),
+        lambda whole: whole.update(post_processor=_template()),
     ],
-    ids=["merges as strings", "gpt2's split written out", "an empty normalizer", "no type", "end of text only added"],
+    ids=[
+        "merges as strings",
+        "gpt2's split written out",
+        "an empty normalizer",
+        "no type",
+        "end of text only added",
+        "offsets after it",
+        "a template that adds nothing",
+    ],
 )
 def test_other_ways_to_write_the_same_tokenizer(trained_file, tmp_path, change):
     expected = Tokenizer.from_path(trained_file).fingerprint
@@ -186,7 +206,6 @@ def test_other_ways_to_write_the_same_tokenizer(trained_file, tmp_path, change):
 
 
 LLAMA3_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
 @pytest.mark.parametrize(
@@ -208,6 +227,16 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
         (
             lambda w: w["added_tokens"].append({**w["added_tokens"][0], "content": "<pad>", "id": 600}),
             r"has added tokens besides <\|endoftext\|> \(<pad>\)",
+        ),
+        (
+            lambda w: w.update(post_processor=_template(END_OF_TEXT)),
+            r"adds tokens to each text \(post_processor TemplateProcessing\)",
+        ),
+        (
+            lambda w: w.update(
+                post_processor={"type": "Sequence", "processors": [BYTE_LEVEL, {"type": "BertProcessing"}]}
+            ),
+            r"adds tokens to each text \(post_processor BertProcessing\)",
         ),
         (lambda w: w["model"].update(ignore_merges=True), "has ignore_merges = true"),
         (lambda w: w["model"].update(dropout=0.1), "has dropout = 0.1"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import add_flags, setting, settings_from
 from command_kit.atomic import atomic_file, atomic_folder
+from command_kit.command import print_warning
 from command_kit.settings import Removed
 from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import TOKENIZER_HELP
@@ -117,7 +118,7 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     target_format = known_formats()[name]
     read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
     weights = source_format.open(source, read)
-    _check_tokenizer(weights, settings.source)
+    _check_tokenizer(weights, settings)
     write = WriteOptions(
         DTYPES[settings.dtype] if settings.dtype else None,
         settings.tensor_parallel,
@@ -146,21 +147,25 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     }
 
 
-def _check_tokenizer(weights: ModelWeights, source: str) -> None:
-    """Say on standard error if the model has no tokenizer, or an assumed one.
+def _check_tokenizer(weights: ModelWeights, settings: ConvertSettings) -> None:
+    """Say on standard error if the model has no tokenizer, an assumed one, or one with ids that it lacks.
 
-    Raises Gpt2UsageError if its tokenizer has ids that it lacks: other programs would fail at them, or read padding.
+    Other programs fail at such ids, or read rows of padding. Raises Gpt2UsageError where --tokenizer or
+    --vocabulary-size asks for them.
     """
-    tokenizer, size = weights.tokenizer, weights.config.vocabulary_size
+    tokenizer, size, source = weights.tokenizer, weights.config.vocabulary_size, settings.source
     if weights.assumes_tokenizer:
         print(f"gpt2: {ASSUMED_TOKENIZER.format(source)}", file=sys.stderr)
     elif tokenizer is None:
         told = f"{source} has no tokenizer, and so what is written has none: give the one of its training by"
         print(f"gpt2: {told} --tokenizer.", file=sys.stderr)
     elif tokenizer.vocabulary_size > size:
+        told = f"the tokenizer {tokenizer.name} has {tokenizer.vocabulary_size:,} token ids, and the model {size:,}"
+        if settings.tokenizer is None and settings.vocabulary_size is None:
+            print_warning("gpt2", f"{told}: other programs fail at a text with one of the others.")
+            return
         raise Gpt2UsageError(
-            f"the tokenizer {tokenizer.name} has {tokenizer.vocabulary_size:,} token ids, and the model {size:,}: give "
-            "the --tokenizer that it was trained with, or the --vocabulary-size that belongs to it."
+            f"{told}: give the --tokenizer that it was trained with, or the --vocabulary-size that belongs to it."
         )
 
 

@@ -104,7 +104,7 @@ class Corpus:
         shares = [0.0]
         for bounds in (index, range(len(lengths) + 1)):
             found = []
-            for number in range(0, len(bounds) - 1, -(-(len(bounds) - 1) // most)):
+            for number in range(0, len(bounds) - 1, max(1, -(-(len(bounds) - 1) // most))):
                 first = int(bounds[number])
                 filled = first + np.flatnonzero(lengths[first : int(bounds[number + 1])])
                 if len(filled):

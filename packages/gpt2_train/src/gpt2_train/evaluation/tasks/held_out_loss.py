@@ -177,6 +177,10 @@ class HeldOutLoss(Task):
                 f"--split-weights {weights}), and the first can't be predicted: give it more with --split-weights, "
                 "or take --split all."
             )
+        is_trained_on = corpus.identity()["digest"] in [entry.get("digest") for entry in model.data]
+        if model.tokenizer is not None and not is_trained_on and made_with(self.data) is None:
+            told = f"nothing says what tokenizer made {self.data}: taking the model's for it."
+            print(f"gpt2: {told}", file=sys.stderr)
         tokens = min(size - 1, self.max_tokens or size)
         known = model.config.vocabulary_size
         targets, first = count_tokens(split_pieces(held_in, split, most=tokens + 1), known, self.data)
@@ -228,9 +232,6 @@ class HeldOutLoss(Task):
                 f"the model was trained on all of {self.data}, and {held_out_prefix(self.data)}, which was held out of "
                 "it, is gone: bring it back, or give other data."
             )
-        if not is_training_data and source.tokenizer is not None and made_with(self.data) is None:
-            told = f"nothing says what tokenizer made {self.data}: taking it for the model's."
-            print(f"gpt2: {told}", file=sys.stderr)
         trained_weights = source.settings.get("split")
         if is_training_data and split in ("train", "all"):
             print(f"gpt2: the model was trained on {self.data}: this is not a held-out loss.", file=sys.stderr)
