@@ -206,3 +206,25 @@ def test_messages_name_urls_without_credentials():
     )
     assert hide_credentials(f"http%3a%2F%2F{quote(WITH)}a%2Fb%40c") == "http%3a%2F%2Fa%2Fb%40c"
     assert hide_credentials("a@b.org, http://a.org/@b") == "a@b.org, http://a.org/@b"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"--wayback-address {WITH}a.org is no web address.", "--wayback-address a.org is no web address."),
+        (f"--wayback-address https://user:x/{SECRET}@a.org is", "--wayback-address https://a.org is"),
+        (f"--host '{WITH}a.org' is", "--host 'a.org' is"),
+        (f"//{WITH}a.org/b", "//a.org/b"),
+        (f"https:user:{SECRET}@a.org", "a.org"),
+        (f"https://a.org/b?X-Amz-Credential={SECRET}&X-Amz-Signature={SECRET}&c=1",
+         "https://a.org/b?X-Amz-Credential=(hidden)&X-Amz-Signature=(hidden)&c=1"),
+        (f"az://b/c?sv=1&sig={SECRET}: denied", "az://b/c?sv=1&sig=(hidden): denied"),
+        (f"https://a.org/?access_token={SECRET}#d", "https://a.org/?access_token=(hidden)#d"),
+        ("http://a.org:80/x@y, 12:30 a@b.org", "http://a.org:80/x@y, 12:30 a@b.org"),
+        ("http://[::1]:80/a@b and /w/a:b/c@d", "http://[::1]:80/a@b and /w/a:b/c@d"),
+        ("http://a.org/?page=2&tokens=many words", "http://a.org/?page=2&tokens=(hidden) words"),
+    ],
+)  # fmt: skip
+def test_messages_show_no_more_of_an_address_than_they_should(text, shown):
+    """A host without a protocol, a password with a slash, and signed URLs were shown whole."""
+    assert hide_credentials(text) == shown

@@ -1,8 +1,10 @@
 """Opt-outs from the server to the corpus: obeyed, recorded, ignored; killed, archived, changed afterwards."""
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from outputs import documents_of, outcomes_of, saved_pages
 from pages_on_loopback import PATIENCE, Site, html, write_list
 
 from webtext_prep.cli import main
-from webtext_prep.crawl.frontier import crawler
+from webtext_prep.crawl.frontier import crawler, robots
 from webtext_prep.errors import InputError
 from webtext_prep.opt_outs.decisions import HOST_FILES, KEYS
 from webtext_prep.opt_outs.hosts import Host, encode_host, origin_of
@@ -188,13 +190,78 @@ def test_a_page_is_refused_by_the_host_that_it_is_of_and_by_one_on_the_way_to_it
         assert rows[:2] == [(url, outcome, words) for url in urls]
 
 
-def test_files_of_hosts_that_lead_elsewhere_or_fail_say_nothing(site, tmp_path):
+TDM = "/.well-known/tdmrep.json"
+
+
+def test_a_file_of_a_host_that_fails_can_not_be_read_and_a_redirect_of_ai_txt_says_nothing(site, tmp_path):
     site.routes["/ai.txt"] = lambda request: request.answer(302, Location=site.url("/refusal", OPEN))
-    site.routes["/.well-known/tdmrep.json"] = lambda request: request.answer(503)
+    site.routes[TDM] = lambda request: request.answer(503)
     download(write_list(tmp_path / "urls.jsonl.zst", [site.url("/1", OPEN)]), tmp_path / "out")
     (row,) = outcomes_of(tmp_path / "out")
     assert (row["outcome"], row["opt_outs_unreadable"]) == ("ok", ["tdm-reservation"])
-    assert "/refusal" not in site.paths and site.counts()["/.well-known/tdmrep.json"] == 1
+    assert "/refusal" not in site.paths and site.counts()[TDM] == 1
+
+
+def test_a_redirected_tdmrep_json_is_the_one_behind_it(site, tmp_path):
+    """It counted as none: TDMRep, "TDM File on the Origin Server", lets it be elsewhere by a redirect."""
+    there = {
+        OPEN: site.url("/rules.json", REFUSING[0]),
+        REFUSING[1]: site.url(TDM, REFUSING[1]),  # itself
+        REFUSING[2]: "http://10.0.0.1/tdmrep.json",
+        REFUSING[3]: site.url("/private/rules.json", REFUSING[3]),
+    }
+    rules = b'[{"location": "/1", "tdm-reservation": 1}]'
+    site.files = {REFUSING[3]: {"/robots.txt": "User-agent: *\nDisallow: /private/"}}
+
+    def answer(request):
+        target = there.get(request.headers["Host"].split(":")[0])
+        request.answer(404 if target is None else 302, **({} if target is None else {"Location": target}))
+
+    site.routes |= {
+        TDM: answer,
+        "/rules.json": lambda request: request.answer(body=rules, kind="application/json"),
+        "/private/rules.json": lambda request: request.answer(body=rules, kind="application/json"),
+    }
+    urls = [site.url("/1", OPEN), site.url("/2", OPEN), *(site.url("/1", host) for host in REFUSING[1:4])]
+    download(write_list(tmp_path / "urls.jsonl.zst", urls), tmp_path / "out", allow_private_addresses="loopback")
+    rows = outcomes_of(tmp_path / "out")
+    assert [row.get("opt_out") for row in rows] == ["tdm-reservation", None, None, None, None]
+    assert [row.get("opt_outs_unreadable") for row in rows[2:]] == [["tdm-reservation"]] * 3
+    assert "/private/rules.json" not in site.paths
+
+
+def test_the_files_of_a_host_are_asked_for_once_a_day_however_many_hosts_there_are(site, tmp_path, monkeypatch):
+    """With more hosts than memory holds they were asked for again and again: they are on disk, also over a resume."""
+    monkeypatch.setattr(robots, "KEPT_ORIGINS", 1)
+    site.files = {REFUSING[0]: FILES[REFUSING[0]]}
+    hosts = (OPEN, *REFUSING)
+    source = tmp_path / "urls.jsonl.zst"
+
+    def run(numbers, **settings):
+        urls = [site.url(f"/{number}", host) for number in range(numbers) for host in hosts]
+        download(write_list(source, urls), tmp_path / "out", concurrency=2, **settings)
+        return {(row["url"], row.get("opt_out")) for row in outcomes_of(tmp_path / "out")}
+
+    refused = {(site.url("/1", REFUSING[0]), "robots.txt")}
+    assert refused < run(3)
+    files = [path for path in site.paths if path in HOST_FILES]
+    assert len(files) == 3 * len(hosts)
+    assert refused < run(4)
+    assert [path for path in site.paths if path in HOST_FILES] == files
+    day = robots.KEPT_SECONDS
+    monkeypatch.setattr(robots, "KEPT_SECONDS", -1)
+    run(5)
+    monkeypatch.setattr(robots, "KEPT_SECONDS", day)
+    assert len([path for path in site.paths if path in HOST_FILES]) > len(files)
+
+
+def test_what_hosts_say_goes_with_a_page_that_is_taken_out_of_a_list(site, tmp_path):
+    source = tmp_path / "urls.jsonl.zst"
+    download(write_list(source, [site.url("/1", OPEN), site.url("/1", REFUSING[5])]), tmp_path / "out")
+    download(write_list(source, [site.url("/1", OPEN)]), tmp_path / "out")
+    (database,) = (tmp_path / "out").rglob("crawl.sqlite")
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT count(*) FROM hosts").fetchone() == (0,)
 
 
 def command(*words):

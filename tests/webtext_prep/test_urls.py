@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webtext_prep.crawl.http.client import host_name
+from webtext_prep.crawl.http.addresses import BlockedAddressError
+from webtext_prep.crawl.http.client import host_and_origin, host_name, next_url, parse_url
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.url_lists import encode_url
 from webtext_prep.urls import urls, usual
@@ -57,7 +58,17 @@ anything = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=8).m
         ("http://☃.example./", "xn--n3h.example"),
         ("http://[0:0::0:1]/", "::1"),
         ("http://xn--a.de/", "xn--a.de"),
-        ("http://e\u00adx.de/", "e\u00adx.de"),
+        ("http://e\u00adx.de/", "ex.de"),
+        # As ada-url 4.0.0 has them, the parser of URLs of Node.js; yarl 1.25.1 raises for U+200C and U+200D.
+        ("http://\u0646\u0627\u0645\u0647\u200c\u0627\u06cc.com/", "xn--mgba3gch31f060k.com"),
+        ("http://\u0915\u094d\u200d\u0937.com/", "xn--11b2ezcw70k.com"),
+        ("http://fa\u00df.de/", "xn--fa-hia.de"),
+        ("http://FA\u1e9e.de/", "xn--fa-hia.de"),
+        ("http://\u039b\u039f\u0393\u039f\u03a3.gr/", "xn--oxapmbu.gr"),
+        ("http://\u65e5\u672c\u3002jp/", "xn--wgv71a.jp"),
+        ("http://\u2115.org:8080/", "n.org"),
+        ("http://a\u200db.com/", "a\u200db.com"),  # a joiner that joins nothing: no name
+        ("http://a\uff05b.com/", "a\uff05b.com"),
     ],
 )
 def test_the_host_of_a_url(url, host):
@@ -222,3 +233,26 @@ def test_buckets_are_the_same_on_every_machine():
 )
 def test_a_larger_input_makes_more_shards_by_doubling(size, shards):
     assert shards_for(size, 100) == shards
+
+
+def test_a_name_is_one_host_in_its_script_and_in_punycode():
+    """It had two keys, and the one in its script was never asked for."""
+    persian, punycode = (
+        f"http://{name}/a?b" for name in ("\u0646\u0627\u0645\u0647\u200c\u0627\u06cc.com", "xn--mgba3gch31f060k.com")
+    )
+    assert url_key(persian) == url_key(punycode) == punycode
+    assert host_and_origin(persian) == host_and_origin(punycode)
+    assert str(parse_url(persian.replace("http://", "http://u:p@"), "none")) == punycode
+    escaped = "http://%D9%86%D8%A7%D9%85%D9%87%E2%80%8C%D8%A7%DB%8C.com/a?b"
+    assert str(parse_url(escaped, "none")) == punycode and host_name(escaped) == "xn--mgba3gch31f060k.com"
+    assert next_url("http://a.org/", persian) == next_url("http://a.org/", persian[5:]) == punycode
+    assert next_url(persian, "/c") == "http://xn--mgba3gch31f060k.com/c"
+
+
+@pytest.mark.parametrize("sign", ["\uff0f", "\uff1a", "\uff20", "\uff03", "\uff1f", "\uff05", "\uff3b"])
+def test_no_sign_of_another_width_makes_another_host(sign):
+    """They become `/`, `:` and `@` when a name is mapped."""
+    for url in (f"http://127.0.0.1{sign}.a.org/", f"http://a.org{sign}127.0.0.1/"):
+        assert not host_of(url).isascii() or not host_of(url)
+        with pytest.raises((ValueError, BlockedAddressError)):
+            parse_url(url, "none")

@@ -41,17 +41,30 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 _IN_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^\s/?#@\"'<>]*@", re.IGNORECASE)
+_ODD = re.compile(r"(//)[^\s/?#@\[\"'<>]{0,256}:(?!\d{0,9}(?:[/?#\s.:]|$))[^\s\"'<>]{0,256}@")
+"""The pattern of credentials that are not escaped: a password with a slash, a question mark or a hash in it."""
+_BARE = re.compile(r"(?<![^\s\"'<(=])[^\s/:@\"'<>(=]{1,256}:(?!//)[^\s@\"'<>]{1,256}@(?=[^\s@])")
+"""The pattern of credentials in front of a host without a protocol."""
+_SIGNED = re.compile(
+    r"([?&;](?:[\w.-]{0,40}(?:token|signature|secret|passw|credential|api[_-]?key|access[_-]?key|auth)[\w.-]{0,40}"
+    r"|sig|key|pwd|pass)=)[^\s&;#:\"'<>]+",
+    re.IGNORECASE,
+)
+"""The pattern of parameters by which whoever knows a URL may have what it names: `X-Amz-Signature`, `sig`, `token`."""
 _IN_ENCODED_URL = re.compile(r"(%3A%2F%2F)(?:(?!%2F|%3F|%23|%40)[^\s/])*%40", re.IGNORECASE)
 """The pattern of credentials in the name of a file that is named after its URL."""
 
 
 def hide_credentials(text: str) -> str:
-    """`text` with the URLs in it as they are without user name and password.
+    """`text` with the URLs in it as they are without user name, password, and parameters that sign them.
 
-    >>> hide_credentials("can't read ftp://user:secret@example.com/a.txt.")
-    "can't read ftp://example.com/a.txt."
+    >>> hide_credentials("can't read ftp://user:secret@example.com/a.txt?sig=abc&page=2")
+    "can't read ftp://example.com/a.txt?sig=(hidden)&page=2"
     """
-    return _IN_ENCODED_URL.sub(r"\1", _IN_URL.sub(r"\1", text))
+    if "@" in text:
+        text = _BARE.sub("", _ODD.sub(r"\1", _IN_URL.sub(r"\1", text)))
+    text = _SIGNED.sub(r"\1(hidden)", text) if "=" in text else text
+    return _IN_ENCODED_URL.sub(r"\1", text) if "%40" in text else text
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -53,7 +53,7 @@ class Doctor(Command):
     def find(self) -> Findings:
         """Look at everything. Raises InputError for a --host without a port."""
         name, _, port = self.host.rpartition(":")
-        if not name or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not name or {*"/@?#"} & {*name} or not port.isdecimal() or not 0 < int(port) < 65536:
             raise InputError(f"--host {self.host} is no HOST:PORT: give one such as example.org:443.")
         machine = Machine()
         checks = [
