@@ -45,6 +45,7 @@ _WINDOWS = {
 """For encodings of ISO 8859 what was meant if there are bytes from 80 to 9F, which are letters and quotes in these."""
 _HIGH_RUNS = re.compile(rb"[\x80-\xff]+")
 _LONG_RUNS = re.compile(rb"[\xc0-\xff]{3,}")
+_PAIRS = re.compile(rb"(?:[\xa1-\xfe]{2})+")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _SHORT = 20_000
 """Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
@@ -214,7 +215,7 @@ def _guess(html: bytes) -> str:
 def _is_korean(html: bytes) -> bool:
     """Whether bytes are EUC-KR: what is not ASCII comes in pairs, hardly one is wrong, most are syllables of Hangul."""
     runs = _HIGH_RUNS.findall(html)
-    pairs = b"".join(run for run in runs if len(run) % 2 == 0)
+    pairs = b"".join(filter(_PAIRS.fullmatch, runs))
     signs = pairs.decode("whatwg-euc-kr", "replace")
     is_paired = len(pairs) >= 0.95 * sum(map(len, runs)) and signs.count("\ufffd") <= 0.02 * len(signs)
     return is_paired and 2 * len(_HANGUL.findall(signs)) > len(signs)
