@@ -43,10 +43,10 @@ _WINDOWS = {
     for number, page in {2: 1250, 5: 1251, 7: 1253, 8: 1255, 9: 1254, 10: 1257, 13: 1257, 15: 1252, 16: 1250}.items()
 } | {"iso8859-1": _WESTERN, "iso8859-6": "cp1256"}
 """For encodings of ISO 8859 what was meant if there are bytes from 80 to 9F, which are letters and quotes in these."""
-_HIGH = re.compile(rb"[\x80-\xff]")
+_HIGH_RUNS = re.compile(rb"[\x80-\xff]+")
 _LONG_RUNS = re.compile(rb"[\xc0-\xff]{3,}")
+_PAIRS = re.compile(rb"(?:[\xa1-\xfe]{2})+")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _SHORT = 20_000
 """Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
 MOST_REPLACED = 0.005
@@ -200,14 +200,12 @@ def _guess(html: bytes) -> str:
     from resiliparse.parse.encoding import detect_encoding
 
     guess = codec_for(detect_encoding(html)) or "utf-8"
-    if guess == "utf-8" and _is_korean(html):
+    if guess in ("utf-8", _WESTERN) and _is_korean(html):
         return "whatwg-euc-kr"
-    if guess == "utf-8":  # words of nothing but the letters that are Cyrillic ones in windows-1251, or else Western
-        return (
-            "whatwg-windows-1251"
-            if 2 * sum(map(len, _LONG_RUNS.findall(html))) > len(_HIGH.findall(html))
-            else _WESTERN
-        )
+    if guess == "utf-8":
+        # words of nothing but bytes that are letters of Cyrillic in windows-1251, or else a Western language
+        is_cyrillic = 2 * sum(map(len, _LONG_RUNS.findall(html))) > sum(map(len, _HIGH_RUNS.findall(html)))
+        return "whatwg-windows-1251" if is_cyrillic else _WESTERN
     if guess == "koi8-r":
         return "whatwg-koi8-u"
     has_controls = any(byte in html for byte in range(0x80, 0xA0))
@@ -215,11 +213,12 @@ def _guess(html: bytes) -> str:
 
 
 def _is_korean(html: bytes) -> bool:
-    """Whether bytes are EUC-KR: hardly a wrong one, and most of what is not ASCII are syllables of Hangul."""
-    text = html.decode("whatwg-euc-kr", "replace")
-    if text.count("\ufffd") > MOST_REPLACED * len(text):
-        return False
-    return 2 * len(_HANGUL.findall(text)) > len(_NOT_ASCII.findall(text))
+    """Whether bytes are EUC-KR: what is not ASCII comes in pairs, hardly one is wrong, most are syllables of Hangul."""
+    runs = _HIGH_RUNS.findall(html)
+    pairs = b"".join(filter(_PAIRS.fullmatch, runs))
+    signs = pairs.decode("whatwg-euc-kr", "replace")
+    is_paired = len(pairs) >= 0.95 * sum(map(len, runs)) and signs.count("\ufffd") <= 0.02 * len(signs)
+    return is_paired and 2 * len(_HANGUL.findall(signs)) > len(signs)
 
 
 def _decode_as(html: bytes, codec: str) -> str:
