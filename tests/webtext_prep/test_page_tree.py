@@ -279,6 +279,7 @@ def test_a_slash_does_not_close_an_element_of_raw_text(name, html):
     [
         "<svg><style/><title/></svg><p>text</p><style></style>",
         "<p>text</p><br/><img src=x />",
+        "<noscript><iframe src=x /></noscript><p>text</p><script>a = '<iframe/>'</script>",
         "<!-- <script/> --><p>text</p><script></script>",
         '<html xmlns="http://www.w3.org/1999/xhtml"><head><title>t</title><script src="a.js"/></head><body/></html>',
     ],

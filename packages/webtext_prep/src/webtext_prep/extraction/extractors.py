@@ -155,7 +155,7 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
     such a text gets a control character, of which a page has none and `scrub` leaves none. What else it reads as
     browsers do, and pages that don't need it are not cleaned, which would take twice the time.
     """
-    from lxml.html import tostring
+    from lxml.html import tostring  # type: ignore[import-untyped]
     from resiliparse.extract.html2text import extract_plain_text
 
     page = readable(html, charset)

@@ -41,6 +41,8 @@ LEAST = 0.2
 HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
 """Kinds of pages that keep their own heading. That of an article or a thread is its title, and people who reviewed
 such pages left it out of the text of nine in ten, but not of news: there the forests decide."""
+LEAST_SEEN = 1 / 3
+"""The share of what the forests take for main text that must be seen; else scripts show the rest in the end."""
 NEAR = 3
 """A heading of a lower level than `h1` is the page's own so many blocks above the text."""
 
@@ -144,7 +146,9 @@ class Parameters:
         kept = chosen(1 / (1 + np.exp(-sums)), features.words)
         if kind in HEADED_KINDS and (heading := own_heading(blocks, kept)) is not None:
             kept[heading] = True
-        return kept & blocks.seen
+        seen = kept & blocks.seen
+        # A page most of whose main text is hidden is shown by its scripts.
+        return seen if features.words[seen].sum() >= LEAST_SEEN * features.words[kept].sum() else kept
 
     def kind(self, features: Features) -> str:
         """The kind of page."""

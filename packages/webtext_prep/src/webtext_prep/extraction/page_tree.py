@@ -59,7 +59,7 @@ Angular, Chakra, Amazon. Not `hidden` or `d-none`: with others beside them they 
 _SEEN_AGAIN = re.compile(r"(?<!focus:)(?<!focus-within:)not-sr-only")
 _OPENED = re.compile(
     r"accordi|collaps|expand|toggle|\btabs?\b|tab-?(?:panel|pane|content|bed)|panel|faq|answer|disclosure|spoiler"
-    r"|read-?more|drop-?down-?content|carousel|slide|slick|swiper",
+    r"|read-?more|drop-?down-?content|carousel|slid(?:e|ing)|slick|swiper|caption",
     re.IGNORECASE,
 )
 """What the names of parts have in them that a reader opens."""
@@ -72,9 +72,14 @@ _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
-_SLASH = rf"(<(?:{_RAW})(?=[\s/])(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*+)/>"
+_SLASH = rf"(?P<tag><(?:{_RAW})(?=[\s/])(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*+)/>"
 _MAY_BE_SELF_CLOSED = re.compile(_SLASH, re.IGNORECASE)
-_SELF_CLOSED = re.compile(rf"<(?:svg|math)\b.*?</(?:svg|math)\s*>|<!--.*?-->|{_SLASH}", re.IGNORECASE | re.DOTALL)
+_SELF_CLOSED = re.compile(
+    rf"{_SLASH}|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Also what it does not hold for: foreign elements, comments, texts of scripts, and `noscript`, which is such a text
+for browsers that run scripts: an iframe in it, as of a tag manager, ends where it ends."""
 _XHTML = re.compile(r"""<html\b[^>]*\sxmlns\s*=\s*["']http://www\.w3\.org/1999/xhtml["']""", re.IGNORECASE)
 LEAST_SHOWN = 400
 """Characters of a hidden part from which on it may be all that there is of a page."""
@@ -91,7 +96,7 @@ def as_browsers_read(page: str) -> str:
     """
     if _MAY_BE_SELF_CLOSED.search(page) is None or (_XHTML.search(page) and _is_xml(page)):
         return page
-    return _SELF_CLOSED.sub(lambda found: f"{found[1]}>" if found[1] else found[0], page)
+    return _SELF_CLOSED.sub(lambda found: f"{found['tag']}>" if found["tag"] else found[0], page)
 
 
 def _is_xml(page: str) -> bool:
@@ -209,6 +214,11 @@ def _has_no_formula(node: Any) -> bool:
     return next(node.iter("math"), None) is None
 
 
+@functools.lru_cache(maxsize=50_000)
+def _is_opened_by_name(names: str) -> bool:
+    return _OPENED.search(names) is not None
+
+
 def _is_opened(node: Any) -> bool:
     """Whether a reader opens a part that is closed: an answer, a tab, an item of a carousel."""
     if node.get("role") == "tabpanel" or node.get("aria-labelledby") is not None:
@@ -219,7 +229,7 @@ def _is_opened(node: Any) -> bool:
     for _ in range(3):
         if node is None:
             return False
-        if _OPENED.search(f"{node.get('class') or ''} {node.get('id') or ''}") is not None:
+        if node.tag == "details" or _is_opened_by_name(f"{node.get('class') or ''} {node.get('id') or ''}"):
             return True
         node = node.getparent()
     return False
@@ -320,7 +330,7 @@ def cleaned(page: str) -> Any:
     Taken out are hidden elements, readings of `ruby`, and links of headings to themselves; elements that stand in a
     line of text, and that libraries may not know, leave their text there. The root of a shadow is a `div`.
     """
-    from lxml.html import HTMLParser
+    from lxml.html import HTMLParser  # type: ignore[import-untyped]
 
     tree = tree_of(page, HTMLParser)
     if tree is None:

@@ -83,7 +83,7 @@ class Download(FetchSettings):
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
     version: ClassVar[int] = 8
-    oldest: ClassVar[int] = 7
+    oldest: ClassVar[int] = 8
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
     writes: ClassVar[Writes] = dataclasses.replace(FetchSettings.writes, others=_saved_pages)
