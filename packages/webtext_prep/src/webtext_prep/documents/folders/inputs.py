@@ -33,6 +33,7 @@ Accepts = Callable[[Location], bool]
 
 
 _SHOWN = 3
+_SUFFIXES_SHOWN = 10
 
 
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml", ".warc", ".wet")
@@ -99,7 +100,10 @@ class Inputs:
         sentences = []
         if self.skipped:
             counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
-            sentences.append(f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.")
+            shown, others = counts[:_SUFFIXES_SHOWN], counts[_SUFFIXES_SHOWN:]
+            words = [f"{count:,} {suffix}" for suffix, count in shown]
+            words += [f"{sum(count for _, count in others):,} of {len(others):,} other suffixes"] if others else []
+            sentences.append(f"not read, by suffix: {', '.join(words)}.")
         for files, kind in (
             (self.broken_links, "symbolic links that lead nowhere"),
             (self.special_files, "pipes or devices"),
