@@ -348,3 +348,46 @@ def test_a_text_in_place_of_a_list_is_noticed(webtext, tmp_path, urls, code):
     assert found.code == code
     is_noticed = len(lines) < 20  # a few bad lines are in every list
     assert ("these are not URLs; give lists with one on each line" in found.err) == is_noticed
+
+
+CRAWL = '"Address","Content Type","Canonical Link Element 1"\n'
+EXPORTS = {
+    "commas.csv": "link,score\nhttp://a.org/1,7\nhttp://a.org/2,14\n",
+    "semicolons.csv": "\ufeffTitel;Seite\nA, B;http://a.org/1\nC;http://a.org/2\n",
+    "tabs.csv": "Title, and more\tPage\nA\thttp://a.org/1\nB\thttp://a.org/2\n",
+    "tabs.tsv": "score\tlink\n7\thttp://a.org/1\n8\thttp://a.org/2\n",
+    "crawl.csv": CRAWL + '"http://a.org/1","text/html","http://b.org/"\n"http://a.org/2","text/html","http://b.org/"\n',
+    "no_header.csv": "1,http://a.org/1\n2,http://a.org/2\n",
+    "quotes.csv": '"http://a.org/1","7"\n"http://a.org/2","8"\n',
+    "titles.csv": "http://a.org/1,A title\nhttp://a.org/2,Another\n",
+    "html.txt": "http://a.org/1\nhttp://a.org/2\n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("name", EXPORTS)
+def test_the_column_whose_cells_are_urls_is_the_list(tmp_path, capsys, name, encoding):
+    """Of `link,score` each line was a URL, `http://a.org/1,7`, without a word."""
+    (tmp_path / name).write_text(EXPORTS[name], encoding=encoding)
+    summary = run(capsys, "--input", tmp_path / name, "--output", tmp_path / "out")
+    assert kept(tmp_path / "out") == ["http://a.org/1", "http://a.org/2"]
+    assert summary["dropped"] == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("from,to\nhttp://a.org/1,http://b.org/1\n", "has several columns of URLs, from, to: call the right one url."),
+        ("name,score\na,7\nb,8\n", "has no column url, but name, score, and none of them holds URLs"),
+    ],
+)
+def test_a_table_without_a_plain_column_of_urls_is_refused(webtext, tmp_path, table, message):
+    (tmp_path / "a.csv").write_text(table)
+    done = webtext("blacklist", "--input", tmp_path / "a.csv", "--output", tmp_path / "out", "--workers", 1)
+    assert (done.code, message in done.err) == (2, True)
+
+
+def test_an_ampersand_copied_out_of_html_is_one(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("http://a.org/?a=1&amp;b=2\n")
+    run(capsys, "--input", tmp_path / "a.txt", "--output", tmp_path / "out")
+    assert kept(tmp_path / "out") == ["http://a.org/?a=1&b=2"]

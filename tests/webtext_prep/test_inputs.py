@@ -360,3 +360,15 @@ def test_standard_input_that_was_cut_off_is_kept_again(tmp_path, monkeypatch):
     (tmp_path / f".stdin.0123456789ab{LEFTOVER_SUFFIX}").write_bytes(b"http")
     assert spool().read_bytes() == b"http://a\n"
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_of_many_suffixes_ten_are_named_and_the_others_counted(tmp_path):
+    """300 suffixes were a line of 6,000 characters."""
+    for number in range(14):
+        for name in "ab"[: 1 + (number < 3)]:
+            (tmp_path / f"{name}.s{number:02}").touch()
+    (tmp_path / "a.txt").write_text("a")
+    found = find_inputs([str(tmp_path)], accepts=lambda place: place.suffix == ".txt", kinds="texts")
+    (sentence,) = found.notes()
+    assert sentence.startswith("not read, by suffix: 2 .s00, 2 .s01, 2 .s02, 1 .s03, ")
+    assert sentence.endswith("1 .s09, 4 of 4 other suffixes.")

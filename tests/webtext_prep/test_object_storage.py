@@ -23,6 +23,7 @@ from object_store import Fault
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError, StorageBusyError, StorageError
@@ -97,6 +98,29 @@ def test_a_folder_of_more_than_a_thousand_objects(bucket, s3):
     assert [method for method, path in s3.requests] == ["GET", "GET"]
     assert storage.is_folder(bucket / "many")
     assert len(s3.requests) == 3
+
+
+def test_a_key_that_is_a_folder_too_hides_nothing(bucket):
+    """The object was read, and what lies in the folder of its name left out without a word."""
+    for name in ("b.jsonl", "b.jsonl/1.jsonl", "b.jsonl/c/2.jsonl"):
+        put(bucket / "p" / name, b"")
+    assert [(entry.name, is_folder) for entry, is_folder in storage.list_folder(bucket / "p")] == [
+        ("b.jsonl", False),
+        ("b.jsonl", True),
+    ]
+    for given in ("p", "p/b.jsonl", "p/**/*.jsonl"):
+        found = find_inputs([f"{bucket}/{given}"], accepts=lambda place: True, kinds="files").files
+        assert [str(file).partition("/p/")[2] for file in found] == ["b.jsonl", "b.jsonl/1.jsonl", "b.jsonl/c/2.jsonl"]
+
+
+@pytest.mark.parametrize("key", ["a//2.txt", "a/./2.txt", "a/b/../2.txt"])
+def test_a_key_that_is_no_path_is_named(bucket, s3, key):
+    """It was said that a path had an empty segment, and not what to do."""
+    for name in ("a/1.txt", key):
+        s3.backend.put_object(bucket.name, name, b"")
+    with pytest.raises(OSError, match=r"which is no path: rename it, or give the other files by name\.$"):
+        storage.is_folder(bucket / "a")
+        storage.list_folder(bucket / "a")
 
 
 # Reading

@@ -1,6 +1,7 @@
 """`webtext takedown --apply`: every output has the bytes of a run that never had the pages, and only what differs is
 written."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -13,8 +14,10 @@ import pytest
 from pages_on_loopback import Site
 
 from indexed_tokens import IndexedTokens
+from webtext_audit.lookup import index
 from webtext_prep.cli import main
 from webtext_prep.documents.folders.shards import read_documents, shards_in
+from webtext_prep.documents.folders.stage_record import all_steps, trace
 from webtext_prep.extraction.outcomes import OUTCOMES
 
 
@@ -277,6 +280,50 @@ def test_a_second_output_of_the_same_steps_follows(webtext, tmp_path):
     words = ("takedown", "--urls", tmp_path / "remove.txt", work / "other", "--apply")
     assert webtext(*words).code == 0
     assert IndexedTokens(str(work / "other_text_document")).documents == 8
+
+
+@pytest.mark.parametrize("how", ["takedown", "rerun"])
+def test_the_chain_of_receipts_holds_after_a_page_is_gone_that_a_stage_had_dropped(webtext, tmp_path, how):
+    """The shards that clean wrote stay the same, so dedup kept the digest of a record that was no longer there: for all
+    other pages merge and clean were "gone, or made again since"."""
+    own = tmp_path / "a.jsonl"
+    rows = [json.dumps({"url": f"http://own.org/{number}", "text": text(number)}) for number in range(3)]
+    own.write_text("\n".join([*rows, json.dumps({"url": "http://own.org/short", "text": "Too short."})]))
+    chain = {"merge": [], "clean": ["--language", "any"], "dedup": [], "tokenize": []}
+
+    def run_all():
+        given = own
+        for stage, settings in chain.items():
+            output = tmp_path / stage
+            assert webtext(stage, "--input", given, "--output", output, "--workers", 1, *settings).code == 0
+            given = output
+
+    run_all()
+    own.write_text("\n".join(rows))
+    (tmp_path / "remove.txt").write_text("http://own.org/short\n")
+    if how == "rerun":
+        run_all()
+    else:
+        words = ("takedown", "--urls", tmp_path / "remove.txt", tmp_path / "tokenize", "--apply", "--workers", 1)
+        assert webtext(*words).code == 0
+    steps = all_steps(trace(tmp_path / "tokenize"))
+    assert [(step.stage, step.place is not None) for step in steps] == [(stage, True) for stage in chain]
+    found = webtext("why", "http://own.org/1", tmp_path / "tokenize")
+    assert (found.code, "gone" in found.out) == (0, False)
+
+
+def test_on_a_disk_that_cannot_be_written_pages_are_looked_for_all_the_same(webtext, tmp_path, monkeypatch):
+    """It was an internal error: [Errno 30] Read-only file system."""
+    (tmp_path / "a.jsonl").write_text(json.dumps({"url": "http://own.org/1", "text": text(1)}))
+    assert webtext("merge", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "merge", "--workers", 1).code == 0
+
+    def refuse(place):
+        raise OSError(errno.EROFS, "Read-only file system", str(place))
+
+    monkeypatch.setattr(index, "waiting_lock", refuse)
+    found = webtext("why", "http://own.org/1", tmp_path / "merge")
+    assert (found.code, "kept" in found.out, found.err) == (0, True, "")
+    assert not (tmp_path / "merge/.state/why").exists()
 
 
 def test_what_can_not_be_made_again_is_refused_before_anything_is_done(webtext, tmp_path, write_shards):

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import itertools
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +79,7 @@ class Wanted:
         rows: how many rows there are, for the progress; 0 if that is unknown.
         as_read: the stamps of the files when the stage read them, where these are a user's own. The index of that state
             is kept, in `KIND.read/`, once they have changed.
+        instead: the folder in which it lies where the state of the output can't be written.
     """
 
     step: Step
@@ -86,10 +89,13 @@ class Wanted:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     rows: int = 0
     as_read: list[Any] | None = None
+    instead: Path | None = None
 
     @property
     def folder(self) -> Path:
         """Where it lies; the catalogue asks of outputs on this machine alone."""
+        if self.instead is not None:
+            return self.instead / self.kind
         assert self.step.state is not None
         return self.step.state / FOLDER / self.step.sha256[:16] / self.kind
 
@@ -160,7 +166,9 @@ def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[
 
     Of several commands that need the same index, one builds it and the others wait.
 
-    Raises InputError for a file that can't be read, and for an output whose state can't be written.
+    Those of outputs on a disk that can't be written are built in a folder for temporary files, for this call alone.
+
+    Raises InputError for a file that can't be read.
     """
     if not all(map(_is_built, wanted)):
         try:
@@ -169,12 +177,22 @@ def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[
                     locks.enter_context(waiting_lock(folder / LOCK))
                 missing = [one for one in wanted if not _is_built(one)]
                 _build(missing, workers, label)
-        except PermissionError as error:
-            raise InputError(
-                f"the index can't be written ({error.filename}): make that folder writable, or copy the output to "
-                "where you may write."
-            ) from error
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            return _open_elsewhere(wanted, workers, label)
     return [Index(one) for one in wanted]
+
+
+def _open_elsewhere(wanted: Sequence[Wanted], workers: int, label: str) -> list[Index]:
+    with tempfile.TemporaryDirectory(prefix="webtext-why-") as folder:
+        places = [
+            one if _is_built(one) else dataclasses.replace(one, instead=Path(folder, str(number)))
+            for number, one in enumerate(wanted)
+        ]
+        _build([one for one in places if one.instead is not None], workers, label)
+        # What is mapped into memory stays there when its file is removed.
+        return [Index(one) for one in places]
 
 
 def _is_built(wanted: Wanted) -> bool:

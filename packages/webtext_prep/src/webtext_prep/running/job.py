@@ -149,6 +149,7 @@ class Job:
                 key = work.whole_key(stamps)
                 done = self._complete(key)
                 if done is not None:
+                    own.renew_lineage(self.inputs)
                     own.remove_scratch()  # a kill may have come just before this
                     own.remove_companions(companions)
                     return done

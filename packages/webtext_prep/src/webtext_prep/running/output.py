@@ -359,6 +359,15 @@ class Output:
         if self._notice is not None:
             storage.remove(self._notice)
 
+    def renew_lineage(self, inputs: Sequence[Location]) -> None:
+        """Write the record of a finished output again where those of its inputs have changed since.
+
+        They do though its input files stay the same: a document is gone that the stage before had dropped.
+        """
+        record, lineage = read_record(self.record_path.parent, self.record_path.name), lineage_of(inputs)
+        if record is not None and record.get("inputs") != lineage:
+            storage.write_json(self.record_path, {**record, "inputs": lineage})
+
     @property
     def _notice(self) -> Location | None:
         notice = self.place / STATE

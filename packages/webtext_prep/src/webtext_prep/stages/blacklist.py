@@ -133,7 +133,7 @@ class Blacklist(Stage, Replays):
 
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     libraries = ("tldextract",)
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     reads = Reads(
@@ -356,6 +356,8 @@ def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
     chunks = read_range(path, *options["range"]) if "range" in options else read_utf8(path)
     for block in line_blocks(path, chunks, BLOCK_BYTES):
         lines = hosts_of_lines(block.replace(b"\r\n", b"\n"))
+        if b"&amp;" in block:  # rows of JSON, which have no host here, are left to `read_url`
+            lines = [(line.replace(b"&amp;", b"&") if host else line, host) for line, host in lines]
         unusual = [number for number, (_, host) in enumerate(lines) if not host]
         for number in reversed(unusual):
             row = read_url(lines[number][0])

@@ -113,6 +113,11 @@ def explained(error: Exception, url: Url) -> Exception:
     place, words = hide_credentials(str(url)), words_of(error)
     if {"PreconditionError", "AlreadyExistsError"} & {*words} and "OperationAborted" not in words:
         return FileExistsError(errno.EEXIST, "another version is there", place)
+    if odd := re.search(r'with invalid path: .*?"([^"]*)"', str(error)):  # obstore 0.12 lists no folder of such a key
+        return StorageError(
+            f"{place} holds a key with an empty part, '.' or '..' in it ({odd[1]}), which is no path: rename it, or "
+            "give the other files by name."
+        )
     how = HOW_TO_SIGN_IN.get(EXTRAS.get(url.protocol, ""), "see the documentation of its fsspec package")
     for pattern, kind, sentence in _SENTENCES:
         if found := next((word for word in words if re.fullmatch(pattern, word)), None):

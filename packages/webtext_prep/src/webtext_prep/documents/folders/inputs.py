@@ -33,6 +33,7 @@ Accepts = Callable[[Location], bool]
 
 
 _SHOWN = 3
+_SUFFIXES_SHOWN = 10
 
 
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml", ".warc", ".wet")
@@ -99,7 +100,10 @@ class Inputs:
         sentences = []
         if self.skipped:
             counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
-            sentences.append(f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.")
+            shown, others = counts[:_SUFFIXES_SHOWN], counts[_SUFFIXES_SHOWN:]
+            words = [f"{count:,} {suffix}" for suffix, count in shown]
+            words += [f"{sum(count for _, count in others):,} of {len(others):,} other suffixes"] if others else []
+            sentences.append(f"not read, by suffix: {', '.join(words)}.")
         for files, kind in (
             (self.broken_links, "symbolic links that lead nowhere"),
             (self.special_files, "pipes or devices"),
@@ -115,6 +119,8 @@ class Inputs:
         if storage.is_folder(place):
             if storage.identity(place) == self._output:
                 raise InputError(f"input and output are the same, {place}: give another --output.")
+            if not isinstance(place, Path) and self._accepts(place) and storage.is_file(place):
+                self.files.append(place)  # a key of a bucket may be a folder's name, too
             self._add_folder(place)
         elif storage.is_file(place):
             if not self._accepts(place):
@@ -171,19 +177,20 @@ class Inputs:
                 continue
             passed.add(identity)
             folders = []
-            entries = {entry.name: (entry, is_folder) for entry, is_folder in storage.list_folder(folder)}
-            if RECORD in entries:
-                shards = self._shards_of_stage(folder, {name for name, entry in entries.items() if not entry[1]})
+            entries = storage.list_folder(folder)
+            names = {entry.name for entry, _ in entries}
+            if RECORD in names:
+                shards = self._shards_of_stage(folder, {entry.name for entry, is_folder in entries if not is_folder})
                 wanted = list(filter(self._is_readable, shards))
                 yield from wanted
-                if not wanted and PAGES in entries:
-                    remaining.append(entries[PAGES][0])
+                if not wanted and PAGES in names:
+                    remaining.append(folder / PAGES)
                 continue
-            if STATE in entries:
+            if STATE in names:
                 raise InputError(
                     f"{folder} is not finished: run the stage that makes it again, it resumes where it stopped."
                 )
-            for entry, is_folder in entries.values():
+            for entry, is_folder in entries:
                 if entry.name.startswith("."):
                     continue
                 if is_folder:
@@ -270,15 +277,15 @@ def _matches(pattern: Location) -> list[tuple[Location, bool]]:
     while glob.has_magic(str(base.parent)):
         base = base.parent
         wanted.insert(0, base.name)
-    found: dict[Location, bool] = {base.parent: True}
+    found: set[tuple[Location, bool]] = {(base.parent, True)}
     for part in [*wanted, "*"] if wanted[-1] == "**" else wanted:
-        folders = [place for place, is_folder in found.items() if is_folder]
+        folders = [place for place, is_folder in found if is_folder]
         if part == "**":
-            found = dict.fromkeys((below for folder in folders for below in _folders_from(folder)), True)
+            found = {(below, True) for folder in folders for below in _folders_from(folder)}
         else:
-            entries = dict(entry for folder in folders for entry in _shown_in(folder))
-            found = {place: entries[place] for place in entries if fnmatch.fnmatchcase(place.name, part)}
-    return sorted(found.items(), key=lambda item: str(item[0]))
+            entries = (entry for folder in folders for entry in _shown_in(folder))
+            found = {entry for entry in entries if fnmatch.fnmatchcase(entry[0].name, part)}
+    return sorted(found, key=lambda item: (str(item[0]), item[1]))
 
 
 def _folders_from(folder: Location) -> Iterator[Location]:

@@ -1,12 +1,14 @@
 """URL lists: lines that hold a bare URL or a JSON object with `url`; a table; or the shards of URLs of a stage.
 
-A table (.csv, .tsv) has a header with a column `url`, and its other columns are metadata. Without such a header a .csv
-file is a list of bare URLs, which may hold commas, and of a .tsv file the first column counts.
+A table (.csv, .tsv) has a header with a column `url`, or one column whose cells are URLs; its other columns are
+metadata. A .csv file whose first line is a URL is a list of bare URLs, which may hold commas, unless it can be no such
+list: a cell is in quotes, or has a space, or the URL is not the first. Of a .tsv file the first column counts at last.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +22,18 @@ from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_lines, read_utf8
 from webtext_prep.documents.formats.parquet import Parquet
 from webtext_prep.documents.records.base import FileBlock, Unreadable
-from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
+from webtext_prep.documents.records.tables import CsvRecords, Row, delimiter_of, read_rows
+from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_any_credentials
 
 _COLUMN = "url"
-_DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
+_DELIMITERS = {".csv": CsvRecords.delimiters, ".tsv": ("\t",)}
+_USUAL_NAMES = ("address", "link", "page", "page url", "page_url", "uri", "href", "loc", "permalink")
+"""Of a page's own URL, where several columns hold URLs: crawlers export `Address`, search consoles `page`."""
+_SAMPLED = 100
+"""Rows in which URLs are looked for."""
+_IS_URL = re.compile(r"\s*https?:[/\\]{2}[^\s]+\s*", re.IGNORECASE)
 
 
 def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Document]:
@@ -37,7 +45,7 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
     Raises InputError as its format does.
     """
     for row in _rows(location) if part is None else part.rows(location):
-        row.url, row.text = without_any_credentials(row.url), ""
+        row.url, row.text = _as_listed(row.url), ""
         yield row
 
 
@@ -45,8 +53,13 @@ def read_url(line: bytes) -> Document | None:
     """The row in one line of a list of lines, as `read_urls` gives it."""
     row = decode_url_row(line)
     if row is not None:
-        row.url = without_any_credentials(row.url)
+        row.url = _as_listed(row.url)
     return row
+
+
+def _as_listed(url: str) -> str:
+    """A URL of a list without credentials, and with `&` where it was copied out of HTML as `&amp;`."""
+    return without_any_credentials(url.replace("&amp;", "&"))
 
 
 def encode_url(row: Document) -> bytes:
@@ -142,21 +155,60 @@ def _rows(location: Location) -> Iterator[Document]:
 
 
 def _table_of(location: Location) -> tuple[str, tuple[str, ...], bool] | None:
-    """Of a table: what separates its cells, what its columns are called, and whether its first row says so."""
+    """Of a table: what separates its cells, what its columns are called, and whether its first row says so.
+
+    Raises InputError for a table of whose columns it is not plain which has the URLs.
+    """
     delimiters = _DELIMITERS.get(_suffix(location))
     if delimiters is None:
         return None
     lines = itertools.islice(read_lines(location), 1)
     first_line = next(lines, b"").decode("utf-8", "surrogateescape")
-    delimiter = next((sign for sign in delimiters if sign in first_line), delimiters[0])
-    header = next(read_rows(location, (delimiter,)), None)
-    cells = [cell.strip().lower() for cell in header.cells] if header and isinstance(header.cells, list) else []
+    delimiter = delimiter_of(first_line, delimiters)
+    rows = [row.cells for row in itertools.islice(read_rows(location, (delimiter,)), _SAMPLED + 1)]
+    header, *others = [row for row in rows if isinstance(row, list) and not row[0].lstrip().startswith("#")] or [[]]
+    cells = [cell.strip().lower() for cell in header]
     if _COLUMN in cells:
-        names = (name if cell else "" for name, cell in zip(column_names(cells), cells, strict=True))
-        return delimiter, tuple(names), True
-    if _suffix(location) == ".tsv" and header is not None:
+        return delimiter, _names(cells), True
+    is_header = not any(map(_IS_URL.fullmatch, header))
+    if not is_header and delimiter != "\t" and _may_be_lines(first_line, header):
+        return None
+    if len(header) > 1 and (found := _url_columns(others if is_header else [header, *others])):
+        chosen = found[0] if len(found) == 1 or not is_header else _usual_column(location, cells, found)
+        names = [_COLUMN if at == chosen else name for at, name in enumerate(cells)] if is_header else []
+        return delimiter, _names(names) if is_header else ("",) * chosen + (_COLUMN,), is_header
+    if _suffix(location) == ".tsv" and header:
         return delimiter, (_COLUMN,), False
+    if len(header) > 1 and others:
+        raise InputError(
+            f"{location} has no column {_COLUMN}, but {', '.join(header)}, and none of them holds URLs: give a list of "
+            "URLs, or a table with one column of them."
+        )
     return None
+
+
+def _names(cells: list[str]) -> tuple[str, ...]:
+    return tuple(name if cell else "" for name, cell in zip(column_names(cells), cells, strict=True))
+
+
+def _may_be_lines(first_line: str, cells: list[str]) -> bool:
+    """Whether a line that holds a URL may be that URL alone, with its commas."""
+    return bool(_IS_URL.fullmatch(first_line)) and bool(_IS_URL.fullmatch(cells[0])) and '"' not in first_line
+
+
+def _url_columns(rows: list[list[str]]) -> list[int]:
+    """The columns of which most cells that hold something are URLs."""
+    columns = itertools.zip_longest(*rows, fillvalue="")
+    filled = [[cell for cell in column if cell.strip()] for column in columns]
+    return [at for at, column in enumerate(filled) if 2 * sum(map(bool, map(_IS_URL.fullmatch, column))) > len(column)]
+
+
+def _usual_column(location: Location, cells: list[str], found: list[int]) -> int:
+    usual = next((cells.index(name) for name in _USUAL_NAMES if name in cells and cells.index(name) in found), None)
+    if usual is None:
+        names = ", ".join(cells[at] for at in found)
+        raise InputError(f"{location} has several columns of URLs, {names}: call the right one {_COLUMN}.")
+    return usual
 
 
 def _table(rows: Iterator[Row], names: list[str]) -> Iterator[Document]:

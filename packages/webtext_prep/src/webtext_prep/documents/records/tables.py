@@ -38,7 +38,8 @@ class Row(NamedTuple):
 
 
 class CsvRecords(RecordReader):
-    """Values separated by commas, or by semicolons as spreadsheets write them where the comma is a decimal point."""
+    """Values separated by commas, or as spreadsheets write them by semicolons (where the comma is a decimal point) or
+    tabs ("text in Unicode")."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".csv",)
     delimiters: ClassVar[tuple[str, ...]] = (",", ";", "\t")
@@ -86,8 +87,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """The rows of a table, its header among them, but not its empty lines.
 
-    They are separated by the first of `delimiters` that the first line holds. Lines are numbered from `first` on.
-    `width` is the number of columns, that of the first row if it is None.
+    They are separated as `delimiter_of` has it. Lines are numbered from `first` on. `width` is the number of columns,
+    that of the first row if it is None.
     """
     lines = _Lines(read_lines(location), first)
     return _rows(lines, lines.find(delimiters), width)
@@ -136,6 +137,13 @@ def _has_taken_rows(record: list[bytes], cells: list[str], delimiter: str, width
     return all(others) and (delimiter == "\t" or len(others) >= _MANY_LINES)
 
 
+def delimiter_of(line: str, delimiters: tuple[str, ...]) -> str:
+    """The one of `delimiters` that a table's first line holds most often outside of quotes; the first if none."""
+    bare = re.sub(r'"[^"]*"', "", line)
+    found = max(reversed(delimiters), key=bare.count)  # of as many, a comma is the likelier to be part of a name
+    return found if found in bare else delimiters[0]
+
+
 class _Lines:
     """The lines of a file with their newlines, as the csv module wants them.
 
@@ -159,9 +167,8 @@ class _Lines:
         self._next = deque(itertools.islice(lines, 1))
 
     def find(self, delimiters: tuple[str, ...]) -> str:
-        """The first of `delimiters` that the next line holds; the first one of all, if it holds none."""
-        line = (self._next[0] if self._next else b"").decode("utf-8", "surrogateescape")
-        return next((sign for sign in delimiters if sign in line), delimiters[0])
+        """The delimiter of the next line."""
+        return delimiter_of((self._next[0] if self._next else b"").decode("utf-8", "surrogateescape"), delimiters)
 
     def taken(self, head: Any) -> FileBlock:
         """The lines since the last call."""

@@ -223,16 +223,16 @@ class ObjectStore(DraftStore):
         return _ask(location, lambda client, key: any(client.list(key or None, chunk_size=1)) or not key)
 
     def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
-        """See `Store`."""
+        """See `Store`. A key may also be the name of a folder: then both are there."""
 
-        def names(client: Any, key: str) -> dict[str, bool]:
+        def names(client: Any, key: str) -> set[tuple[str, bool]]:
             found = client.list_with_delimiter(key or None)
             # Some tools make an empty object for a folder.
-            files = {entry["path"]: False for entry in found["objects"] if entry["path"] != key}
-            return {**dict.fromkeys(found["common_prefixes"], True), **files}
+            files = {(entry["path"], False) for entry in found["objects"] if entry["path"] != key}
+            return files | {(path, True) for path in found["common_prefixes"]}
 
-        entries = {path.rpartition("/")[2]: is_folder for path, is_folder in _ask(folder, names).items()}
-        return [(folder / name, entries[name]) for name in sorted(entries)]
+        entries = {(path.rpartition("/")[2], is_folder) for path, is_folder in _ask(folder, names)}
+        return [(folder / name, is_folder) for name, is_folder in sorted(entries)]
 
     def remove(self, location: Location) -> None:
         """See `Store`."""
