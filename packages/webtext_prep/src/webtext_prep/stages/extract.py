@@ -128,7 +128,7 @@ class Extract(PageStage):
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
     version: ClassVar[int] = 10
-    oldest: ClassVar[int] = 9
+    oldest: ClassVar[int] = 10
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     reads = Reads(
         "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)",
