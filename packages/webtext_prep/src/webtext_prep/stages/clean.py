@@ -78,8 +78,8 @@ def has_tokens(text: str, least: int, tokenizer: Tokenizer) -> bool:
 
 @dataclass(frozen=True)
 class Clean(DocumentStage):
-    """Repair wrongly decoded text with ftfy, keep documents in the wanted language with at least --min-tokens GPT-2
-    tokens, and apply quality rules in the order given.
+    """Repair text with ftfy, keep documents in the wanted language with at least --min-tokens GPT-2 tokens, and
+    apply quality rules in the order given.
 
     Reads and writes document shards. Drops: empty, too_short, language_unknown, language_XX, language_uncertain, and
     the reasons of the rules."""
