@@ -33,7 +33,7 @@ _SAVED = re.compile(
     rb"|Saved from (?P<monolith>\S{1,4000}) at \S{1,40} using monolith\b"
     rb"|Mirrored from (?P<httrack>\S{1,4000}) by HTTrack Website Copier/)"
     rb"|<meta\s+name=\"savepage-url\"\s+content=\"(?P<save_page_we>[^\"]{1,4000})\""
-    rb"|<html\b[^>]{0,2000}\bdata-scrapbook-source=\"(?P<scrapbook>[^\"]{1,4000})\"",
+    rb"|<html\b[^<>]{0,2000}\bdata-scrapbook-source=\"(?P<scrapbook>[^\"]{1,4000})\"",
     re.IGNORECASE,
 )
 """What a program that saves pages writes into one: Chrome, Edge and Internet Explorer; SingleFile 1.22 (also in
