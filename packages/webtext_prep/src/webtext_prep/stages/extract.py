@@ -127,7 +127,7 @@ class Extract(PageStage):
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     oldest: ClassVar[int] = 9
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     reads = Reads(
