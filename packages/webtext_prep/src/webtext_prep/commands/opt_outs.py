@@ -99,7 +99,7 @@ class OptOuts(Command):
         from webtext_prep.crawl.http.client import Reply
 
         allowed = self.allow_private_addresses
-        settings = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
+        settings: FetchSettings = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
         settings = settings.within_limits()
 
         async def finish(visit: Visit, reply: Reply) -> None:

@@ -34,6 +34,7 @@ class DatabaseWriter:
         self._database, self._written = database, written
         self._waiting: list[Entry] = []
         self._rules: dict[str, bytes] = {}
+        self._rules_on_their_way: dict[str, bytes] = {}
         self._characters = 0
         self._is_full = asyncio.Event()  # there is a batch, or no more will come
         self._has_room = asyncio.Event()
@@ -69,7 +70,8 @@ class DatabaseWriter:
 
     def load_rules(self, origin: str) -> bytes | None:
         """What an origin says, if it is known; see `Robots`."""
-        return self._rules.get(origin) or self._database.rules_of(origin)
+        waiting = self._rules.get(origin) or self._rules_on_their_way.get(origin)
+        return waiting or self._database.rules_of(origin)
 
     def store_rules(self, origin: str, rules: bytes) -> None:
         """Have what an origin says written with the next records."""
@@ -93,6 +95,7 @@ class DatabaseWriter:
 
     def _take(self) -> tuple[list[Entry], dict[str, bytes]]:
         taken = self._waiting, self._rules
+        self._rules_on_their_way = self._rules
         self._waiting, self._rules, self._characters = [], {}, 0
         self._has_room.set()
         return taken

@@ -89,7 +89,7 @@ def _punycode(host: str) -> str:
 
 
 def with_ascii_host(url: str) -> str:
-    """A URL with its host as `canonical_host` has it, if that is beyond ASCII."""
+    """A URL with its host as `canonical_host` has it, if that is beyond ASCII. Raises ValueError if it is no name."""
     if url.isascii():
         return url
     start = url.find("//") + 2
@@ -98,7 +98,10 @@ def with_ascii_host(url: str) -> str:
         return url
     user, at, place = netloc[0].rpartition("@")
     host, colon, port = place.partition(":")
-    return f"{url[:start]}{user}{at}{canonical_host(host)}{colon}{port}{url[netloc.end() :]}"
+    name = canonical_host(host)
+    if not name.isascii():
+        raise ValueError(f"{host} is not a host")
+    return f"{url[:start]}{user}{at}{name}{colon}{port}{url[netloc.end() :]}"
 
 
 def host_in(parts: SplitResult) -> str:

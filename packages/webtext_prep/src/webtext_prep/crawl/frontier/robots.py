@@ -58,7 +58,7 @@ class RobotsRules(msgspec.Struct, frozen=True, omit_defaults=True):
     crawl_delay: float | None = None
     failure: str | None = None
     wishes: HostWishes = msgspec.field(default_factory=HostWishes)
-    asked_at: float = msgspec.field(default_factory=time.time)
+    asked_at: float = msgspec.field(default_factory=lambda: time.time())
 
     @property
     def count(self) -> int:
