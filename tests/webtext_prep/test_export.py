@@ -411,3 +411,15 @@ def test_measures_of_shards_add_up():
     parts[0].merge(parts[1])
     assert parts[0] == whole
     assert Measures(**json.loads(json.dumps(vars(whole)))) == whole
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_text_that_looks_like_a_date_stays_text_or_the_card_says_so(tmp_path, webtext, write_shards, load, form):
+    """datasets 5.2.0 (pyarrow.json) guesses times in JSON lines, also with features that say string."""
+    given = write_shards([[Document(f"http://a.org/{n}", "2020-01-01", {"date": "2020-01-02"}) for n in range(2)]])
+    found = webtext("export", given, "--output", tmp_path / "out", "--format", form)
+    row = load(tmp_path / "out")[0]
+    is_kept = (row["text"], row["date"]) == ("2020-01-01", "2020-01-02")
+    words = "takes text that looks like a date for a time"
+    is_said = words in (tmp_path / "out" / "README.md").read_text() and words in found.out + found.err
+    assert (is_kept, is_said) == (form == "parquet", form == "jsonl")

@@ -254,3 +254,26 @@ def test_numbers_that_a_float_cannot_hold_keep_their_digits(tmp_path, ending):
         "f": [0.1, "-Infinity"],
         "i": [18446744073709551616, 1.0],
     }
+
+
+def test_records_in_a_list_inside_of_an_object_are_read(tmp_path):
+    """`{"data": [...]}` was refused with the advice to name a key of the text."""
+    shown = json.loads((TABLES / "clickhouse.shown.json").read_text(encoding="utf-8"))
+    found = columns(TABLES / "clickhouse.json")
+    assert (found["u64"], found["uuid"]) == ([0, 2**64 - 1], shown["uuid"])
+    (tmp_path / "a.json").write_text('{"data": [{"text": "a"}], "more": [{"text": "b"}]}')
+    (record,) = records(tmp_path / "a.json")
+    assert "no key text" in str(record.document)
+
+
+@pytest.mark.parametrize("name", ["duckdb", "polars", "pandas", "clickhouse", "spark"])
+def test_cells_of_csv_are_text_as_its_writer_wrote_it(name):
+    """Nothing is guessed: a cell is its characters. Where there is nothing a cell is empty, also as `\\N`."""
+    shown = json.loads((TABLES / f"{name}.shown.json").read_text(encoding="utf-8"))
+    found = columns(TABLES / f"{name}.csv")
+    for column in (
+        {"big", "u64", "i64", "UInt64", "date", "uuid", "varchar", "cat", "lc", "n"} & found.keys() & shown.keys()
+    ):
+        assert [cell or None for cell in found[column]] == [cell or None for cell in shown[column]][
+            : len(found[column])
+        ]

@@ -320,3 +320,17 @@ def _columns(corpus: ExportedCorpus) -> Iterable[str]:
         "`metadata` holds what fits no column: rare keys, objects, values of another type. `webtext merge` reads the "
         "files back to the same documents."
     )
+    if is_guessed(corpus.path):
+        yield f"{GUESSED} Parquet has no such trouble."
+
+
+GUESSED = (
+    "In JSON lines the `datasets` library (5.2.0) takes text that looks like a date for a time, also where it is told "
+    "that the column is text: `2020-01-01` becomes `2020-01-01 00:00:00`, and an offset is lost."
+)
+"""What happens to JSON lines where pyarrow's reader of JSON guesses their types, which no setting stops."""
+
+
+def is_guessed(path: str) -> bool:
+    """Whether readers of these files guess the types of their columns."""
+    return ".jsonl" in path

@@ -20,7 +20,17 @@ import msgspec
 
 from command_kit import setting
 from indexed_tokens import Tokenizer
-from webtext_audit.export.card import DOMAINS, README, UNKNOWN, ExportedCorpus, card, domain_list, header
+from webtext_audit.export.card import (
+    DOMAINS,
+    GUESSED,
+    README,
+    UNKNOWN,
+    ExportedCorpus,
+    card,
+    domain_list,
+    header,
+    is_guessed,
+)
 from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -111,7 +121,7 @@ class Export(Stage):
 
     name: ClassVar[str] = "export"
     order: ClassVar[int] = 95
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
     writes: ClassVar[Writes] = Writes("extras", "parquet", folders=(), others=_files_of_dataset)
     libraries = ("tiktoken", "tldextract")
@@ -219,6 +229,8 @@ class Export(Stage):
         tally = Tally(documents, sum(written))
         for sentence in (sentence for source in sources for sentence in source.changes()):
             tally.problem(sentence)
+        if is_guessed(str(options["path"])):
+            tally.problem(f"{GUESSED} Give --format parquet where it matters.")
         return Outcome(tally, [*files, *about.all()], shards, {**facts, "files": len(files)})
 
     def _writing_tasks(

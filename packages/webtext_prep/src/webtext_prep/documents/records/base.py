@@ -177,6 +177,19 @@ class Keys:
         named = without_surrogates(without_credentials(own_url)) or url
         return Record(place, Document(named, text, clean_metadata(dict(value))), url, text_key, url_key)
 
+    def wrapped(self, value: Any) -> list[Any]:
+        """The records in an object that is none itself, as answers of APIs and databases wrap them: `{"data": [...]}`.
+
+        They are the one list in it whose first entry has a text; empty where there is no such list, or several.
+        """
+        if not isinstance(value, dict) or self._has_text(value):
+            return []
+        lists = [inner for inner in value.values() if isinstance(inner, list) and inner and self._has_text(inner[0])]
+        return lists[0] if len(lists) == 1 else []
+
+    def _has_text(self, value: Any) -> bool:
+        return any(_holder(value, key) is not None for key in self.text)
+
     def take_url(self, value: MutableMapping[str, Any]) -> tuple[str, str]:
         """Remove the URL from a record; the key that it was under, and the URL. Both are empty if there is none.
 

@@ -207,6 +207,8 @@ class JsonRecords(RecordReader):
             return
         if file.part is None and len(values) == 1 and isinstance(values[0], list):
             values = values[0]
+        elif len(values) == 1:
+            values = keys.wrapped(values[0]) or values
         is_one = file.part is None and len(values) == 1
         for number, value in enumerate(values, file.part.first if file.part else 1):
             yield keys.record(value, "" if is_one else f"entry {number}", file.url(number))
