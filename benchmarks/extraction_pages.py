@@ -6,7 +6,7 @@ A folder has `html/NAME.html.gz` and its truth, in one of two forms:
   Content eXtraction Benchmark has them (WCXB; M. Foley 2026, CC BY 4.0);
 - `truth.json`, one object from NAME.html.gz to what is known of each page: its `url` or `host`, its `language`, and its
   `text` in paragraphs, as the corpus DAnIEL has it (annotated again by Lejeune and Zhu), or segments that must (`with`)
-  and must not (`without`) be in the text, as trafilatura's evaluation has them.
+  and must not (`without`) be in the text, as trafilatura's evaluation has them, or its `page_type` alone.
 
 Of a page with a text F1 is of words: `\\w+` in lower case, counted as often as they occur; of writing without spaces
 each character is a word. Of segments it is over all of them: found ones that must be there are true positives.

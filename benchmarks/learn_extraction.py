@@ -27,7 +27,7 @@ from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages
 from webtext_prep.extraction.blocks import Blocks, blocks_of
 from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Forest, Parameters
+from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Forest, Parameters, without_url
 from webtext_prep.extraction.markup import written
 from webtext_prep.text.decoding import readable, title_of
 
@@ -72,6 +72,8 @@ KIND_SETTINGS = {
     "bagging_freq": 1,
     "lambda_l2": 2.0,
 }
+ONLY_KIND = 0.25
+"""What all pages of which only the kind is known weigh, beside those of that kind that somebody has read."""
 RUN = 4
 """A block is compared with the text by runs of so many words."""
 COPY_WORDS = 6
@@ -168,12 +170,23 @@ class Example:
         # A word weighs what it changes of the page's F1.
         self.weights = np.where(np.isnan(self.labels), 0, counts + 0.5) / max(LEAST_WORDS, least)
 
+    @property
+    def wanted_words(self) -> float:
+        """How many words its text has, or the page where nobody has said what its text is."""
+        assert self.blocks is not None
+        labels = self.labels if self.weights.any() or self.page.text is not None else np.ones(len(self.labels))
+        return float(np.nansum(labels * self.features.words))
+
     def extracted(self, parameters: Parameters) -> tuple[str, str]:
         """(text, kind) that parameters make of it."""
         if self.blocks is None:
             return "", ""
-        kind = parameters.kind(self.features)
+        kind, _ = self.kind(parameters)
         return written(self.blocks, parameters.kept(self.blocks, self.features, kind)), kind
+
+    def kind(self, parameters: Parameters) -> tuple[str, float]:
+        """(kind, how likely it is) that parameters say of it."""
+        return parameters.kind(self.features, has_url=bool(self.page.url))
 
 
 def forest_of(
@@ -231,9 +244,9 @@ def first_forests(
 def learned_from(examples: list[Example]) -> str:
     """The file of parameters."""
     used = [example for example in examples if example.blocks is not None and example.weights.any()]
-    of_kinds = [example for example in used if example.page.kind]
+    of_kinds = [example for example in examples if example.blocks is not None and example.page.kind]
     by_source: dict[str, Callable[[Example], bool]] = {ALL: lambda example: True}
-    if 0 < len(of_kinds) < len(used):
+    if 0 < sum(bool(example.page.kind) for example in used) < len(used):
         by_source[KNOWN_KINDS] = lambda example: bool(example.page.kind)
     first, says = {}, {}
     for source, chosen in by_source.items():
@@ -245,28 +258,59 @@ def learned_from(examples: list[Example]) -> str:
         names, wide = with_context(example.blocks, example.features.rows, example.features.words, odds)
         rows.append(wide)
     second = forest_of(used, rows, SECOND_TREES, SECOND_SETTINGS, KNOWN_KIND)
-    # A page without its text, as some that are built by scripts, says nothing of its kind.
-    of_kinds = [example for example in of_kinds if np.nansum(example.labels * example.features.words) >= LEAST_WORDS]
-    kinds = sorted({example.page.kind for example in of_kinds})
-    by_kind: list[dict[str, Any]] = []
-    if len(kinds) > 1:
-        numbers = np.array([kinds.index(example.page.kind) for example in of_kinds])
-        counts = np.bincount(numbers)
-        # Between each page and each kind weighing the same.
-        by_count = np.sqrt(counts.mean() / counts[numbers])
-        pages = lightgbm.Dataset(
-            np.stack([example.features.of_page[1] for example in of_kinds]), numbers, weight=by_count
-        )
-        by_kind = trees_of(lightgbm.train({**KIND_SETTINGS, "num_class": len(kinds)}, pages, KIND_TREES))
+    page_names = used[0].features.of_page[0]
+    pages, kinds, weights = pages_of_kinds(of_kinds)
     parts = {
         "features": json.dumps(used[0].features.names),
         "first": forests_as_lines(first),
         "context": json.dumps(names),
         "second": as_lines(second),
-        "page_features": json.dumps(used[0].features.of_page[0]),
-        "kinds": forests_as_lines({kind: by_kind[number :: len(kinds)] for number, kind in enumerate(kinds)}),
+        "page_features": json.dumps(page_names),
+        "kinds": forests_as_lines(forests_of_kinds(pages, kinds, weights)),
+        "kinds_without_url": forests_as_lines(forests_of_kinds(without_url(page_names, pages), kinds, weights)),
     }
     return ",\n".join(f"{json.dumps(name)}: {part}" for name, part in parts.items()).join(("{", "}\n"))
+
+
+def pages_of_kinds(
+    examples: list[Example],
+) -> tuple[npt.NDArray[np.float32], list[str], npt.NDArray[np.float64]]:
+    """The features of pages, their kinds, and what each weighs.
+
+    A page without its text, as some that are built by scripts, says nothing of its kind. Of a page that somebody has
+    read a kind weighs between as much as any other and as often as it occurs. Those of which only the kind is known are
+    chosen by those who have them, and of one domain alike: all of a kind weigh ONLY_KIND of those that have been read,
+    each domain the same.
+    """
+    chosen = [example for example in examples if example.wanted_words >= LEAST_WORDS]
+    kinds = [example.page.kind for example in chosen]
+    is_read = np.array([example.weights.any() for example in chosen], bool)
+    counts = Counter(kind for kind, read in zip(kinds, is_read, strict=True) if read)
+    mean = sum(counts.values()) / max(1, len(counts))
+    of_kind = {kind: np.sqrt(mean / count) for kind, count in counts.items()}
+    of_domain = Counter((one.page.kind, one.page.domain) for one, read in zip(chosen, is_read, strict=True) if not read)
+    domains = Counter(kind for kind, _ in of_domain)
+    weights = []
+    for example, kind, read in zip(chosen, kinds, is_read, strict=True):
+        weight = float(of_kind.get(kind, 1.0))
+        if not read:
+            weight *= ONLY_KIND * max(1, counts[kind]) / (domains[kind] * of_domain[kind, example.page.domain])
+        weights.append(weight)
+    rows = np.array([example.features.of_page[1] for example in chosen], np.float32)
+    return rows, kinds, np.array(weights)
+
+
+def forests_of_kinds(
+    pages: npt.NDArray[np.float32], kinds: list[str], weights: npt.NDArray[np.float64]
+) -> dict[str, list[dict[str, Any]]]:
+    """Trees of each kind, given the features of pages, their kinds and weights."""
+    names = sorted(set(kinds))
+    if len(names) < 2:
+        return {}
+    numbers = np.array([names.index(kind) for kind in kinds])
+    data = lightgbm.Dataset(pages, numbers, weight=weights)
+    trees = trees_of(lightgbm.train({**KIND_SETTINGS, "num_class": len(names)}, data, KIND_TREES))
+    return {kind: trees[number :: len(names)] for number, kind in enumerate(names)}
 
 
 def forests_as_lines(forests: Mapping[str, list[dict[str, Any]]]) -> str:

@@ -69,7 +69,7 @@ def test_rows_of_a_table_and_code_are_kept_as_they_are(blocks):
 
 @pytest.mark.parametrize("html", ["", "<html></html>", "<!-- nothing -->", "<script>1</script>"])
 def test_a_page_without_text_has_none(html):
-    assert main_text(html, "", "") == ("", "", 0)
+    assert main_text(html, "", "") == ("", "", 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,9 @@ def test_posts_of_a_thread_come_in_order_and_the_menu_does_not():
     )
     menu = "".join(f"<li><a href=/{n}>Section {n}</a></li>" for n in range(12))
     page = f"<body><nav><ul>{menu}</ul></nav><main><h1>Where to build</h1>{posts}</main><footer>© 2020</footer></body>"
-    text, kind, share = main_text(page, "http://forum.example.com/t/where-to-build/1", "Where to build")
+    text, kind, probability, share = main_text(page, "http://forum.example.com/t/where-to-build/1", "Where to build")
     assert kind == "forum"
+    assert 1 / len(known_kinds()) < probability <= 1
     assert [line[:7] for line in text.split("\n") if PROSE.strip() in line] == [f"Post {n}." for n in range(4)]
     assert "Section 3" not in text and "©" not in text
     assert 0.5 < share < 1
@@ -181,6 +182,35 @@ def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, m
         page = gzip.decompress((tmp_path / "html" / f"{number:04}.html.gz").read_bytes()).decode()
         reviewed_text = json.loads((tmp_path / "truth" / f"{number:04}.json").read_text())["main_content"]
         assert main_text(page, "", "")[:2] == (reviewed_text.replace(" \n", "\n").rstrip(), kind)
+
+
+def test_a_page_of_which_only_the_kind_is_known_teaches_its_kind(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    learn_extraction = pytest.importorskip("learn_extraction")
+    monkeypatch.setattr(learn_extraction, "FIRST_TREES", 2)
+    monkeypatch.setattr(learn_extraction, "SECOND_TREES", 2)
+    monkeypatch.setattr(learn_extraction, "KIND_TREES", 2)
+    reviewed(tmp_path / "pages", 6)
+    manual = "<body><h1>m</h1><dl>" + "<dt>name_of_it<dd>what the function does in some words" * 30 + "</dl></body>"
+    folder = tmp_path / "manuals"
+    (folder / "html").mkdir(parents=True)
+    (folder / "html/a.html.gz").write_bytes(gzip.compress(manual.encode()))
+    truth = {"a.html.gz": {"url": "http://192.0.2.1/a", "page_type": "documentation"}}
+    (folder / "truth.json").write_text(json.dumps(truth))
+    read, known = (
+        learn_extraction.examples_of(folders) for folders in ([tmp_path / "pages"], [tmp_path / "pages", folder])
+    )
+    learned, before = (json.loads(learn_extraction.learned_from(one)) for one in (known, read))
+    assert list(learned["kinds"]) == list(learned["kinds_without_url"]) == sorted({*before["kinds"], "documentation"})
+    assert learned["second"] == before["second"]  # nothing of its text
+    _, _, weights = learn_extraction.pages_of_kinds(known)
+    assert 0 < weights[-1] < weights[0]
+
+
+def test_a_file_without_a_url_is_told_by_what_it_holds_alone():
+    page = "<body><h1>T</h1>" + f"<p>{PROSE}</p>" * 5 + "</body>"
+    found = {main_text(page, url, "T")[1:3] for url in ("file:forum/thread/a.html", "file:product/p/b.html", "")}
+    assert len(found) == 1
 
 
 def test_a_block_counts_by_how_much_of_it_is_in_the_text(monkeypatch):

@@ -55,12 +55,14 @@ class Extracted:
         text: its main text, paragraphs separated by newlines.
         title: "" where it has none.
         kind: one of KINDS, or "" where the extractor does not tell.
+        kind_probability: how likely that kind is, or None where the extractor does not tell.
         text_share: the share of the page's characters that are its text, or None where the extractor does not tell.
     """
 
     text: str
     title: str = ""
     kind: str = ""
+    kind_probability: float | None = None
     text_share: float | None = None
 
 
@@ -172,8 +174,8 @@ def learned(html: bytes, url: str, charset: str | None = None, markup: Markup = 
 
     page = readable(html, charset)
     title = title_of(page)
-    text, kind, share = main_text(page, url, title, markup)
-    return Extracted(scrub(text).strip(), title, kind, round(share, 2))
+    text, kind, probability, share = main_text(page, url, title, markup)
+    return Extracted(scrub(text).strip(), title, kind, round(probability, 2) if kind else None, round(share, 2))
 
 
 def plain_text(html: bytes, url: str, charset: str | None = None) -> Extracted:

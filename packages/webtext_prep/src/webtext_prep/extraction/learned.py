@@ -5,8 +5,9 @@ one from pages of known kinds, among which are lists whose links are their text;
 with what these say of the blocks around it and of the page. Which blocks are kept is decided for the page as a whole,
 so that the expected F1 of its words is greatest: with right probabilities that is all above half of that F1 (Lipton,
 Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose forest
-has the greatest sum. All parameters lie in `learned.json`, made by `benchmarks/learn_extraction.py` from pages with
-human-reviewed text.
+has the greatest sum; how much greater says how likely it is. A page whose URL nobody knows, as of a file, has forests
+of its own, which have learned without URLs. All parameters lie in `learned.json`, made by
+`benchmarks/learn_extraction.py` from pages with human-reviewed text.
 """
 
 from __future__ import annotations
@@ -120,21 +121,26 @@ class Parameters:
         first: by what they were learned from, forests that say how likely a block by itself belongs to the main text.
         second: the forest that says so with their context.
         kinds: of each kind of page a forest; the greatest sum wins.
+        kinds_without_url: the same for a page without a URL.
     """
 
     first: Mapping[str, Forest]
     second: Forest
     kinds: Mapping[str, Forest]
+    kinds_without_url: Mapping[str, Forest]
 
     @classmethod
     def parse(cls, text: str) -> Parameters:
         """From a JSON object: names of `features` and the trees of each `first` forest; names of its `context` and the
-        trees of the `second`; names of `page_features`, and of each of `kinds` its trees.
+        trees of the `second`; names of `page_features`, and of each of `kinds` its trees, and of `kinds_without_url`.
         """
         read = parse_json(text)
         first = {name: Forest.of(read["features"], trees) for name, trees in read["first"].items()}
-        kinds = {kind: Forest.of(read["page_features"], trees) for kind, trees in read["kinds"].items()}
-        return cls(first, Forest.of([*read["features"], *read["context"]], read["second"]), kinds)
+        kinds, without_url = (
+            {kind: Forest.of(read["page_features"], trees) for kind, trees in read[name].items()}
+            for name in ("kinds", "kinds_without_url")
+        )
+        return cls(first, Forest.of([*read["features"], *read["context"]], read["second"]), kinds, without_url)
 
     def kept(self, blocks: Blocks, features: Features, kind: str) -> npt.NDArray[np.bool_]:
         """Which blocks of a page of some kind are its main text."""
@@ -150,16 +156,27 @@ class Parameters:
         # A page most of whose main text is hidden is shown by its scripts.
         return seen if features.words[seen].sum() >= LEAST_SEEN * features.words[kept].sum() else kept
 
-    def kind(self, features: Features) -> str:
-        """The kind of page."""
-        _, values = features.of_page
-        return max(self.kinds, key=lambda kind: float(self.kinds[kind].sums(values[None])[0]), default="")
+    def kind(self, features: Features, *, has_url: bool) -> tuple[str, float]:
+        """The kind of page, and how likely it is; ("", 0) where none has been learned."""
+        names, values = features.of_page
+        forests = self.kinds if has_url else self.kinds_without_url
+        if not forests:
+            return "", 0.0
+        row = values if has_url else without_url(names, values)
+        sums = np.array([forest.sums(row[None])[0] for forest in forests.values()])
+        odds = np.exp(sums - sums.max())
+        return list(forests)[int(odds.argmax())], float(odds.max() / odds.sum())
 
 
 @functools.lru_cache(maxsize=1)
 def parameters() -> Parameters:
     """The weights that come with this package."""
     return Parameters.parse(resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8"))
+
+
+def without_url(names: Sequence[str], values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The features of pages, the last axis of `values`, as they are where nobody knows their URLs."""
+    return np.where([name.startswith("url ") for name in names], np.float32(0), values)
 
 
 def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -181,16 +198,18 @@ def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> int | None:
     return heading if above.min() == 1 or len(above) - heading <= NEAR else None
 
 
-def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str, float]:
-    """(main text, kind, share of the page's characters that it is) of a page's HTML; ("", "", 0) without any text."""
+def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str, float, float]:
+    """The main text of a page's HTML, its kind, how likely that is, and the share of its characters that is the text;
+    ("", "", 0, 0) without any text."""
     blocks = blocks_of(page)
     if blocks is None or not blocks.texts:
-        return "", "", 0.0
+        return "", "", 0.0, 0.0
     features = features_of(blocks, page, url, title)
     may_have_formulas = any("\\(" in block or "\\[" in block for block in blocks.texts)
     has_dollars = may_have_formulas and READS_FORMULAS.search(page) is not None
-    kind = parameters().kind(features)
+    # A file that nobody knows the URL of has `file:` and its name.
+    kind, probability = parameters().kind(features, has_url="://" in url)
     kept = parameters().kept(blocks, features, kind)
     text = written(blocks, kept, markup, has_dollars=has_dollars)
     lengths = np.array([len(block) for block in blocks.texts])
-    return text, kind, float(lengths[kept].sum() / lengths.sum())
+    return text, kind, probability, float(lengths[kept].sum() / lengths.sum())

@@ -14,7 +14,7 @@ from webtext_prep.urls.urls import domain_of
 
 CAPTURE = ("archive", "captured_at")
 """The metadata of a page that a web archive had: which one, and the time of the capture."""
-PAGE_METADATA = ("title", "kind", "text_share", "domain", "final_url", *CAPTURE, *KEYS)
+PAGE_METADATA = ("title", "kind", "kind_probability", "text_share", "domain", "final_url", *CAPTURE, *KEYS)
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -58,13 +58,15 @@ async def make_row(
         outcome = gone_outcome(page.url, page.final_url, parsed.title, parsed.text, page.body) or outcome
     row = outcome_row(page.url, outcome, status=page.status, final_url=page.final_url)
     row |= {"bytes": len(page.body), **decision.row}
-    row |= {name: value for name, value in (("kind", parsed.kind), ("detail", parsed.detail)) if value}
+    parts = {"kind": parsed.kind, "kind_probability": parsed.kind_probability, "detail": parsed.detail}
+    row |= {name: value for name, value in parts.items() if value}
     if outcome != PageOutcome.OK:
         return row, None
     # A file has no domain.
     said = {
         "title": parsed.title,
         "kind": parsed.kind,
+        "kind_probability": parsed.kind_probability,
         "text_share": parsed.text_share,
         "domain": domain_of(address),
         "final_url": page.final_url,

@@ -76,6 +76,7 @@ class Parsed(msgspec.Struct, array_like=True, frozen=True):
     title: str = ""
     kind: str = ""
     detail: str = ""
+    kind_probability: float | None = None
     text_share: float | None = None
 
 
@@ -146,8 +147,12 @@ def extract_page(
     if len(found.text) > MAX_TEXT_FACTOR * len(body) + (1 << 16):
         return Parsed(PageOutcome.EXTRACT_ERROR, detail="more text than the page holds")
     if kinds and found.kind not in kinds:
-        return Parsed(PageOutcome.OTHER_KIND, found.text, found.title, found.kind)
-    return Parsed(PageOutcome.OK, found.text, found.title, found.kind, text_share=found.text_share)
+        outcome, share = PageOutcome.OTHER_KIND, None
+    else:
+        outcome, share = PageOutcome.OK, found.text_share
+    return Parsed(
+        outcome, found.text, found.title, found.kind, kind_probability=found.kind_probability, text_share=share
+    )
 
 
 def work(pages: Connection, results: Connection, limits: PageLimits) -> None:

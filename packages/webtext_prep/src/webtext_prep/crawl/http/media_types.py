@@ -52,7 +52,7 @@ def content_type_of(header: str | None) -> tuple[str, str | None]:
     """The media type that a `Content-Type` header names ("" if none, or no valid one), and its charset.
 
     Of several, in lines joined by commas, the last valid one holds; if it says no charset and is of the same type as
-    the one before it, that one's charset (WHATWG Fetch, "extract a MIME type"; Chromium 156 and Firefox do so).
+    the one before it, that one's charset (WHATWG Fetch, "extract a MIME type"; Chromium 156 does so).
 
     >>> content_type_of('Text/HTML; Charset="utf-8"')
     ('text/html', 'utf-8')
