@@ -99,8 +99,8 @@ class OptOuts(Command):
         from webtext_prep.crawl.http.client import Reply
 
         allowed = self.allow_private_addresses
-        settings = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
-        settings = settings.within_limits()
+        asked = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
+        settings = asked.within_limits()
 
         async def finish(visit: Visit, reply: Reply) -> None:
             wishes = visit.rules.wishes if visit.rules is not None else HostWishes()
