@@ -93,6 +93,7 @@ def test_what_one_use_chooses_says_nothing_of_what_another_one_chooses():
 
 
 IDENTITY = {
+    "webtext_prep/crawl/archives/html_files.py": "canonical URLs of files",
     "webtext_prep/crawl/database.py": "the URL of a row",
     "webtext_prep/crawl/saved_pages.py": "checksums",
     "webtext_prep/dedup/drop_rates.py": "names of groups",
