@@ -24,7 +24,9 @@ from webtext_prep.extraction.page_tree import (
     BLOCKS,
     INLINE,
     LEAST_SHOWN,
+    SHUT,
     SKIPPED,
+    hides,
     is_annotation,
     is_hidden,
     is_inline,
@@ -99,6 +101,8 @@ ROLES = {role: hint for hint, roles in _ROLES.items() for role in roles.split()}
 """The hint of a `role` attribute."""
 _HINT_PATTERNS = [(bit, re.compile(HINTS[name])) for name, bit in HINT_BITS.items()]
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_ODD_TAGS = frozenset({"math", "script", "pre"})
+"""Elements that may be a formula or code."""
 _BREAK = "\x01"
 """Stands for `<br>` while a block is read: pages hold no control characters (`readable`)."""
 _PARAGRAPHS = re.compile(r"\n{2,}")
@@ -111,10 +115,15 @@ def hints_of(names: str) -> int:
     return sum(bit for bit, pattern in _HINT_PATTERNS if pattern.search(lower))
 
 
+ODD, HIDING = 1, 2
+"""Bits of what classes say."""
+
+
 @functools.lru_cache(maxsize=50_000)
-def has_odd_class(classes: str) -> bool:
-    """Whether classes may be those of a formula, of code or of its line numbers."""
-    return FORMULAS.search(classes) is not None or CODE.search(classes) is not None
+def bits_of(classes: str) -> int:
+    """ODD if classes may be those of a formula, of code or of its line numbers; HIDING if readers don't see them."""
+    is_odd = FORMULAS.search(classes) is not None or CODE.search(classes) is not None
+    return (ODD if is_odd else 0) | (HIDING if hides(classes) else 0)
 
 
 @dataclass
@@ -219,8 +228,6 @@ class _Walk:
 
     def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
         """What has been read since the last boundary is a block of `element`, if there is text in it."""
-        if not self.pieces:
-            return
         joined = "".join(self.pieces)
         self.pieces.clear()
         if is_pre:
@@ -232,7 +239,7 @@ class _Walk:
             self.places.append((element, row, cell, self.link_characters, self.links, self.bold_characters))
         self.link_characters = self.links = self.bold_characters = 0
 
-    def begin_element(self, node: Any, tag: str, classes: str, parent: int) -> int:
+    def begin_element(self, node: Any, tag: str, classes: str, parent: int, *, is_hiding: bool) -> int:
         """The number of a new element."""
         _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
         get = node.get
@@ -241,15 +248,14 @@ class _Walk:
         role = get("role")
         if role in ROLES:
             hints |= HINT_BITS[ROLES[role]]
+        style = get("style")
+        is_shut = get("hidden") is not None or get("aria-hidden") == "true"
         if not unseen:
-            style = get("style")
-            unseen = int(
-                (style is not None and _UNSEEN.search(style) is not None)
-                or get("hidden") is not None
-                or get("aria-hidden") == "true"
-            )
-        if not hidden and is_hidden(node, tag, classes):
-            hidden = len(self.elements)
+            unseen = int(is_shut or (style is not None and _UNSEEN.search(style) is not None))
+        number = len(self.elements)
+        may_hide = is_shut or is_hiding or style is not None or tag in SHUT or get("popover") is not None
+        if may_hide and not hidden and is_hidden(node, tag, classes):
+            hidden = number
         shape = self.shapes.setdefault((shape, tag, classes), len(self.shapes) + 1)
         landmarks |= LANDMARKS.get(tag, 0)
         all_hints |= hints
@@ -257,20 +263,23 @@ class _Walk:
             (parent, depth + 1, TAGS.get(tag, 0), hints, all_hints, landmarks, unseen, hidden, shape, len(self.texts))
         )
         self.lasts.append(0)
-        number = len(self.lasts) - 1
         if tag in ATTRIBUTES:
-            found = {name: value for name in ATTRIBUTES[tag] if (value := get(name)) is not None}
-            if found:
-                self.attributes[number] = found
+            for name in ATTRIBUTES[tag]:
+                if (value := get(name)) is not None:
+                    self.attributes.setdefault(number, {})[name] = value
         return number
 
     def read(self, text: str, in_link: bool, is_bold: bool) -> None:
         """Text of the block at hand."""
         self.pieces.append(text)
         if in_link or is_bold:
-            length = len(text.strip())
-            self.link_characters += length if in_link else 0
-            self.bold_characters += length if is_bold else 0
+            self.count(text, in_link, is_bold)
+
+    def count(self, text: str, in_link: bool, is_bold: bool) -> None:
+        """Text of the block at hand that is a link's or bold."""
+        length = len(text.strip())
+        self.link_characters += length if in_link else 0
+        self.bold_characters += length if is_bold else 0
 
     def read_code(self, node: Any, element: int, row: int, cell: int) -> None:
         """A piece of code, which is a block of its own."""
@@ -287,7 +296,8 @@ class _Walk:
         """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
         tag = node.tag
         classes = node.get("class")
-        may_matter = tag in ("math", "script", "pre") or (classes is not None and has_odd_class(classes))
+        bits = 0 if classes is None else bits_of(classes)
+        may_matter = bits & ODD or tag in _ODD_TAGS
         if may_matter:
             formula = formula_of(node, tag)
             if formula is not None:
@@ -301,14 +311,13 @@ class _Walk:
             for base in node.iterchildren("rb"):  # left open, it holds the next one
                 self.visit(base, element, row, cell, in_link, is_pre, is_bold)
             return
-        is_block = tag not in INLINE and (tag in BLOCKS or not is_inline(node))
-        if not is_block and is_hidden(node, tag, classes):
-            return
-        here, inner_row, inner_cell = element, row, cell
-        inner_pre = is_pre
+        pieces = self.pieces
+        is_block = tag in BLOCKS or not (tag in INLINE or is_inline(node))
+        here, inner_row, inner_cell, inner_pre = element, row, cell, is_pre
         if is_block:
-            self.end_block(element, row, cell, is_pre)
-            here = self.begin_element(node, tag, classes or "", element)
+            if pieces:
+                self.end_block(element, row, cell, is_pre)
+            here = self.begin_element(node, tag, classes or "", element, is_hiding=bool(bits & HIDING))
             if tag == "tr":
                 inner_row, inner_cell = here, -1
             elif tag in ("td", "th"):
@@ -318,24 +327,35 @@ class _Walk:
                 self.lasts[here] = len(self.texts)
                 return
             inner_pre = is_pre or tag == "pre"
+        elif (
+            tag not in INLINE or bits & HIDING or node.get("style") is not None or node.get("hidden") is not None
+        ) and is_hidden(node, tag, classes):
+            return
         elif tag == "a":
             if is_permalink(node, classes):
                 return
             in_link = True
             self.links += 1
         elif tag == "br":
-            self.pieces.append("\n" if is_pre else _BREAK)
+            pieces.append("\n" if is_pre else _BREAK)
         elif tag in ("b", "strong"):
             is_bold = True
         in_ruby = tag == "ruby"
-        if node.text and not (in_ruby and node.text.isspace()):
-            self.read(node.text, in_link, is_bold)
+        text = node.text
+        if text and not (in_ruby and text.isspace()):
+            pieces.append(text)
+            if in_link or is_bold:
+                self.count(text, in_link, is_bold)
         for child in node:
             self.visit(child, here, inner_row, inner_cell, in_link, inner_pre, is_bold)
-            if child.tail and not (in_ruby and child.tail.isspace() and is_space_of_ruby(child)):
-                self.read(child.tail, in_link, is_bold)
+            text = child.tail
+            if text and not (in_ruby and text.isspace() and is_space_of_ruby(child)):
+                pieces.append(text)
+                if in_link or is_bold:
+                    self.count(text, in_link, is_bold)
         if is_block:
-            self.end_block(here, inner_row, inner_cell, inner_pre)
+            if pieces:
+                self.end_block(here, inner_row, inner_cell, inner_pre)
             self.lasts[here] = len(self.texts)
 
 

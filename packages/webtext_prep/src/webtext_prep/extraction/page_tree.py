@@ -34,6 +34,8 @@ search section summary table tbody td tfoot th thead tr ul xmp template
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that always begin a new block: `display` is `block`, `list-item` or one of a table's (section 15.3)."""
 _KNOWN = BLOCKS | INLINE | SKIPPED
+SHUT = frozenset({"template", "dialog"})
+"""Elements that are hidden unless an attribute opens them."""
 ANNOTATIONS = frozenset({"rt", "rp", "rtc"})
 """What stands beside the text of `ruby`: readings, and the brackets around them."""
 _FALLBACKS = frozenset(
@@ -72,7 +74,7 @@ _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
-_SLASH = rf"(?P<tag><(?:{_RAW})(?=[\s/])(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*+)/>"
+_SLASH = rf"(?P<tag><(?=[stinx])(?:{_RAW})(?=[\s/])(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*+)/>"
 _MAY_BE_SELF_CLOSED = re.compile(_SLASH, re.IGNORECASE)
 _SELF_CLOSED = re.compile(
     rf"{_SLASH}|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
@@ -109,12 +111,17 @@ def _is_xml(page: str) -> bool:
     return True
 
 
+@functools.lru_cache(maxsize=4)
+def _parser(kind: Any, *, huge_tree: bool) -> Any:
+    return kind(remove_comments=True, remove_pis=True, encoding="utf-8", huge_tree=huge_tree)
+
+
 def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
     """The root of a page's tree, without comments; None where there is no element in it."""
     try:
-        return etree.fromstring(
-            as_browsers_read(page), parser(remove_comments=True, remove_pis=True, huge_tree=len(page) >= LARGE)
-        )
+        # As UTF-8, which libxml2 takes as it is.
+        source = as_browsers_read(page).encode("utf-8", "replace")
+        return etree.fromstring(source, _parser(parser, huge_tree=len(page) >= LARGE))
     except (ValueError, AssertionError, etree.ParserError, etree.XMLSyntaxError):
         return None
 
