@@ -21,6 +21,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.stages.decontaminate import _Matcher
 from webtext_prep.text import machine_code
 from webtext_prep.text.contamination import (
+    LINE_END,
     SENTENCE_END,
     EvaluationText,
     NGrams,
@@ -156,6 +157,16 @@ def test_ends_of_sentences_are_those_of_unicode():
     known = [character for character in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(character) != "Cn"]
     found = {character for character in known if SENTENCE_END.fullmatch(character)}
     assert found == set(regex.findall(r"\p{Sentence_Terminal}", "".join(known)))
+
+
+@given(st.text('a \n.!。」"\U00011047\U00010450', max_size=40))
+def test_ends_in_all_scripts_are_found_as_by_the_plain_expression(text):
+    """U+11047 ends a sentence, U+10450 is a letter."""
+    plain = r'[.!。\U00011047]+(?:」|"(?!\w))*'
+    for ends, expected in (SENTENCE_END, plain), (LINE_END, rf"{plain}|\n"):
+        assert [found.span() for found in ends.finditer(text)] == [
+            found.span() for found in re.finditer(expected, text)
+        ]
 
 
 @pytest.mark.parametrize(

@@ -159,14 +159,16 @@ class Firsts:
         before = len(self._known)
         joined, of = np.concatenate([self._known, windows]), np.concatenate([self._shards, shards])
         keys, checks = joined["key"].copy(), joined["check"].copy()
-        order = np.argsort(keys, kind="stable")  # of equal ones the first one is first
-        is_first = _differs(keys[order])
-        if not np.array_equal(is_first, is_first | _differs(checks[order])):  # one hash, different windows: hardly ever
+        order = np.argsort(keys)
+        is_new = _differs(keys[order])
+        if np.any(_differs(checks[order]) > is_new):  # one hash, different windows: hardly ever
             order = np.lexsort((checks, keys))
-            is_first = _differs(keys[order]) | _differs(checks[order])
+            is_new = _differs(keys[order]) | _differs(checks[order])
+        bounds = np.flatnonzero(is_new)
+        firsts = np.minimum.reduceat(order, bounds) if len(order) else order
         first = np.empty(len(order), np.int64)
-        first[order] = order[is_first][np.cumsum(is_first) - 1]
-        kept = np.sort(order[is_first])
+        first[order] = np.repeat(firsts, np.diff(np.append(bounds, len(order))))
+        kept = np.sort(firsts)
         self._known, self._shards = joined[kept], of[kept]
         chosen = np.flatnonzero(first != np.arange(len(first)))
         origin, found = first[chosen], np.empty(len(chosen), REPEAT)

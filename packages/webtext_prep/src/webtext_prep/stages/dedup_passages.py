@@ -242,9 +242,9 @@ class DedupPassages(Stage):
     def _passages(
         self, document: Document, repeats: Records, identity: Callable[[int, int], str]
     ) -> Iterator[dict[str, Any]]:
-        """A row for each passage of a document, given its repeated windows."""
+        """A row for each passage of a document, given the runs of its repeated windows."""
         starts, ends = edges_of(document.text)
-        for _, word, count, shard, first, place in longest_runs(repeats).tolist():
+        for _, word, count, shard, first, place in repeats.tolist():
             start, end = int(starts[word]), int(ends[word + count + self.words - 2])
             yield {
                 "url": document.id,
@@ -342,7 +342,8 @@ def _identities(ends: Sequence[Location], names: Sequence[Location]) -> Callable
     @functools.lru_cache(maxsize=OPEN)
     def opened(shard: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
         places = map(storage.local_path, (ends[shard], names[shard]))
-        return np.memmap(next(places), np.int64, "r"), np.memmap(next(places), np.uint8, "r")
+        limits, joined_names = np.memmap(next(places), np.int64, "r"), np.memmap(next(places), np.uint8, "r")
+        return np.asarray(limits), np.asarray(joined_names)  # slices of a memmap take several times as long
 
     def identity(shard: int, document: int) -> str:
         limits, joined_names = opened(shard)
@@ -353,8 +354,8 @@ def _identities(ends: Sequence[Location], names: Sequence[Location]) -> Callable
 
 
 def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, Records]:
-    """The repeated windows of one block of documents, in order, by the number of the document."""
+    """The runs of repeated windows of one block of documents, in order, by the number of the document."""
     parts = (read_partition(place, at) for place in places for at in (block, blocks + block))
     found = np.frombuffer(b"".join(parts), REPEAT)
-    found = found[np.lexsort((found["word"], found["document"]))]
+    found = longest_runs(found[np.lexsort((found["word"], found["document"]))])
     return {number: found[rows] for number, rows in runs_of(found["document"])}

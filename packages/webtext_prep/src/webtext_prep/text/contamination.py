@@ -303,27 +303,35 @@ def any_in(
 
 
 _TERMINALS = (
-    r"!.?\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104a\u104b\u1362\u1367\u1368\u166e"
-    r"\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d-\u1b7f\u1c3b\u1c3c"
-    r"\u1c7e\u1c7f\u2024\u203c\u203d\u2047-\u2049\u2cf9-\u2cfb\u2e2e\u2e3c\u2e53\u2e54\u2e60\u2e61\u3002\ua4ff\ua60e\ua60f\ua6f3\ua6f7"
-    r"\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d-\uaa5f\uaaf0\uaaf1\uabeb\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57\uff01\uff0e\uff1f"
-    r"\uff61\U00010a56\U00010a57\U00010f55-\U00010f59\U00010f86-\U00010f89\U00011047\U00011048\U000110be-\U000110c1"
+    r"!.?\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104a\u104b\u1362\u1367"
+    r"\u1368\u166e\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f"
+    r"\u1b7d-\u1b7f\u1c3b\u1c3c\u1c7e\u1c7f\u2024\u203c\u203d\u2047-\u2049\u2cf9-\u2cfb\u2e2e\u2e3c\u2e53\u2e54\u2e60"
+    r"\u2e61\u3002\ua4ff\ua60e\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d-\uaa5f\uaaf0\uaaf1"
+    r"\uabeb\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57\uff01\uff0e\uff1f\uff61"
+)
+"""The marks below U+10000 that end sentences in any script: Sentence_Terminal in PropList.txt of Unicode 16."""
+_HIGH_TERMINALS = (
+    r"\U00010a56\U00010a57\U00010f55-\U00010f59\U00010f86-\U00010f89\U00011047\U00011048\U000110be-\U000110c1"
     r"\U00011141-\U00011143\U000111c5\U000111c6\U000111cd\U000111de\U000111df\U00011238\U00011239\U0001123b\U0001123c"
     r"\U000112a9\U000113d4\U000113d5\U0001144b\U0001144c\U000115c2\U000115c3\U000115c9-\U000115d7\U00011641\U00011642"
     r"\U0001173c-\U0001173e\U00011944\U00011946\U00011a42\U00011a43\U00011a9b\U00011a9c\U00011c41\U00011c42\U00011ef7"
     r"\U00011ef8\U00011f43\U00011f44\U00016a6e\U00016a6f\U00016af5\U00016b37\U00016b38\U00016b44\U00016d6e\U00016d6f"
     r"\U00016e98\U0001bc9f\U0001da88"
 )
-"""The marks that end sentences in any script: Sentence_Terminal in PropList.txt of Unicode 16."""
+"""The others."""
+_HIGH = r"\U00010000-\U0010ffff"
+"""All characters from U+10000 on. `re` looks up a set of lower ones at once, and goes through the ranges of higher ones
+for each character: a search for one range, and then a look back, take a fifth of the time."""
 _CLOSING = (
     r")\]}\u00bb\u2019\u201d\u203a\u3009\u300b\u300d\u300f\u3011\u3015\u3017\u3019\u301b\u301e\u301f"
     r"\ufe42\ufe44\uff09\uff3d\uff5d\uff63"
 )
-SENTENCE_END = re.compile(rf"[{_TERMINALS}]+(?:[{_CLOSING}]|[\"'](?!\w))*")
+_REST = rf"(?<=[{_TERMINALS}{_HIGH_TERMINALS}])[{_TERMINALS}{_HIGH_TERMINALS}]*(?:[{_CLOSING}]|[\"'](?!\w))*"
+SENTENCE_END = re.compile(rf"[{_TERMINALS}{_HIGH}]{_REST}")
 """The end of a sentence, with the quotes and brackets that close behind it."""
 STRETCH = 400
 """Characters in which the last end of a sentence is looked for at once."""
-LINE_END = re.compile(rf"{SENTENCE_END.pattern}|\n")
+LINE_END = re.compile(rf"[{_TERMINALS}{_HIGH}\n](?:(?<=\n)|{_REST})")
 """Of a sentence or a line: lists and poems have no other."""
 
 

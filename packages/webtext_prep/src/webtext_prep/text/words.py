@@ -129,14 +129,26 @@ def _points(text: str) -> npt.NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
+@functools.lru_cache(maxsize=1)
+def _ascii_letters() -> bytes:
+    """Of each byte 1 if it is a letter of ASCII, or else 0."""
+    return characters().kinds[:128].tobytes() + bytes(128)
+
+
+def _edges_of_runs(letters: bytes) -> tuple[Places, Places]:
+    """Where runs of ones begin and end among bytes that are 0 or 1."""
+    is_letter = np.frombuffer(b"\0" + letters + b"\0", np.bool_)
+    edges = np.flatnonzero(is_letter[1:] != is_letter[:-1])
+    return edges[::2], edges[1::2]
+
+
 def edges_of(text: str) -> tuple[Places, Places]:
     """Where each of `words_of(text)` begins, and where it ends; shape (words,) each."""
     if text.isascii():
-        letters = np.zeros(len(text) + 2, np.int8)
-        letters[1:-1] = characters().kinds[np.frombuffer(text.encode("ascii"), np.uint8)]
-        edges = np.flatnonzero(np.diff(letters))
-        return edges[::2], edges[1::2]
+        return _edges_of_runs(text.encode("ascii").translate(_ascii_letters()))
     kinds = characters().kinds[_points(text)]
+    if kinds.max() <= LETTER:
+        return _edges_of_runs(kinds.tobytes())
     # A mark belongs to what is before it: to the last character that is no mark.
     base = np.maximum.accumulate(np.where(kinds != MARK, np.arange(len(kinds)), -1))
     of = np.where(base >= 0, kinds[base], OTHER)
