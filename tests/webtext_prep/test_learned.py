@@ -203,8 +203,9 @@ def test_a_page_of_which_only_the_kind_is_known_teaches_its_kind(tmp_path, monke
     learned, before = (json.loads(learn_extraction.learned_from(one)) for one in (known, read))
     assert list(learned["kinds"]) == list(learned["kinds_without_url"]) == sorted({*before["kinds"], "documentation"})
     assert learned["second"] == before["second"]  # nothing of its text
-    _, _, weights = learn_extraction.pages_of_kinds(known)
-    assert 0 < weights[-1] < weights[0]
+    _, kinds, weights = learn_extraction.pages_of_kinds([example for example in known if example.page.kind])
+    assert kinds == [*["article", "forum"] * 2, "article", "documentation", *["article", "forum"] * 2, "article"]
+    assert weights[5] == 1 and set(weights[6:]) == {learn_extraction.BARE}
 
 
 def test_a_file_without_a_url_is_told_by_what_it_holds_alone():
