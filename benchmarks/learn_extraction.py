@@ -12,6 +12,7 @@ with `--without-each`, learned from the other folders alone.
 from __future__ import annotations
 
 import argparse
+import html
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 import webtext_prep.extraction as extraction
 from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages, words_of
-from webtext_prep.extraction.blocks import Blocks, blocks_of
+from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
 from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Forest, Parameters, without_url
@@ -72,8 +73,11 @@ KIND_SETTINGS = {
     "bagging_freq": 1,
     "lambda_l2": 2.0,
 }
-ONLY_KIND = 0.25
-"""What all pages of which only the kind is known weigh, beside those of that kind that somebody has read."""
+BARE = 0.25
+"""What a bare copy of a page weighs, of whatever kind: where nothing else says it, the commonest is likeliest."""
+OWN_TAGS = frozenset(("p", "li", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "blockquote", "dt", "dd"))
+"""What a block of a bare copy keeps of its markup; all others are paragraphs."""
+TAG_NAMES = {number: name for name, number in TAGS.items()}
 RUN = 4
 """A block is compared with the text by runs of so many words."""
 COPY_WORDS = 6
@@ -151,13 +155,13 @@ class Example:
     """A page as it is learned from: its blocks with features (`rows`), labels, NaN where none is known, and weights."""
 
     def __init__(self, page: ReviewedPage) -> None:
-        html = readable(page.html, None)
-        found = blocks_of(html)
+        source = readable(page.html, None)
+        found = blocks_of(source)
         self.page = page
         self.blocks: Blocks | None = found if found is not None and found.texts else None
         if self.blocks is None:
             return
-        self.features = features_of(self.blocks, html, page.url, title_of(html))
+        self.features = features_of(self.blocks, source, page.url, title_of(source))
         words = [words_of(text) for text in self.blocks.texts]
         counts = np.array([len(block) for block in words], np.float64)
         if page.text is None:
@@ -176,6 +180,24 @@ class Example:
         assert self.blocks is not None
         labels = self.labels if self.weights.any() or self.page.text is not None else np.ones(len(self.labels))
         return float(np.nansum(labels * self.features.words))
+
+    def bare(self) -> npt.NDArray[np.float32] | None:
+        """The features of a page that is its main text alone, in half of them an `<article>`; None without a text."""
+        if self.blocks is None or self.page.text is None or not (self.labels > 0.5).any():
+            return None
+        parts = []
+        for number in np.flatnonzero(self.labels > 0.5):
+            tag = TAG_NAMES.get(int(self.blocks.tag[self.blocks.element[number]]), "p")
+            text, linked = self.blocks.texts[number], int(self.blocks.link_characters[number])
+            link = f"<a>{html.escape(text[:linked])}</a>" if linked else ""
+            own = tag if tag in OWN_TAGS else "p"
+            parts.append(f"<{own}>{link}{html.escape(text[linked:])}</{own}>")
+        around = ("body", "article")[part_of(self.page.name, 2, 8)]
+        copy = "\n".join((f"<{around}>", *parts, f"</{around}>"))
+        blocks = blocks_of(copy)
+        if blocks is None or not blocks.texts:
+            return None
+        return features_of(blocks, copy, self.page.url, title_of(readable(self.page.html, None))).of_page[1]
 
     def extracted(self, parameters: Parameters) -> tuple[str, str]:
         """(text, kind) that parameters make of it."""
@@ -251,7 +273,8 @@ def learned_from(examples: list[Example]) -> str:
     first, says = {}, {}
     for source, chosen in by_source.items():
         first[source], says[source] = first_forests(used, chosen)
-    names, rows = [], []
+    names: list[str] = []
+    rows = []
     for number, example in enumerate(used):
         odds = {source: of_each[number] for source, of_each in says.items()}
         assert example.blocks is not None
@@ -279,8 +302,9 @@ def pages_of_kinds(
 
     A page without its text, as some that are built by scripts, says nothing of its kind. Of a page that somebody has
     read a kind weighs between as much as any other and as often as it occurs. Those of which only the kind is known are
-    chosen by those who have them, and of one domain alike: all of a kind weigh ONLY_KIND of those that have been read,
-    each domain the same.
+    chosen by those who have them, and of one domain alike: all of a kind weigh as much as those that have been read,
+    each domain the same. They have less around their text than pages of other kinds, and that is no sign of a kind: a
+    bare copy of each page that has been read says so.
     """
     chosen = [example for example in examples if example.wanted_words >= LEAST_WORDS]
     kinds = [example.page.kind for example in chosen]
@@ -294,10 +318,15 @@ def pages_of_kinds(
     for example, kind, read in zip(chosen, kinds, is_read, strict=True):
         weight = float(of_kind.get(kind, 1.0))
         if not read:
-            weight *= ONLY_KIND * max(1, counts[kind]) / (domains[kind] * of_domain[kind, example.page.domain])
+            weight *= max(1, counts[kind]) / (domains[kind] * of_domain[kind, example.page.domain])
         weights.append(weight)
-    rows = np.array([example.features.of_page[1] for example in chosen], np.float32)
-    return rows, kinds, np.array(weights)
+    rows = [example.features.of_page[1] for example in chosen]
+    for example in chosen:
+        if (bare := example.bare()) is not None:
+            rows.append(bare)
+            kinds.append(example.page.kind)
+            weights.append(BARE)
+    return np.array(rows, np.float32), kinds, np.array(weights)
 
 
 def forests_of_kinds(
@@ -356,7 +385,7 @@ def examples_of(folders: list[Path]) -> list[Example]:
 
 def unseen(examples: list[Example], own_part: Callable[[ReviewedPage], object]) -> dict[str, tuple[str, str]]:
     """[text, kind] of each page, by parameters learned from the pages of all other parts."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for part in sorted({own_part(example.page) for example in examples}, key=str):
         parameters = Parameters.parse(learned_from([one for one in examples if own_part(one.page) != part]))
         tested = [example for example in examples if own_part(example.page) == part]

@@ -203,8 +203,22 @@ def test_a_page_of_which_only_the_kind_is_known_teaches_its_kind(tmp_path, monke
     learned, before = (json.loads(learn_extraction.learned_from(one)) for one in (known, read))
     assert list(learned["kinds"]) == list(learned["kinds_without_url"]) == sorted({*before["kinds"], "documentation"})
     assert learned["second"] == before["second"]  # nothing of its text
-    _, _, weights = learn_extraction.pages_of_kinds(known)
-    assert 0 < weights[-1] < weights[0]
+    _, kinds, weights = learn_extraction.pages_of_kinds([example for example in known if example.page.kind])
+    assert kinds == [*["article", "forum"] * 2, "article", "documentation", *["article", "forum"] * 2, "article"]
+    assert weights[5] == 1 and set(weights[6:]) == {learn_extraction.BARE}
+
+
+def test_prose_with_nothing_around_it_is_an_article_and_a_reference_is_documentation():
+    """Manuals have little around their text: with these alone to learn from, all that has little became one."""
+    prose = f"<body><article>{f'<p>{PROSE}</p>' * 5}</article></body>"
+    methods = "".join(
+        f"<dt><code>get_{name}(self, key: str) -> int</code></dt><dd><p>Returns the {name} of a key, or raises "
+        "<code>KeyError</code>.</p></dd>"
+        for name in ("length", "offset", "width", "height", "number", "weight", "owner", "level")
+    )
+    reference = f"<body><h1>Class Table</h1><pre>class Table(Base)</pre><h2>Methods</h2><dl>{methods}</dl></body>"
+    assert main_text(prose, "http://a.example/1", "A page")[1] == "article"
+    assert [main_text(reference, url, "Table")[1] for url in ("http://a.example/1", "")] == ["documentation"] * 2
 
 
 def test_a_file_without_a_url_is_told_by_what_it_holds_alone():
