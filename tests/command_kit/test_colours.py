@@ -34,7 +34,10 @@ def open_terminal():
 
         def shown():
             stream.flush()
-            return screen.read(100_000).decode()
+            found = screen.read(100_000)
+            while not found.endswith(b"\n"):  # a terminal may give the end of a line later
+                found += screen.read(100_000)
+            return found.decode()
 
         yield stream, shown
 

@@ -53,11 +53,11 @@ def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Enough random tokens for steps of 512 sequences."""
+    """Enough random tokens of GPT-2 for steps of 512 sequences, each document with an end of text."""
     prefix = tmp_path_factory.mktemp("corpus") / "tokens"
     with IndexedTokensWriter(prefix) as writer:
         for tokens in np.random.default_rng(0).integers(0, END_OF_TEXT, (4000, 1500)):
-            writer.add(tokens)
+            writer.add(np.append(tokens, END_OF_TEXT))
     return str(prefix)
 
 

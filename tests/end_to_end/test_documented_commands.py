@@ -38,7 +38,16 @@ FOREIGN_FLAGS = {
     "--model_args", "--batch_size", "--include_path", "--shutdown-timeout", "--states", "--remote-debugging-pipe",
     "--without-each",
 }  # fmt: skip
-FOREIGN_FLAGS |= {"--eod-mask-loss", "--reset-attention-mask", "--flag", "--no-flag", "--version", "--print-completion"}
+FOREIGN_FLAGS |= {
+    "--eod-mask-loss",
+    "--reset-attention-mask",
+    "--vocab-file",
+    "--merge-file",
+    "--flag",
+    "--no-flag",
+    "--version",
+    "--print-completion",
+}
 """Flags of other programs, or of no command, that pages mention."""
 
 

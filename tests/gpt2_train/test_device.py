@@ -237,7 +237,7 @@ def test_the_process_group_is_told_its_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: calls.append({"backend": backend, **more}))
     gpu = torch.device("cuda", 3)
     store = dist.HashStore()
-    monkeypatch.setattr(Place, "meet", lambda place: store)
+    monkeypatch.setattr(Place, "meet", lambda *_: store)
     Place(11, 16, 3, 8).join(gpu)
     Place(0, 1, 0, 1, Path("job")).join(torch.device("cpu"))
     common = {"store": store, "timeout": None}
@@ -252,7 +252,7 @@ def test_two_processes_on_one_gpu_are_explained(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000")
 
     monkeypatch.setattr(dist, "init_process_group", refused)
-    monkeypatch.setattr(Place, "meet", lambda place: dist.HashStore())
+    monkeypatch.setattr(Place, "meet", lambda *_: dist.HashStore())
     with pytest.raises(Gpt2UsageError, match="start one process for each GPU"):
         Place(0, 2, 0, 2, Path("job")).join(torch.device("cuda", 0))
 

@@ -74,7 +74,7 @@ def data_parallel(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path
 
 def assert_nothing_of_torchs_own(said: str) -> None:
     """Notices to developers (a suboptimal order of operations) were shown to users."""
-    own = ("loading PyTorch", "preparing", "resuming", "model:", "data:", "run:", "step ")
+    own = ("loading PyTorch", "preparing", "resuming", "warning: no document", "model:", "data:", "run:", "step ")
     before_the_curve = said.partition(": training loss")[0].rpartition("\n")[0]
     assert len(before_the_curve.splitlines()) > 3
     assert [line for line in before_the_curve.splitlines() if not line.startswith(own)] == []

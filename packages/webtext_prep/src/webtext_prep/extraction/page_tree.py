@@ -74,7 +74,7 @@ _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
-_SLASH = rf"(?P<tag><(?=[stinx])(?:{_RAW})(?=[\s/])(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*+)/>"
+_SLASH = rf"(?P<tag><(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*))/>"
 _MAY_BE_SELF_CLOSED = re.compile(_SLASH, re.IGNORECASE)
 _SELF_CLOSED = re.compile(
     rf"{_SLASH}|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
