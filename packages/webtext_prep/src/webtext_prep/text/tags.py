@@ -18,7 +18,7 @@ _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "nof
 _FOREIGN = ("svg", "math")
 _OUT_OF_FOREIGN = ("body", "head", "meta")
 """Some of the tags that end a picture whose end tag is missing (HTML standard, 13.2.6.5)."""
-_ATTRIBUTES = r"(?:[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>]*+))?+)*+[\s/]*+"
+_ATTRIBUTES = r"(?>(?:[\s/]*+[^\s/>][^\s/>=]*+(?>(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>]*+))?))*)[\s/]*+"
 _ATTRIBUTE = re.compile(r"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s>]*+)))?+")
 _COMMENT_END = re.compile(r"--!?>")
 
