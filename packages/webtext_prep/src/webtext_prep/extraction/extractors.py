@@ -89,7 +89,7 @@ def trafilatura(html: bytes, url: str, charset: str | None = None, markup: Marku
     from trafilatura import extract
 
     page = readable(html, charset)
-    tree = cleaned(page)
+    tree, _ = cleaned(page)
     form = "txt" if markup == "plain" else "markdown"
     text = extract(page if tree is None else tree, url=url, fast=True, include_comments=False, output_format=form)
     return Extracted(scrub(text or "").strip(), title_of(page))
@@ -133,7 +133,7 @@ def newspaper(html: bytes, url: str, charset: str | None = None) -> Extracted:
     page = readable(html, charset)
     configuration = configuration_class()
     configuration.fetch_images = False
-    tree = cleaned(page)
+    tree, _ = cleaned(page)
     if tree is None:
         tree = configuration.get_parser().fromstring(page)
     if tree is None:
@@ -161,8 +161,8 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
     from resiliparse.extract.html2text import extract_plain_text
 
     page = readable(html, charset)
-    tree = cleaned(page) if _NOT_BY_RESILIPARSE.search(page) is not None else None
-    cleaner = page if tree is None else tostring(tree, encoding="unicode")
+    tree, is_changed = cleaned(page) if _NOT_BY_RESILIPARSE.search(page) is not None else (None, False)
+    cleaner = tostring(tree, encoding="unicode") if is_changed else page
     marked = _LONE_CHARACTER.sub("\\g<0>\x01", cleaner)
     text = extract_plain_text(marked, main_content=True, alt_texts=False, list_bullets=False)
     return Extracted(scrub(text).strip(), title_of(page))

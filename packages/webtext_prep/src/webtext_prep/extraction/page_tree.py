@@ -331,17 +331,18 @@ def shown_after_all(hidden: list[Any], seen: int) -> Container[Any]:
     return frozenset(node for node in hidden if not hides(node.get("class") or "") and length_of(node) > least)
 
 
-def cleaned(page: str) -> Any:
-    """A page's tree for a library, without what its reader does not see; None where the page is right as it is.
+def cleaned(page: str) -> tuple[Any, bool]:
+    """A page's tree for a library, without what its reader does not see, and whether that changed it.
 
     Taken out are hidden elements, readings of `ruby`, and links of headings to themselves; elements that stand in a
     line of text, and that libraries may not know, leave their text there. The root of a shadow is a `div`.
+    The tree is None where there is no element in the page.
     """
     from lxml.html import HTMLParser  # type: ignore[import-untyped]
 
     tree = tree_of(page, HTMLParser)
     if tree is None:
-        return None
+        return None, False
     unseen, hidden, in_line = [], [], []
     for node in tree.iter(etree.Element):
         tag, classes = node.tag, node.get("class")
@@ -357,7 +358,7 @@ def cleaned(page: str) -> Any:
             node.tag = "div"
             in_line.append(None)
     if not (unseen or hidden or in_line or len(page) >= LARGE or _MAY_BE_SELF_CLOSED.search(page)):
-        return None
+        return tree, False
     outermost = [node for node in hidden if not any(around in hidden for around in node.iterancestors())]
     seen = length_of(tree) - sum(map(length_of, outermost))
     shown = shown_after_all(outermost, seen)
@@ -371,4 +372,4 @@ def cleaned(page: str) -> Any:
     for node in in_line:
         if node is not None and node.getparent() is not None:
             node.drop_tag()
-    return tree
+    return tree, True
