@@ -19,7 +19,7 @@ _FOREIGN = ("svg", "math")
 _OUT_OF_FOREIGN = ("body", "head", "meta")
 """Some of the tags that end a picture whose end tag is missing (HTML standard, 13.2.6.5)."""
 _ATTRIBUTES = r"(?>(?:[\s/]*+[^\s/>][^\s/>=]*+(?>(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>]*+))?))*)[\s/]*+"
-_ATTRIBUTE = re.compile(r"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s>]*+)))?+")
+_ATTRIBUTE = re.compile(r"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s>]*+)))?")
 _COMMENT_END = re.compile(r"--!?>")
 
 
@@ -49,7 +49,7 @@ def _patterns(names: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]
     """What is passed over, and a tag or comment that is looked at."""
     stop = "|".join(dict.fromkeys([*names, *_RAW, *_FOREIGN, *_OUT_OF_FOREIGN]))
     known = rf"(?:{stop})(?=[\s/>])|/(?:svg|math)(?=[\s/>])"
-    other = rf"(?:[^<]++|<(?![a-z/!?])|<(?!!--|{known})(?:/?[a-z][^\s/>]*+{_ATTRIBUTES}>?|[!?/][^>]*+>?))*+"
+    other = rf"(?>(?:[^<]++|<(?![a-z/!?])|<(?!!--|{known})(?:/?[a-z][^\s/>]*+{_ATTRIBUTES}>?|[!?/][^>]*+>?))*)"
     tag = rf"<(?:(!--)|(/?(?:{stop}))(?=[\s/>])({_ATTRIBUTES})>?)"
     return re.compile(other, re.IGNORECASE), re.compile(tag, re.IGNORECASE)
 

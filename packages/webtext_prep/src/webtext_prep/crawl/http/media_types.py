@@ -37,7 +37,7 @@ XML_TYPES = frozenset({"application/xml", "text/xml"})
 MAX_HEADER = 1_000
 """Characters of a header that are looked at."""
 _XHTML_ROOT = re.compile(
-    rb"(?:\xef\xbb\xbf)?(?>\s+|<\?.*?\?>|<!--.*?-->|<![Dd][^>\[]*(?:\[.*?\]\s*)?>)*+<html\b[^>]*\bxmlns\s*=\s*"
+    rb"(?:\xef\xbb\xbf)?(?>(?:\s+|<\?.*?\?>|<!--.*?-->|<![Dd][^>\[]*(?:\[.*?\]\s*)?>)*)<html\b[^>]*\bxmlns\s*=\s*"
     rb"[\"']http://www\.w3\.org/1999/xhtml[\"']",
     re.DOTALL,
 )
