@@ -359,7 +359,8 @@ def cleaned(page: str) -> tuple[Any, bool]:
             in_line.append(None)
     if not (unseen or hidden or in_line or len(page) >= LARGE or _MAY_BE_SELF_CLOSED.search(page)):
         return tree, False
-    outermost = [node for node in hidden if not any(around in hidden for around in node.iterancestors())]
+    known = frozenset(hidden)
+    outermost = [node for node in hidden if known.isdisjoint(node.iterancestors())]
     seen = length_of(tree) - sum(map(length_of, outermost))
     shown = shown_after_all(outermost, seen)
     for node in tree.iter("ruby"):

@@ -26,7 +26,7 @@ MAX_WILDCARDS = 50_000
 """Rules are left from the one on with which they hold more `*` than this: each of them is a search in every URL. As
 many lines with one have room in those 500 kibibytes."""
 MAX_WORDS = 200  # characters of the words that are kept
-_SAFE = "%:/?#[]@!$&'()*+,;=-._~"
+_SAFE = "%:/?#[]@!$&'()+*,;=-._~"
 _ESCAPABLE = re.compile(rf"[^A-Za-z0-9{re.escape(_SAFE)}]")
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("-._~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
