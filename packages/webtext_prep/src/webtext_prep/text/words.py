@@ -99,17 +99,18 @@ def fold(text: str) -> str:
 def words_of(text: str) -> list[str]:
     """The words of a text, case folded, in order."""
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
-    folded, places = fold(text), places_of(text)
-    if len(folded) == len(text):
-        return [folded[start:end] for start, end in places]
-    return [fold(text[start:end]) for start, end in places]
+        return text.encode("ascii").translate(_ascii_words()).decode("ascii").split()
+    points, table = _points(text), characters()
+    kinds, folded = table.kinds[points], table.folded[points]
+    if kinds.max() > LETTER or folded.max() == SEVERAL:
+        whole = fold(text)
+        is_same_length = len(whole) == len(text)
+        return [whole[start:end] if is_same_length else fold(text[start:end]) for start, end in places_of(text)]
+    return np.where(kinds == LETTER, folded, ord(" ")).astype("<u4").tobytes().decode("utf-32-le").split()
 
 
 def places_of(text: str) -> list[tuple[int, int]]:
     """Where each of `words_of(text)` begins and ends."""
-    if text.isascii():
-        return [found.span() for found in _ASCII_WORD.finditer(text)]
     starts, ends = edges_of(text)
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
@@ -133,6 +134,14 @@ def _points(text: str) -> npt.NDArray[np.uint32]:
 def _ascii_letters() -> bytes:
     """Of each byte 1 if it is a letter of ASCII, or else 0."""
     return characters().kinds[:128].tobytes() + bytes(128)
+
+
+@functools.lru_cache(maxsize=1)
+def _ascii_words() -> bytes:
+    """Each byte of ASCII case folded if it is a letter, or else a space."""
+    return bytes(
+        byte if is_letter else 32 for byte, is_letter in zip(bytes(range(256)).lower(), _ascii_letters(), strict=True)
+    )
 
 
 def _edges_of_runs(letters: bytes) -> tuple[Places, Places]:
