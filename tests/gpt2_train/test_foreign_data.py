@@ -79,6 +79,8 @@ def test_data_taken_for_gpt2s_is_said_and_its_model_takes_the_right_tokenizer_la
     assert main([*words, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
     assert "tokenizer" not in capsys.readouterr().err
     assert gpt2(tmp_path / "run", *SHORT, "--steps", 2, data=data) == 0
+    assert gpt2(tmp_path / "run", *SHORT, "--steps", 3, "--tokenizer", "gpt2", data=data) == 0
+    assert read_info(tmp_path / "run").tokenizer["name"] == "gpt2"
 
 
 def test_evaluation_says_what_it_takes_for_the_tokenizer_of_token_files(

@@ -99,7 +99,33 @@ def test_variables_of_another_program_make_no_job(tmp_path: Path, corpus: str, m
     assert rows(tmp_path)[-1]["step"] == 2
 
 
-@pytest.mark.parametrize("size", ["4", "two", "0", ""])
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_an_empty_variable_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(other, "2")
+    monkeypatch.setenv(name, "")
+    assert not is_in_job()
+
+
+def test_a_place_that_can_not_be_opened_is_said_to_be_so(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said that another process had ended, where none had ever started."""
+    with (
+        socket.create_server(("", port)),
+        pytest.raises(Gpt2Error, match=f"process 0 can't meet the others at 127.0.0.1:{port} .Address already in use"),
+    ):
+        meeting.meet(0, 2)
+
+
+def test_an_address_that_is_none_is_said_to_be_so(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(Gpt2Error, match=rf"process 0 can't meet the others at 127.0.0.1:{port} .Name or service not"):
+        meeting.meet(0, 2)
+
+
+@pytest.mark.parametrize("size", ["4", "two", "0"])
 def test_several_processes_without_a_place_to_meet_are_refused(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", size)

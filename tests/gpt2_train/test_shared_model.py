@@ -229,7 +229,7 @@ def test_another_number_of_processes_than_torchruns_is_told(run_folder: Path, mo
     monkeypatch.setenv("MASTER_PORT", "29500")
     with (
         pytest.raises(
-            Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"
+            Gpt2UsageError, match="the launcher started 4 processes, and --tensor-parallel 2 asks for 2"
         ) as raised,
         InferenceSettings(str(run_folder), tensor_parallel=2).opened(),
     ):

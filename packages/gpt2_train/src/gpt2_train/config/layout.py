@@ -18,7 +18,7 @@ def is_in_job() -> bool:
     RANK and WORLD_SIZE alone do not: every launcher also says where its processes meet, and these two may be left from
     another program. Raises Gpt2UsageError where they are of several processes, which can't meet.
     """
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not (os.environ.get("RANK") and os.environ.get("WORLD_SIZE")):
         return False
     if JOB_FOLDER in os.environ or all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
         return True

@@ -69,11 +69,30 @@ class _Waiting:
 
     def open_store(self) -> dist.Store:
         """The store itself in the first process, a connection to it in the others, once it answers."""
-        if self.rank > 0:
+        if self.rank == 0:
+            self._check_address()
+        else:
             while not _answers(self.host, self.port):
                 self.go_on("process 0, which does not answer yet")
-        return dist.TCPStore(
-            self.host, self.port, self.size, is_master=self.rank == 0, timeout=self.timeout, wait_for_workers=False
+        try:
+            return dist.TCPStore(
+                self.host, self.port, self.size, is_master=self.rank == 0, timeout=self.timeout, wait_for_workers=False
+            )
+        except RuntimeError as error:
+            raise self._unusable(str(error).partition("\n")[0]) from None
+
+    def _check_address(self) -> None:
+        """Raise Gpt2Error if the first process can't listen here: torch's own error is a page of its C++."""
+        try:
+            socket.getaddrinfo(self.host, self.port)
+            socket.create_server(("", self.port)).close()
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from None
+
+    def _unusable(self, reason: str) -> Gpt2Error:
+        return Gpt2Error(
+            f"process {self.rank} can't meet the others at {self.host}:{self.port} ({reason}): give a MASTER_ADDR that "
+            "is the address of the first process's machine, and a MASTER_PORT that is free there."
         )
 
     def wait_for_all(self, store: dist.Store) -> None:

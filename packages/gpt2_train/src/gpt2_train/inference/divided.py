@@ -145,7 +145,7 @@ def joined(
     if place.size != size * data_parallel:
         with_data = f" times --data-parallel {data_parallel}" if data_parallel > 1 else ""
         error = Gpt2UsageError(
-            f"torchrun started {place.size} processes, and --tensor-parallel {size}{with_data} asks for "
+            f"the launcher started {place.size} processes, and --tensor-parallel {size}{with_data} asks for "
             f"{size * data_parallel}: make them equal."
         )
         error.add_note(SHARED)

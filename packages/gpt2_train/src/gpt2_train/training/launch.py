@@ -158,7 +158,7 @@ def _take_part(
     try:
         if wanted is not None and wanted * settings.tensor_parallel != place.size:
             raise Gpt2UsageError(
-                f"torchrun started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
+                f"the launcher started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
         check_batch(settings, place.size, has_batch=has_batch or place.folder is not None)

@@ -171,7 +171,8 @@ def check_same_run(
     prefixes: Sequence[str],
 ) -> None:
     """Raise Gpt2UsageError, naming what differs, if the run that `info` describes is not the one asked for."""
-    if info.tokenizer != tokenizer:
+    # A run whose tokenizer nothing named records none: it may be named later.
+    if info.tokenizer not in ({}, tokenizer):
         raise Gpt2UsageError(
             f"{folder} holds a run with another tokenizer: give the --data and --tokenizer that it began with, or "
             "another --output."

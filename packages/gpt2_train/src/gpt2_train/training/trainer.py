@@ -151,7 +151,7 @@ def _changed_rate(run: Run, before: float | None) -> str | None:
     if run.settings.minutes is not None or steps is None or before is None or step >= steps:
         return None
     here, following = (learning_rate(at, steps, run.settings) for at in (step, step + 1))
-    if math.isclose(here, before, rel_tol=0.01):
+    if any(math.isclose(rate, before, rel_tol=0.01) for rate in (here, following)):
         return None
     return (
         f"note: the learning rate goes on at {following:.3g}, where it was {before:.3g} at step {step:,}: as a run of "
