@@ -183,12 +183,19 @@ SPELLINGS = {
     "WARC-TYPE": lambda record: respelled(record, bytes.upper),
     "lines of LF": lambda record: respelled(record, ending=b"\n"),
     "small, lines of LF": lambda record: respelled(record, bytes.lower, b"\n"),
+    "header alone of LF": lambda record: header_of_lf(record),
     "content-type": lambda record: record.replace(b"Content-Type: app", b"content-type: app", 1),
     "content-length": lambda record: record.replace(b"Content-Length", b"content-length", 1),
     "0.18": lambda record: record.replace(b"WARC/1.0", b"WARC/0.18", 1),
     "folded": lambda record: record.replace(b"WARC-Target-URI: ", b"WARC-Target-URI:\r\n ", 1),
     "value in capitals": lambda record: record.replace(b"WARC-Type: response", b"WARC-Type: RESPONSE", 1),
 }
+
+
+def header_of_lf(record):
+    """A record with lines of LF around a block that is as it was sent."""
+    header, block = record.removesuffix(b"\r\n\r\n").split(b"\r\n\r\n", 1)
+    return header.replace(b"\r\n", b"\n") + b"\n\n" + block + b"\n\n"
 
 
 def bgzf(data, size):

@@ -387,6 +387,15 @@ def test_a_table_without_a_plain_column_of_urls_is_refused(webtext, tmp_path, ta
     assert (done.code, message in done.err) == (2, True)
 
 
+def test_numbers_behind_the_urls_of_a_table_without_a_header_are_none_of_them(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("https://a.org/1,5\nhttps://a.org/2,6\n")
+    run(capsys, "--input", tmp_path / "a.csv", "--output", tmp_path / "out")
+    assert kept(tmp_path / "out") == ["https://a.org/1", "https://a.org/2"]
+    (tmp_path / "b.csv").write_text("https://a.org/a,1,b\nhttps://a.org/2,6\n")
+    run(capsys, "--input", tmp_path / "b.csv", "--output", tmp_path / "lines")
+    assert kept(tmp_path / "lines") == ["https://a.org/a,1,b", "https://a.org/2,6"]
+
+
 def test_an_ampersand_copied_out_of_html_is_one(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("http://a.org/?a=1&amp;b=2\n")
     run(capsys, "--input", tmp_path / "a.txt", "--output", tmp_path / "out")

@@ -145,3 +145,11 @@ def test_a_korean_page_with_a_few_damaged_bytes_is_korean():
     data = (SAID["ko"] * 20).encode("cp949")
     assert decode(data[:-2]).startswith(SAID["ko"])
     assert re.sub("\ufffd.?", "", decode(data[:101] + b"\xff" + data[101:])).count("위원회") == 20
+
+
+def test_rare_syllables_of_windows_are_korean_and_quotes_before_letters_are_not():
+    """Of Windows' extension of EUC-KR, whose second bytes are letters of ASCII."""
+    text = f"{SAID['ko']} 똠방각하가 펲시를 "
+    assert decode(text.encode("cp949")) == text
+    english = "“So”, she said, “it’s what they’ve got, and it’s ours.” "
+    assert decode(english.encode("cp1252")) == english

@@ -150,6 +150,13 @@ HIDING = [
 
 
 @every_extractor
+@pytest.mark.parametrize("hiding", ["style='font-size:0'", "style='color:red;font-size: 0px'", "class=a11y-hidden"])
+def test_letters_without_a_size_are_not_read(name, hiding):
+    text = text_by(name, f"<p>It costs nine euros<span {hiding}>X</span>.</p>")
+    assert "nine euros." in text
+
+
+@every_extractor
 @pytest.mark.parametrize("hiding", HIDING)
 def test_hidden_text_is_not_read_in_a_sentence_or_as_a_block(name, hiding):
     text = text_by(

@@ -51,13 +51,14 @@ _HIDING_STYLE = re.compile(
     r"|(?:left|top|right|text-indent)\s*:\s*-\d{4,}px",
     re.IGNORECASE,
 )
+_NO_SIZE = re.compile(r"font-size\s*:\s*0(?:px|pt|r?em|%)?\s*(?:[;!]|$)", re.IGNORECASE)
 _HIDING_CLASSES = re.compile(
-    r"(?:^|\s)(?:sr-only|(?:[\w-]+[-_])?visually-?hidden|[\w-]*hidden-visually|screen-?reader(?:-(?:text|only))?"
+    r"(?:^|\s)(?:sr-only|(?:[\w-]+[-_])?(?:visually|a11y)-?hidden|[\w-]*hidden-(?:visually|accessible)|screen-?reader(?:-(?:text|only))?"
     r"|element-invisible|assistive-text|show-for-sr|a-offscreen|off-?screen)(?=\s|$)",
     re.IGNORECASE,
 )
 """Classes by which text is there for screen readers alone: Bootstrap 3 and 5, Tailwind, WordPress, Drupal, Foundation,
-Angular, Chakra, Amazon. Not `hidden` or `d-none`: with others beside them they hide on small screens only."""
+Angular, Chakra, Amazon, jQuery. Not `hidden` or `d-none`: with others beside them they hide on small screens only."""
 _SEEN_AGAIN = re.compile(r"(?<!focus:)(?<!focus-within:)not-sr-only")
 _OPENED = re.compile(
     r"accordi|collaps|expand|toggle|\btabs?\b|tab-?(?:panel|pane|content|bed)|panel|faq|answer|disclosure|spoiler"
@@ -205,7 +206,7 @@ def is_hidden(node: Any, tag: str, classes: str | None) -> bool:
         is_closed = False
     if hidden is not None and hidden.lower() != "until-found" and not _STREAMED.fullmatch(get("id") or ""):
         is_closed = True
-    if is_closed or (style is not None and hides_by_style(style)):
+    if is_closed or (style is not None and (hides_by_style(style) or _has_no_size(node, tag, style))):
         return not _is_opened(node) and _has_no_formula(node)
     return bool(classes) and hides(classes) and _has_no_formula(node)
 
@@ -214,6 +215,11 @@ def is_hidden(node: Any, tag: str, classes: str | None) -> bool:
 def hides_by_style(style: str) -> bool:
     """Whether a `style` attribute shows nobody what lies in its element."""
     return _HIDING_STYLE.search(style) is not None
+
+
+def _has_no_size(node: Any, tag: str, style: str) -> bool:
+    """Whether letters have the size 0; around other elements that only closes the gaps between them."""
+    return tag in INLINE and len(node) == 0 and _NO_SIZE.search(style) is not None
 
 
 def _has_no_formula(node: Any) -> bool:

@@ -45,7 +45,8 @@ _WINDOWS = {
 """For encodings of ISO 8859 what was meant if there are bytes from 80 to 9F, which are letters and quotes in these."""
 _HIGH_RUNS = re.compile(rb"[\x80-\xff]+")
 _LONG_RUNS = re.compile(rb"[\xc0-\xff]{3,}")
-_PAIRS = re.compile(rb"(?:[\xa1-\xfe]{2})+")
+_KOREAN = re.compile(rb"[\xa1-\xfe]{2}|([\x81-\xc6][A-Za-z\x81-\xa0]|[\x81-\xa0][\xa1-\xfe])|[\x80-\xff]")
+"""A character of EUC-KR: one of KS X 1001, a syllable of Windows' extension (in group 1), or a byte that is none."""
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _SHORT = 20_000
 """Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
@@ -213,12 +214,16 @@ def _guess(html: bytes) -> str:
 
 
 def _is_korean(html: bytes) -> bool:
-    """Whether bytes are EUC-KR: what is not ASCII comes in pairs, hardly one is wrong, most are syllables of Hangul."""
-    runs = _HIGH_RUNS.findall(html)
-    pairs = b"".join(filter(_PAIRS.fullmatch, runs))
+    """Whether bytes are EUC-KR: what is not ASCII comes in pairs, hardly one is wrong, most are syllables of Hangul.
+
+    Few are of Windows' extension, whose pairs a quotation mark and a letter of windows-1252 make, too.
+    """
+    found = list(_KOREAN.finditer(html))
+    pairs = b"".join(one[0] for one in found if len(one[0]) == 2)
     signs = pairs.decode("whatwg-euc-kr", "replace")
-    is_paired = len(pairs) >= 0.95 * sum(map(len, runs)) and signs.count("\ufffd") <= 0.02 * len(signs)
-    return is_paired and 2 * len(_HANGUL.findall(signs)) > len(signs)
+    is_paired = len(pairs) >= 0.95 * sum(len(one[0]) for one in found) and signs.count("\ufffd") <= 0.02 * len(signs)
+    is_usual = 5 * sum(one[1] is not None for one in found) <= len(found)
+    return is_paired and is_usual and 2 * len(_HANGUL.findall(signs)) > len(signs)
 
 
 def _decode_as(html: bytes, codec: str) -> str:

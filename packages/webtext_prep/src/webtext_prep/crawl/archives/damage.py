@@ -91,8 +91,13 @@ def fast_records(stream: ArchiveStream, offset: int) -> Iterator[tuple[int, Warc
 
 
 def _is_spelled_otherwise(record: WarcRecord) -> bool:
-    """Whether FastWARC found no type or length for their names, or as the header breaks off."""
-    return not {"WARC-Type", "Content-Length"} <= set(record.headers.keys())
+    """Whether FastWARC found no type or length for their names, or as the header breaks off.
+
+    A header of LF lines above a block of HTTP goes on for it up to the first CRLF, which is one of HTTP's: its first
+    value then has the other lines in it.
+    """
+    names = set(record.headers.keys())
+    return not {"WARC-Type", "Content-Length"} <= names or any("\n" in value for value in record.headers.values())
 
 
 def records_behind(stream: ArchiveStream, compression: str, begun: Begun, start: int) -> tuple[Records, int]:

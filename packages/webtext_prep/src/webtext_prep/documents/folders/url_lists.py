@@ -33,6 +33,7 @@ _USUAL_NAMES = ("address", "link", "page", "page url", "page_url", "uri", "href"
 """Of a page's own URL, where several columns hold URLs: crawlers export `Address`, search consoles `page`."""
 _SAMPLED = 100
 """Rows in which URLs are looked for."""
+_FIGURE = re.compile(r"\s*(?:[-+]?\d+(?:\.\d+)?%?|\d{4}-\d\d-\d\d(?:[T ]\S+)?)\s*")
 _IS_URL = re.compile(r"\s*https?:[/\\]{2}[^\s]+\s*", re.IGNORECASE)
 
 
@@ -171,7 +172,12 @@ def _table_of(location: Location) -> tuple[str, tuple[str, ...], bool] | None:
     if _COLUMN in cells:
         return delimiter, _names(cells), True
     is_header = not any(map(_IS_URL.fullmatch, header))
-    if not is_header and delimiter != "\t" and _may_be_lines(first_line, header):
+    if (
+        not is_header
+        and delimiter != "\t"
+        and _may_be_lines(first_line, header)
+        and not _has_figures([header, *others])
+    ):
         return None
     if len(header) > 1 and (found := _url_columns(others if is_header else [header, *others])):
         chosen = found[0] if len(found) == 1 or not is_header else _usual_column(location, cells, found)
@@ -194,6 +200,12 @@ def _names(cells: list[str]) -> tuple[str, ...]:
 def _may_be_lines(first_line: str, cells: list[str]) -> bool:
     """Whether a line that holds a URL may be that URL alone, with its commas."""
     return bool(_IS_URL.fullmatch(first_line)) and bool(_IS_URL.fullmatch(cells[0])) and '"' not in first_line
+
+
+def _has_figures(rows: list[list[str]]) -> bool:
+    """Whether nothing but numbers and dates follow the URL in each of several rows: a table without a header."""
+    figures = (len(row) == len(rows[0]) > 1 and all(map(_FIGURE.fullmatch, row[1:])) for row in rows)
+    return len(rows) > 1 and all(figures)
 
 
 def _url_columns(rows: list[list[str]]) -> list[int]:
