@@ -35,7 +35,8 @@ _LONE_CHARACTER = re.compile(r"(?<=>)\s*(?:[\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;
 """A text that is one character, or one reference to a character."""
 _NOT_BY_RESILIPARSE = re.compile(
     r"<(?:ruby|dialog|noembed|noframes)|\spopover|sr-only|screen-?reader|-offscreen|hash-?link|head(?:er|ing)-?link"
-    r"|a11y-?hidden|\bfont-size\s*:\s*0(?![.\d])|perma-?link|anchor|</(?:button|output)>\s*[^\s<]|\bclip\s*:|-\d{4,}px|display\s:|!important"
+    r"|a11y-?hidden|\bfont-size\s*:\s*0(?![.\d])|perma-?link|anchor|</(?:button|output)>\s*[^\s<]"
+    r"|\bclip\s*:|-\d{4,}px|display\s:|!important"
     r"|#[^<>]{1,200}>\s*(?:[^\w\s<]{1,2}\s*</a|(?:perma|copy |direct )?link )",
     re.IGNORECASE,
 )
