@@ -49,7 +49,7 @@ def write_tokens(prefix: Path, vocabulary: int, tokens: int) -> str:
     random = np.random.default_rng(0)
     with IndexedTokensWriter(prefix) as writer:
         for _ in range(max(4, tokens // 500)):
-            writer.add(random.integers(0, vocabulary - 1, 500))
+            writer.add(np.append(random.integers(0, vocabulary - 1, 499), vocabulary - 1))
     return str(prefix)
 
 
