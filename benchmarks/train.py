@@ -132,8 +132,8 @@ def whole_run(case: Case, folder: Path, steps: int, tensor_parallel: int) -> flo
     shape = [
         f"--{name}={value}"
         for name, value in {
-            "data": data, "output": folder / "run", "layers": config.layers, "hidden": config.hidden,
-            "heads": config.heads, "sequence-length": config.sequence_length,
+            "data": data, "tokenizer": "gpt2", "output": folder / "run", "layers": config.layers,
+            "hidden": config.hidden, "heads": config.heads, "sequence-length": config.sequence_length,
             "vocabulary-size": config.vocabulary_size, "dropout": 0, "steps": steps,
             "global-batch-size": case.batch, "micro-batch-size": case.batch, "split": "1,0,0", "device": "cpu",
             "threads": 1, "tensor-parallel": tensor_parallel, "precision": "fp32",

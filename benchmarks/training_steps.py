@@ -49,7 +49,7 @@ def write_tokens(prefix: Path, vocabulary: int, tokens: int) -> str:
     random = np.random.default_rng(0)
     with IndexedTokensWriter(prefix) as writer:
         for _ in range(max(4, tokens // 500)):
-            writer.add(np.append(random.integers(0, vocabulary - 1, 499), vocabulary - 1))
+            writer.add(random.integers(0, vocabulary - 1, 500))
     return str(prefix)
 
 
@@ -59,6 +59,7 @@ def settings_for(case: Case, folder: Path, steps: int, **more: Any) -> TrainSett
     data = write_tokens(folder / "tokens", config.vocabulary_size, steps * case.batch * (config.sequence_length + 1))
     settings: dict[str, Any] = {
         "data": (data,),
+        "tokenizer": "gpt2",
         "output": str(folder / "run"),
         "layers": config.layers,
         "hidden": config.hidden,
