@@ -1,7 +1,7 @@
 """The machines on which `invariance.py` runs an engine, and how their workers and nodes are killed.
 
-Clusters of this machine come from the tests: a Ray of two nodes, and a stand-in for Slurm. What is killed is killed by
-SIGKILL, which leaves nothing the time to put anything in order.
+A cluster of this machine comes from the tests: a Ray of two nodes. What is killed is killed by SIGKILL, which leaves
+nothing the time to put anything in order.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from command_kit import available_cores
@@ -23,7 +21,6 @@ sys.path.append(str(SUPPORT))
 
 from processes import descendants  # noqa: E402
 from ray_nodes import RayNodes  # noqa: E402
-from slurm_cluster import Cluster  # noqa: E402
 
 KINDS = ("workers", "node", "command")
 NODES = 2
@@ -39,12 +36,9 @@ class Machines:
 
     kinds: tuple[str, ...] = ("command",)
     """What can be killed there."""
-    runner: tuple[str, ...] = (sys.executable, "-m", "webtext_prep")
-    """How a command begins."""
 
     def __init__(self, engine: str, flags: list[str]) -> None:
         self.engine, self.flags = engine, flags
-        self.environment: dict[str, str] = {}
 
     def arguments(self) -> list[str]:
         """What each command is given for this engine."""
@@ -102,35 +96,6 @@ class OwnRay(Machines):
         self._nodes.stop()
 
 
-class StandIn(Machines):
-    """A stand-in for Slurm whose jobs are processes; a node takes all jobs with it that run."""
-
-    kinds = KINDS
-    # With shorter waits: its jobs take a second.
-    runner = (sys.executable, str(SUPPORT / "hasty_slurm.py"))
-
-    def __init__(self, engine: str, flags: list[str]) -> None:
-        super().__init__(engine, flags)
-        self._folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-        self._cluster = Cluster(self._folder / "cluster")
-        # What ends otherwise before its first task is taken for a node without Python, and tried no more.
-        self._cluster.set(killed_as="NODE_FAIL")
-        self.environment = self._cluster.environment
-
-    def kill(self, kind: str, command: int, source: random.Random) -> bool:
-        """See `Machines.kill`."""
-        if kind == "command":
-            return super().kill(kind, command, source)
-        jobs = sorted(self._cluster.jobs())
-        chosen = jobs if kind == "node" else [source.choice(jobs)] if jobs else []
-        return bool([job for job in chosen if _kill(job, group=True)])
-
-    def close(self) -> None:
-        """See `Machines.close`."""
-        self._cluster.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
 def machines_for(engine: str, flags: list[str], workers: int, *, ours: bool) -> Machines:
     """The machines of an engine.
 
@@ -145,7 +110,7 @@ def machines_for(engine: str, flags: list[str], workers: int, *, ours: bool) -> 
     workers = workers or max(2, available_cores())
     if engine == "local":
         return ThisMachine(engine, [*flags, "--workers", str(workers)])
-    return OwnRay(engine, flags, workers) if engine == "ray" else StandIn(engine, flags)
+    return OwnRay(engine, flags, workers)
 
 
 def stop_all(process: subprocess.Popen[str]) -> None:

@@ -1,10 +1,8 @@
 """Does every engine make the same bytes, whatever is killed on the way? Runs a corpus through each, and compares.
 
-    ./uvw run benchmarks/invariance.py                         # local, a Ray of two nodes, a stand-in for Slurm
+    ./uvw run benchmarks/invariance.py                         # local, and a Ray of two nodes
     ./uvw run benchmarks/invariance.py --engine ray --ray-address auto --input s3://bucket/texts \\
         --output s3://bucket/invariance --shared-scratch s3://bucket/scratch
-    ./uvw run benchmarks/invariance.py --engine slurm --slurm-options '--mem=8G' --input /shared/texts \\
-        --output /shared/invariance --state /shared/invariance-state --kill command
 
 The corpus goes through the stages once by the engine local, undisturbed. Then each engine does the same, while workers,
 a node, and the command itself are killed with SIGKILL (--kill) at moments that a seed chooses: when so many tasks are
@@ -17,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import shutil
 import signal
@@ -39,7 +36,6 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.settings import with_options_joined
 from webtext_prep.storage import location
 from webtext_prep.storage.locations import Location
 
@@ -131,7 +127,16 @@ class Walk:
     ) -> list[Kill]:
         """Run a stage to its end; the kills that are left."""
         places = [*map(str, inputs), "--output", str(self.place / stage), "--state", str(self._state / stage)]
-        command = [*self._machines.runner, stage, "--input", *places, *STAGES[stage], *self._machines.arguments()]
+        command = [
+            sys.executable,
+            "-m",
+            "webtext_prep",
+            stage,
+            "--input",
+            *places,
+            *STAGES[stage],
+            *self._machines.arguments(),
+        ]
         kills_of_tasks = 0
         while True:
             process = self._start(command)
@@ -159,9 +164,8 @@ class Walk:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("w") as log:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True, start_new_session=True,
-                env=os.environ | self._machines.environment,
-            )  # fmt: skip
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True, start_new_session=True
+            )
 
 
 def choose_kills(kinds: list[str], tasks: list[int], source: random.Random) -> list[Kill]:
@@ -224,8 +228,7 @@ def show(result: dict[str, Any], *, as_json: bool) -> None:
 
 def is_ours(engine: str, arguments: argparse.Namespace) -> bool:
     """Whether the machines of an engine are processes that this command starts, and not a cluster."""
-    cluster = {"ray": arguments.ray_address or None, "slurm": arguments.slurm_options}
-    return cluster.get(engine) is None
+    return engine != "ray" or not arguments.ray_address
 
 
 def engine_flags(engine: str, arguments: argparse.Namespace) -> list[str]:
@@ -233,9 +236,6 @@ def engine_flags(engine: str, arguments: argparse.Namespace) -> list[str]:
     found = []
     if engine == "ray" and arguments.ray_address:
         found += ["--ray-address", arguments.ray_address]
-    if engine == "slurm":
-        found += ["--slurm-tasks-per-job", str(arguments.slurm_tasks_per_job)]
-        found += [f"--slurm-options={arguments.slurm_options}"] if arguments.slurm_options else []
     if engine != "local" and arguments.shared_scratch:
         found += ["--shared-scratch", arguments.shared_scratch]
     return found
@@ -284,8 +284,8 @@ def main(argv: list[str] | None = None) -> int:
         prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--engine", nargs="+", choices=["local", "ray", "slurm"], default=["local", "ray", "slurm"],
-        help="which to compare with local, undisturbed (default: all)")  # fmt: skip
+    add("--engine", nargs="+", choices=["local", "ray"], default=["local", "ray"],
+        help="which to compare with local, undisturbed (default: both)")  # fmt: skip
     add("--input", nargs="+", metavar="PLACE", help="documents or texts, here or s3://... (default: some are made)")
     add("--documents", type=int, default=400, help="how many are made (default: 400, of 3 kB)")
     add("--output", metavar="PLACE", help="a new folder, here or s3://... (default: a temporary one)")
@@ -297,12 +297,10 @@ def main(argv: list[str] | None = None) -> int:
     add("--seed", type=int, default=1, help="chooses when what is killed (default: 1)")
     add("--workers", type=int, default=0, help="tasks at once (default: cores, at least 2; of a cluster, all)")
     add("--ray-address", default="", metavar="ADDRESS", help="a cluster (default: two nodes on this machine)")
-    add("--slurm-options", metavar="OPTIONS", help="of sbatch, or '' (default: a stand-in for Slurm on this machine)")
-    add("--slurm-tasks-per-job", type=int, default=4, help="tasks in a job (default: 4)")
     add("--shared-scratch", default="", metavar="URL", help="for files between phases, as of `webtext`")
     add("--json", action="store_true", help="print the result as a JSON object")
     add("--debug", action="store_true", help="show the traceback of an error")
-    arguments = parser.parse_args(with_options_joined(sys.argv[1:] if argv is None else argv))
+    arguments = parser.parse_args(argv)
     return run_command(PROGRAM, lambda: compare(arguments), debug=arguments.debug, resumes=False)
 
 

@@ -24,16 +24,14 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.exhaustive
 def test_killed_workers_nodes_and_commands_change_no_byte_on_any_engine():
-    """A worker, a node and the command itself are killed on local processes, a Ray of two nodes, and "Slurm"."""
+    """A worker, a node and the command itself are killed on local processes and a Ray of two nodes."""
     pytest.importorskip("ray")
     # By this seed all kills come early in the 48 tasks of the stage, so that there is time left for them.
-    done = run(
-        "--stages", "dedup", "--documents", 40, "--workers", 2, "--seed", 299, "--slurm-tasks-per-job", 6, "--json"
-    )
+    done = run("--stages", "dedup", "--documents", 40, "--workers", 2, "--seed", 299, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["files"] > 5
-    assert found["engines"].keys() == {"local", "ray", "slurm"}
+    assert found["engines"].keys() == {"local", "ray"}
     for engine in found["engines"].values():
         assert engine["difference"] is None
         assert engine["killed"] == {"workers": 1, "node": 1, "command": 1}
@@ -97,7 +95,7 @@ def test_the_first_difference_of_two_folders(tmp_path, change, sentence, monkeyp
     ("arguments", "sentence"),
     [
         (["--engine", "ray", "--ray-address", "auto"], "--engine ray is a cluster: give an --output that all its"),
-        (["--engine", "slurm", "--slurm-options", "--mem=1G", "--output", "x", "--kill", "node"], "--kill command, or"),
+        (["--engine", "ray", "--ray-address", "auto", "--output", "x", "--kill", "node"], "--kill command, or"),
         (["--input", "absent", "--engine", "local"], "reference: merge ended with exit code 2: .* absent"),
     ],
 )
