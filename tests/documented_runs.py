@@ -52,7 +52,7 @@ WITHOUT_COMMANDS = {"guide/extend", "guide/python"}
 """Pages of the guide that show no command, or whose examples other tests run."""
 NOT_HERE = {
     r"run\.py quickstart|documentation_site\.py": "has been run, to prepare the folder",
-    r"pytest|docs/make_|benchmarks/": "for those who work on the project",
+    r"pytest|docs/make_|benchmarks/|tools/": "for those who work on the project",
     r"source \.venv|--print-completion zsh": "for the shell of a person",
     r"--engine ray|sbatch ": "needs a cluster",
     r"--archive|--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
