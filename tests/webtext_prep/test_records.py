@@ -18,7 +18,7 @@ from webtext_prep.documents.document import Document, decode_document, encode_do
 from webtext_prep.documents.folders import raw_files
 from webtext_prep.documents.folders.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
 from webtext_prep.documents.formats import arrow_tables, compression
-from webtext_prep.documents.formats.columns import column_names
+from webtext_prep.documents.formats.arrow_values import column_names
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.errors import InputError
 from webtext_prep.storage import location
