@@ -226,8 +226,7 @@ class TrainFilter(Stage, Replays):
         # Both sides weigh the same: a step of the larger one is as much shorter as it has more texts.
         shares = (counts.min() / counts)[targets.astype(np.int64)]
         places = texts.starts[learned], texts.ends[learned]
-        settings = self.epochs, self.rate, self.bits
-        weights = classifier_kernels.learn(texts.buckets, *places, targets, shares, *settings)
+        weights = classifier_kernels.learn(texts.buckets, *places, targets, shares, self.epochs, self.rate, self.bits)
         measured = texts.measured(weights, ~learned)
         facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **measured}
         model = LinearModel(self.ngrams, self.bits, weights)

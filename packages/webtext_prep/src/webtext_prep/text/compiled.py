@@ -31,8 +31,8 @@ from command_kit.colours import DIM, Paint, is_terminal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-inner: Any = numba.njit(no_cpython_wrapper=True, **_OPTIONS)
+_njit: Any = functools.partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+inner: Any = _njit(no_cpython_wrapper=True)
 """Decorator: a function for compiled ones of the same file, which Python can't call."""
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 """The type of an array of bytes that may be read-only."""
@@ -46,12 +46,11 @@ def compiled(*signatures: Any) -> Callable[[Function], Function]:
     """
 
     def made(function: Function) -> Function:
-        njit: Any = numba.njit
         with _turn(Path(function.__code__.co_filename)), event.install_listener("numba:compile", _Announcer()):
             try:
-                return cast(Function, njit(list(signatures), cache=True, **_OPTIONS)(function))
+                return cast(Function, _njit(list(signatures), cache=True)(function))
             except RuntimeError:  # no folder can be written
-                return cast(Function, njit(list(signatures), **_OPTIONS)(function))
+                return cast(Function, _njit(list(signatures))(function))
 
     return made
 

@@ -151,13 +151,13 @@ _xxh3 = _of_xxhash("XXH3_64bits", types.intp, types.intp, result=types.uint64)
 @inner
 def xxh32(data: Bytes, start: int, end: int) -> np.uint32:
     """XXH32 of `data[start:end]`, seed 0."""
-    return _xxh32(data.ctypes.data + start, end - start, U32(0))  # type: ignore[no-any-return]
+    return _xxh32(data.ctypes.data + start, end - start, U32(0))
 
 
 @inner
 def xxh3(data: Bytes, start: int, end: int) -> np.uint64:
     """XXH3 with 64 bits of `data[start:end]`, seed 0."""
-    return _xxh3(data.ctypes.data + start, end - start)  # type: ignore[no-any-return]
+    return _xxh3(data.ctypes.data + start, end - start)
 
 
 @inner
