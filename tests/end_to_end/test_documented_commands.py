@@ -97,7 +97,7 @@ def documented() -> dict[tuple[str, ...], tuple[str, bool]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what commands name, in which they stop as soon as their settings are found to be valid."""
     for name in ("pipelines", "data"):
         (tmp_path / name).symlink_to(ROOT / name)
