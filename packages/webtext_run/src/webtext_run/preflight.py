@@ -185,7 +185,7 @@ def needs(steps: Sequence[PipelineStep], folder: Path) -> tuple[list[str], list[
             before = found.needs
         outputs += found.needs.output
         missing += sum(max(0, place.needed - place.written) for place in found.places)
-        lines.append(found.sentence())
+        lines += [found.sentence(), *(f"{found.stage}: {sentence}" for sentence in found.needs.others)]
         if step.settings.space_check and (problem := found.problem()):
             problems.append(in_words(problem, words_of(step)))
     disk = Machine().disk_of(folder)

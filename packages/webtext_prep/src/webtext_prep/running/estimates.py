@@ -53,18 +53,19 @@ class Costs:
 # Of 23 million URLs, 6 in 10 give a page, with 5,000 bytes of text (OpenWebText); of a page's HTML 8% are text.
 TABLE = {
     "urls": Costs(1 / 110_000, 1_600, 250 * MB, written=0.22, scratch=0.022, text=0.022, kept=0.25, window=2 << 30),
-    "blacklist": Costs(1 / 200_000, 65, 210 * MB, scratch=0.8),
+    "blacklist": Costs(1 / 200_000, 65, 210 * MB, written=1.1, scratch=0.8),
     "download": Costs(0.6 / 60, 65, 400 * MB, written=50.0, scratch=18.0, text=46.0, kept=0.6, least=400 * MB),
+    "rescue": Costs(0.01, 65, 400 * MB, written=0.0, files=300.0, scratch=300.0, least=400 * MB),
     "extract": Costs(1 / 57, 110_000, 400 * MB, written=0.12, text=0.08, least=400 * MB),
     "merge": Costs(1 / 13_400, memory=200 * MB, scratch=0.42),
     "clean": Costs(1 / 5_300, memory=400 * MB),
     "train-filter": Costs(1 / 1_900, memory=400 * MB, written=0.0, scratch=0.4),
     "filter": Costs(1 / 9_800, memory=400 * MB),
-    "dedup": Costs(1 / 7_900, memory=640 * MB, scratch=0.3),
+    "dedup": Costs(1 / 7_900, memory=640 * MB, scratch=0.42),
     "dedup-passages": Costs(1 / 2_100, memory=630 * MB, scratch=0.62),
     "decontaminate": Costs(1 / 8_500, memory=290 * MB),
     "train-tokenizer": Costs(1 / 1_670, memory=500 * MB, written=0.0, scratch=0.25),
-    "tokenize": Costs(1 / 21_000, memory=480 * MB, written=0.0, files=0.5, scratch=0.5, text=0.5, least=200 * MB),
+    "tokenize": Costs(1 / 21_000, memory=480 * MB, written=0.0, files=0.55, scratch=0.55, text=0.55, least=200 * MB),
     "merge-tokens": Costs(1 / 300_000, written=0.0, files=1.0),
     "index-tokens": Costs(1 / 2_300, memory=600 * MB, written=0.0, files=2.05, scratch=0.05),
     "export": Costs(1 / 8_000, memory=240 * MB, scratch=0.01),
@@ -99,6 +100,7 @@ class Needs:
         kept: and how many are left.
         text: bytes of text that is left.
         seconds: processor time.
+        others: sentences on what else it needs, of other people's servers, say.
     """
 
     output: int
@@ -108,6 +110,7 @@ class Needs:
     kept: int = 0
     text: int = 0
     seconds: float = 0.0
+    others: tuple[str, ...] = ()
 
     def as_input(self) -> Sample:
         """The output as the input of another stage, before there is any."""

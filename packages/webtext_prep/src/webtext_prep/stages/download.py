@@ -77,7 +77,9 @@ class Download(FetchSettings):
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """What `--max-urls` of the lists need."""
-        return super().needs(sample.part((self.max_urls or sample.documents) / max(1, sample.documents)), workers)
+        share = (self.max_urls or sample.documents) / max(1, sample.documents)
+        found = super().needs(sample.part(share), workers)
+        return dataclasses.replace(found, others=tuple(self.expected(found.documents - found.kept)))
 
     # The whole job
 
