@@ -1,4 +1,4 @@
-"""A plan: what the stages of a pipeline take of time, memory and disk, and leave at most, before they run.
+"""A plan: what the stages of a pipeline take of time, memory and disk, and leave, before they run.
 
 Each stage's row of `webtext_prep.running.estimates` is applied to what the stage before it leaves, beginning with a
 sample of the input: a few MiB of it, of which bytes and documents follow. A download also takes as long as its busiest
@@ -51,7 +51,7 @@ class Expected:
         stage: its name.
         unit: what it counts.
         read: how many come in,
-        kept: and are left, at most.
+        kept: and are left.
         seconds: how long it takes, with `CorpusPlan.workers` tasks at once.
         memory: bytes, with all tasks at once, at most.
         output: bytes of what it writes,
@@ -126,11 +126,12 @@ def make_plan(stages: Sequence[Stage], given: Sequence[str], config: str, worker
     sample = sample if documents is None else dataclasses.replace(sample, documents=documents)
     made: dict[str, Sample] = {"documents": sample}
     found: list[Expected] = []
-    notes = ["what stages drop of your documents, they alone can tell: as many as come in are planned for"]
+    notes = ["of ten URLs six give a page; what else stages drop of yours is not known before, and planned for"]
     for stage in stages:
         reads_tokens = "tokens" in made and stage.reads.accepts(Path("corpus.idx"))
         needs = stage.needs(made["tokens" if reads_tokens else "documents"], workers)
         seconds, tokens = needs.seconds / workers, 0
+        notes += [f"{stage.name}: {sentence}" for sentence in needs.others]
         if stage.writes.made == "tokens":
             tokens = needs.text // TOKEN_BYTES
             notes.append(f"{about(tokens)} tokens in the token files")
@@ -185,7 +186,7 @@ def find_plan(places: Sequence[Path]) -> Path | None:
 def shown(plan: CorpusPlan, paint: Paint = PLAIN) -> str:
     """The plan as people read it: a line a stage, all of them, and on what the numbers rest."""
     head = f"With {plan.workers} tasks at once, about:"
-    rows = [["stage", "left, at most", "", "time", "memory", "output", "between phases"]]
+    rows = [["stage", "left", "", "time", "memory", "output", "between phases"]]
     for stage in plan.stages:
         sizes = [readable(size) if size else "" for size in (stage.memory, stage.output, stage.scratch)]
         rows.append([stage.stage, about(stage.kept), stage.unit, spoken_duration(stage.seconds), *sizes])

@@ -1,4 +1,4 @@
-"""`webtext plan`: hours, memory, disk and what will be left at most, before a pipeline runs."""
+"""`webtext plan`: hours, memory, disk and what will be left, before a pipeline runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from webtext_prep.running.summary import Findings
 
 @dataclass(frozen=True)
 class PlanCommand(Command):
-    """Say what the stages of a pipeline will take and leave: hours, memory, disk, documents after each stage at most.
+    """Say what the stages of a pipeline will take and leave: hours, memory, disk, documents after each stage.
 
     The stages are the tables of a pipeline's file (--config), or without one all from a list of URLs to token files.
     A few MiB of the input are read, and nothing runs: the figures are those that each stage states before it starts.

@@ -286,7 +286,7 @@ def _value(value: Any) -> str:
     return hide_credentials(figure(value))
 
 
-HEAD = ("stage", "left, at most", "left", "time, as planned", "time", "output, as planned", "output")
+HEAD = ("stage", "left, as planned", "left", "time, as planned", "time", "output, as planned", "output")
 
 
 def comparison(plan: CorpusPlan, steps: list[Step]) -> Markup | None:
