@@ -86,7 +86,6 @@ class Decontaminate(Stage):
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     writes: ClassVar[Writes] = Writes(tables=(MATCHES, FREQUENT_NGRAMS))
-    process_bytes: ClassVar[int] = 275 << 20
     preload: ClassVar[tuple[str, ...]] = (
         "webtext_prep.text.fingerprint_kernels",
         "webtext_prep.text.contamination_kernels",
