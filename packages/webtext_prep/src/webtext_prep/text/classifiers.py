@@ -280,9 +280,6 @@ class FastTextModel:
 FILE = "model.filter"
 """What `webtext train-filter` writes into its output."""
 
-COMPILER_BYTES = 250 << 20
-"""Memory of a process that has loaded compiled functions."""
-
 Classifier = LinearModel | FastTextModel
 
 
