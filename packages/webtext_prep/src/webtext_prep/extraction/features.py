@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import BYTES, compiled
 
 Floats = npt.NDArray[np.float64]
 
@@ -178,7 +179,7 @@ def _bits(values: npt.NDArray[np.int64], of: Mapping[str, int]) -> Floats:
     return ((values & np.array(list(of.values()))[:, None]) > 0).astype(np.float64)
 
 
-@compiled
+@compiled(types.int64[::1](BYTES, BYTES, types.int64[::1], types.int64[::1], types.boolean[:, ::1]))
 def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any:
     """How often each name stands in bytes. Those that begin with byte b are `by_first[b]` up to `by_first[b + 1]`;
     `begins[b, c]` is whether one begins with both bytes."""
