@@ -33,8 +33,8 @@ from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.claims import locked
 from webtext_prep.running.markers import digest
-from webtext_prep.running.output import locked
 from webtext_prep.running.preflight import USUAL_SHARD
 from webtext_prep.running.settings import Chain, Link, RunSettings, read_table
 from webtext_prep.running.stage import Stage
