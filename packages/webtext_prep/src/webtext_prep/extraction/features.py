@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import BYTES, compiled
 
 Floats = npt.NDArray[np.float64]
 
@@ -159,7 +160,7 @@ def mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]
     return [counts[inverse].astype(np.float64), *(mean[inverse] for mean in means)]
 
 
-@compiled
+@compiled(types.int64[::1](BYTES, BYTES, types.int64[::1], types.int64[::1], types.boolean[:, ::1]))
 def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any:
     """How often each name stands in bytes. Those that begin with byte b are `by_first[b]` up to `by_first[b + 1]`;
     `begins[b, c]` is whether one begins with both bytes."""

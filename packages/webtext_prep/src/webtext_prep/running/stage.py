@@ -34,14 +34,11 @@ from webtext_prep.documents.folders.shards import (
 )
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.preflight import Needs
+from webtext_prep.running.estimates import Needs, costs_of, needs_of
 from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import CollectingTally, Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-
-PROCESS_BYTES = 100 << 20
-"""Memory of a process with what most stages import: Python, codecs, and a document at a time."""
 
 Job = Any
 """`webtext_prep.running.job.Job`, which knows this module."""
@@ -198,8 +195,6 @@ class Stage(abc.ABC):
     """Whether what it leaves for its next run lies on this machine, where one process leads its work, on no cluster."""
     writes: ClassVar[Writes] = Writes()
     """Its output."""
-    process_bytes: ClassVar[int] = PROCESS_BYTES
-    """Memory of a process that runs its tasks."""
 
     @property
     def reads(self) -> Reads:
@@ -222,9 +217,14 @@ class Stage(abc.ABC):
         """All that the output depends on besides settings and files, such as the digest of a user's function."""
         return {}
 
+    @property
+    def process_bytes(self) -> int:
+        """Memory of a process that runs its tasks, at most."""
+        return costs_of(self.name, self).memory
+
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Needs of a run over input like `sample`, with that many tasks at once; about as much output as input."""
-        return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
+        """Needs of a run over input like `sample`, with that many tasks at once."""
+        return needs_of(costs_of(self.name, self), sample, workers)
 
     @abc.abstractmethod
     def run(self, job: Job) -> Outcome:
