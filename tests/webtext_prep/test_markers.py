@@ -40,17 +40,17 @@ def test_an_output_that_could_not_be_asked_about_is_not_taken_for_a_lost_one(kep
     task, whole = Task("one", writes=Files(made=bucket / "a")), OutputMarker(tmp_path / "whole.json")
     with storage.create(bucket / "a") as file:
         file.write(b"some bytes")
-    kept.write(task, "key", Done(1, 1))
+    kept.write(task, Done(1, 1))
     whole.write("key", [bucket / "a"], bucket)
     s3.fail("HEAD", status=503)
-    for ask in (lambda: kept.read(task, "key"), lambda: whole.holds("key", bucket)):
+    for ask in (lambda: kept.read(task), lambda: whole.holds("key", bucket)):
         with pytest.raises(StorageBusyError):
             ask()
         assert ask()
         s3.fail("HEAD", status=503)
     s3.reset()
     storage.remove(bucket / "a")
-    assert kept.read(task, "key") is None
+    assert kept.read(task) is None
     assert not whole.holds("key", bucket)
 
 
