@@ -15,7 +15,9 @@ source /shared/webtext/bin/activate
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300
 
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# Results are small: Ray would keep 30% of the memory for them.
+# Results are small: Ray would keep 30% of the memory for them. Its exit code is that of a process which it stops itself,
+# so the job ends well if there is the record of a finished stage.
 srun --kill-on-bad-exit=1 ray symmetric-run --address "$first:6379" --min-nodes "$SLURM_NNODES" \
     --num-cpus="$SLURM_CPUS_PER_TASK" --object-store-memory=100000000 -- \
-    webtext clean --input /shared/merged --output /shared/clean --engine ray --ray-address auto
+    webtext clean --input /shared/merged --output /shared/clean --engine ray --ray-address auto ||
+    test -f /shared/clean/stage.json

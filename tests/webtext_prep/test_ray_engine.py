@@ -251,7 +251,7 @@ def slurm_script() -> tuple[list[str], list[str]]:
     """What the script gives `ray symmetric-run`: its own words, and those of the command."""
     subprocess.run(["bash", "-n", str(SLURM_SCRIPT)], check=True)
     (line,) = (line for line in SLURM_SCRIPT.read_text().replace("\\\n", " ").splitlines() if line.startswith("srun "))
-    words = shlex.split(line.partition("symmetric-run ")[2].replace("$SLURM_CPUS_PER_TASK", "2"))
+    words = shlex.split(line.partition("symmetric-run ")[2].partition(" ||")[0].replace("$SLURM_CPUS_PER_TASK", "2"))
     return words[: words.index("--")], words[words.index("--") + 1 :]
 
 

@@ -1,20 +1,25 @@
-"""Killed anywhere, and run again: the bytes of two workers, for every stage that keeps only task markers and places."""
+"""Killed at each rename, and run again: the bytes of two workers, for every stage but those that ask a network."""
 
+import contextlib
 import gzip
+import hashlib
 import json
+import os
 import random
+import signal
+from collections.abc import Callable
+from multiprocessing import forkserver
+from pathlib import Path
 
 import numpy as np
 import pytest
 import zstandard
 from archives import Archive, page
 
+from webtext_prep import cli
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats import compression
 from webtext_prep.reddit import rows
-from webtext_prep.running.file_ranges import TaskState
-from webtext_prep.running.job import Job
-from webtext_prep.running.markers import Markers, OutputMarker
 from webtext_prep.stages import blacklist, extract, merge, urls
 from webtext_prep.text.classifiers import LinearModel
 
@@ -107,6 +112,13 @@ def archive(folder, write_shards):
     return folder / "pages", ["--extractor", "resiliparse"]
 
 
+def pairs(folder, write_shards):
+    found = [folder / name for name in ("one", "two")]
+    for prefix in found:
+        assert cli.main(["tokenize", "--input", str(shards(folder, write_shards)), "--output", str(prefix)]) == 0
+    return [f"{prefix}_text_document" for prefix in found], []
+
+
 STAGES = {
     "urls": reddit,
     "blacklist": urls_list,
@@ -119,6 +131,7 @@ STAGES = {
     "decontaminate": decontaminate,
     "dedup-passages": passages,
     "small-tokenize": lambda *folder: (shards(*folder), ["--no-shuffle"]),
+    "merge-tokens": pairs,
     "train-tokenizer": lambda *folder: (shards(*folder), ["--vocabulary-size", 300]),
     "export": lambda *folder: (shards(*folder), ["--shard-bytes", 4000]),
 }
@@ -140,60 +153,85 @@ def small(monkeypatch):
             monkeypatch.setattr(module, name, value)
 
 
-@pytest.fixture
-def kill(monkeypatch):
-    """Ends the command at each thing that says what is done: once before that is written, and once behind it.
+class Killer:
+    """Runs a command in forks of this process, each of which is killed (SIGKILL) at a rename: once before it is done,
+    and once behind it. What has been met of both is passed by, until the command ends by itself.
 
-    Holds what was written in the end.
+    Attributes:
+        met: the renames, in their order, each as often as it was killed at or done: a file by its name, and one
+            between phases by what it holds, too, since a task notes there how far it has come.
     """
-    met: list[str] = []
 
-    def ending(kind, name):
-        real = getattr(kind, name)
+    def __init__(self, folder: Path) -> None:
+        self._journal, self._said = folder / "renames.txt", folder / "said.txt"
+        self._journal.touch()
 
-        def write(self, *arguments, **named):
-            # A marker is known by its task, a place in a file by what it says; the others are one of a kind.
-            what = f"{vars(self)} {arguments[0]}" if kind in (Markers, TaskState) else kind.__name__
-            met.append(what)
-            if met.count(what) == 1:
-                raise KeyboardInterrupt
-            found = real(self, *arguments, **named)
-            if met.count(what) == 2:
-                raise KeyboardInterrupt
-            return found
+    @property
+    def met(self) -> list[str]:
+        return self._journal.read_text().splitlines()
 
-        monkeypatch.setattr(kind, name, write)
+    def run(self, command: Callable[[], int]) -> str:
+        """Run it to its end; returns what it said if it failed then."""
+        for _ in range(MOST_KILLS):
+            child = os.fork()
+            if not child:
+                self._in_child(command)
+            _, status = os.waitpid(child, 0)
+            if os.WIFEXITED(status):
+                return self._said.read_text() if os.WEXITSTATUS(status) else ""
+            assert os.WTERMSIG(status) == signal.SIGKILL
+        raise AssertionError("it never ends")
 
-    for kind, name in ((Markers, "write"), (TaskState, "write"), (Job, "_record"), (OutputMarker, "write")):
-        ending(kind, name)
-    return met
+    def _in_child(self, command: Callable[[], int]) -> None:
+        code = 1
+        try:
+            with self._said.open("w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                forkserver._forkserver.__init__()  # that of the parent is no child of this one
+                met, real = self.met, os.replace
+                os.replace = lambda source, target: self._replace(real, met, Path(source), Path(target))
+                code = command()
+        finally:
+            os._exit(code)
+
+    def _replace(self, real: Callable[..., None], met: list[str], source: Path, target: Path) -> None:
+        what = str(target)
+        if "scratch" in target.parts and source.is_file():
+            what += f" {hashlib.sha256(source.read_bytes()).hexdigest()}"
+        count = met.count(what)
+        met.append(what)
+        with self._journal.open("a") as journal:
+            journal.write(f"{what}\n")
+        if count == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(source, target)
+        if count == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-ORDINARY = {"merge", "filter", "train-tokenizer"}
+MOST_KILLS = 500
+ORDINARY = {"filter"}
+NO_DROPPED = {"small-tokenize", "merge-tokens", "train-tokenizer", "train-filter", "export"}
+"""Stages that keep no documents that they drop."""
 
 
 @pytest.mark.parametrize(
     "name", [name if name in ORDINARY else pytest.param(name, marks=pytest.mark.exhaustive) for name in STAGES]
 )
-def test_killed_at_every_place_it_ends_with_the_same_bytes(
-    name, tmp_path, write_shards, webtext, contents, small, request
-):
+def test_killed_at_every_rename_it_ends_with_the_same_bytes(name, tmp_path, write_shards, webtext, contents, small):
     source, flags = STAGES[name](tmp_path, write_shards)
-    keeps = [] if name in ("small-tokenize", "train-tokenizer", "train-filter", "export") else ["--keep-dropped"]
+    inputs = source if isinstance(source, list) else [source]
+    flags = [*flags, *([] if name in NO_DROPPED else ["--keep-dropped"])]
 
-    def run(folder, workers):
-        output = tmp_path / folder / ("corpus" if name == "small-tokenize" else "")
-        return webtext(name, "--input", source, "--output", output, "--workers", workers, *keeps, *flags)
+    def command(folder, workers):
+        output = tmp_path / folder / ("corpus" if name.endswith("-tokens") or name == "small-tokenize" else "")
+        return [*map(str, (name, "--input", *inputs, "--output", output, "--workers", workers, *flags))]
 
-    whole = run("whole", 1 if name == "merge" else 2)  # whose runs of a file are larger in another process
+    whole = webtext(*command("whole", 1 if name == "merge" else 2))  # its runs of a file are larger in another process
     assert whole.code == 0, whole.err
-    met, runs = request.getfixturevalue("kill"), 0
-    while (found := run("out", 1)).code == 130:
-        runs += 1
-        assert runs < 300
-    assert found.code == 0, found.err
-    assert runs == 2 * len(set(met)) > 4
-    done = [what for what in met if "Task(" in what or ".json" in what]
+    killer = Killer(tmp_path)
+    assert killer.run(lambda: cli.main(command("out", 1))) == ""
+    assert len(set(killer.met)) > 4
+    done = [what for what in killer.met if "/markers/" in what]
     assert len(done) == 2 * len(set(done)), "what was done is done again"
     made = [contents(tmp_path / folder) for folder in ("out", "whole")]
     assert {name: data for name, data in made[0].items() if ".state/" not in name} == {
