@@ -11,12 +11,12 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from command_kit import CommandError, UsageError, add_flags, setting
 from command_kit.errors import meant
 from command_kit.plugins import find_plugins
-from command_kit.settings import flag_name, make_settings, removed_settings
+from command_kit.settings import checked, flag_name, make_settings
 from webtext_prep.documents.folders.shards import known_formats
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.errors import InputError
@@ -108,9 +108,6 @@ def make_engine(
     return known[name](workers, make_settings(known[name].settings_class, values, where, flags=flags))
 
 
-Settings = TypeVar("Settings")
-
-
 @dataclass(frozen=True)
 class RunSettings:
     """Settings that every stage has besides its own."""
@@ -165,32 +162,22 @@ class Link:
         return self.run.output + (TOKENS_SUFFIX if self.stage.writes.made == "tokens" else "")
 
 
-def checked(settings_class: type[Settings], values: Mapping[str, Any], where: str, **more: Any) -> Settings:
-    """The settings that `values` give. Raises UsageError, which names the table `where`."""
-    try:
-        return make_settings(settings_class, values, where, **more)
-    except UsageError as error:
-        raise UsageError(str(error) if where in str(error) else f"{where}: {error}") from None
-
-
 def setting_names(kind: type[Stage]) -> list[str]:
     """The names of a stage's own settings, of the common ones, and of the engines'."""
     return [*(field.name for owner in (kind, RunSettings) for field in dataclasses.fields(owner)), *engine_settings()]
 
 
 def read_table(
-    kind: type[Stage], table: Mapping[str, Any], where: str, make: Callable[..., Any] = checked
+    kind: type[Stage], table: Mapping[str, Any], where: str, make: Callable[..., list[Any]] = checked
 ) -> tuple[Stage, RunSettings, dict[str, Any]]:
-    """A stage's table: its settings, the common ones, and an engine's.
+    """A stage's table: its settings, the common ones, and an engine's, as they are given.
 
-    `make` is given a class of settings, their values, and what messages call the table. Raises UsageError.
+    `make` is `make_several`, or does the same. Raises UsageError.
     """
-    own = {*(field.name for field in dataclasses.fields(kind)), *removed_settings(kind)}
     of_engines = engine_settings()
-    others = sorted({*own, *of_engines})
-    run = make(RunSettings, {key: table[key] for key in table if key not in others}, where, neighbours=others)
-    stage = make(kind, {key: table[key] for key in table if key in own}, where)
-    return stage, run, {key: table[key] for key in table if key in of_engines}
+    own = {key: value for key, value in table.items() if key not in of_engines}
+    run, stage = make([RunSettings, kind], own, where, neighbours=of_engines)
+    return stage, run, {key: value for key, value in table.items() if key in of_engines}
 
 
 class Chain:
