@@ -304,7 +304,7 @@ def test_an_upload_that_fails_leaves_the_old_file_and_no_parts(bucket, s3, small
 
 
 def test_an_upload_that_another_command_has_ended_is_made_again_with_its_task(bucket, s3, small):
-    """Jobs of Slurm outlive their command; the next one took their uploads for those of killed writers."""
+    """Tasks elsewhere may outlive their command; the next one took their uploads for those of killed writers."""
     s3.fail("PUT", "partNumber=4", status=404, code="NoSuchUpload")
     with pytest.raises(StorageBusyError, match="which a later command has ended"):
         put(bucket / "file", noise(20_000))

@@ -138,8 +138,6 @@ class Job:
         lease.refuse_if_taken(place, self.output, self.state)
         own.refuse_foreign(self.inputs)
         with locked(self.state, self.output), lease.held(place, self.output, self.state) as work.lease:
-            if self.restart:
-                self.engine.abandon(own.scratch)
             is_new = own.make_own(work.settings(), work.libraries, companions, restart=self.restart)
             outcome = None
             try:
