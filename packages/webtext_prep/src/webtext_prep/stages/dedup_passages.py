@@ -49,16 +49,14 @@ from webtext_prep.dedup.passages import (
 from webtext_prep.documents.batches import CHARACTERS, MOST, batches, in_batches
 from webtext_prep.documents.document import Document, encode_json
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
-from webtext_prep.documents.folders.sampling import Sample, characters_in
+from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.markers import digest
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import machine_code
 from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.words import edges_of
 from webtext_prep.urls.held_out import is_held_out
@@ -72,12 +70,8 @@ BLOCK = 8192
 """Documents whose repeats are read at once."""
 SHOWN = 200
 """Characters of a passage in its row."""
-REPEATED = 0.1
-"""The share of windows that may be repeated, for which disk is reserved."""
 OPEN = 16
 """Shards whose identities are open at a time."""
-WORD_BYTES = 6
-"""Of text, with what follows a word."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +89,7 @@ class DedupPassages(Stage):
     order: ClassVar[int] = 65
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
     writes: ClassVar[Writes] = Writes(tables=(REPEATS,))
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels",)
-    process_bytes: ClassVar[int] = 600 << 20
+    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels",)
 
     words: int = setting(50, "cut passages of this many words or more that stand earlier in the corpus", ge=10, le=1000)
     shortest_piece: int = setting(200, "drop pieces of this many characters or fewer", ge=0)
@@ -107,14 +100,6 @@ class DedupPassages(Stage):
         lt=1,
     )
 
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """Anchors of all windows, and records of a tenth of them: see REPEATED."""
-        words = sample.text / WORD_BYTES
-        anchors = words * 2 / (self.words - self.words // 2 + 1)
-        scratch = 10 * anchors + REPEATED * (words * WINDOW.itemsize + anchors * REPEAT.itemsize)
-        memory = workers * (self.process_bytes + int(0.2 * sample.largest_share * sample.text))
-        return Needs(sample.written, int(scratch), memory, sample.documents)
-
     # Tasks
 
     def find_anchors(self, task: Task, context: Context) -> list[int]:
@@ -123,8 +108,7 @@ class DedupPassages(Stage):
         counts, within = list[int](), [np.zeros(0, np.uint16)]
         with write_partitions(task.writes.anchors, task.options["ranges"]) as writer:
             for documents in batches(context.counted(read_documents(task.reads.shard))):
-                texts, compiled = [document.text for document in documents], task.hints["compiled"]
-                grams = grams_of(texts, self.words, compiled=compiled)
+                grams = grams_of([document.text for document in documents], self.words)
                 found = [Anchored(own, self.words).anchors for own in grams]
                 counts += map(len, found)
                 hashes = np.concatenate(found)
@@ -174,9 +158,8 @@ class DedupPassages(Stage):
         ):
             chosen = read_chosen_documents(task.reads.shard, is_chosen.tobytes().__getitem__)
             for batch in in_batches(chosen, MOST, CHARACTERS, lambda entry: len(entry[1].text)):
-                texts, compiled = [document.text for _, document in batch], task.hints["compiled"]
-                grams = grams_of(texts, self.words, compiled=compiled)
-                hashes = windows_of(texts, self.words, compiled=compiled)
+                texts = [document.text for _, document in batch]
+                grams, hashes = grams_of(texts, self.words), windows_of(texts, self.words)
                 of_writer = {held_out: list[tuple[Records, Hashes]](), others: list[tuple[Records, Hashes]]()}
                 for (number, document), of_grams, of_windows in zip(batch, grams, hashes, strict=True):
                     own = is_repeated[ends[number] : ends[number + 1]]
@@ -272,7 +255,6 @@ class DedupPassages(Stage):
     def run(self, job: StageRun) -> Outcome:
         """Find the anchors that are repeated and the windows that begin earlier, and cut."""
         size, total = characters_in(job.inputs), job.expected_documents()
-        hints = {"compiled": machine_code.pays(size)}
 
         def files(kind: str, count: int = len(job.inputs)) -> list[Location]:
             return [job.scratch / kind / f"part-{number:05}" for number in range(count)]
@@ -287,8 +269,7 @@ class DedupPassages(Stage):
                     Files(shard=path, **{kind: places[kind][shard] for kind in also}),
                     Files(**{kind: places[kind][shard] for kind in kinds}),
                     {**options, "shard": shard},
-                    hints,
-                    unkeyed or Files(),
+                    unkeyed=unkeyed or Files(),
                 )
                 for shard, path in enumerate(job.inputs)
             ]

@@ -47,12 +47,10 @@ from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Previews, Reads, Writes
+from webtext_prep.running.stage import Outcome, Previews, Reads, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import machine_code
-from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import PAIRS, pair_named
 
@@ -62,8 +60,8 @@ _AT_ONCE = 100_000
 _PART = re.compile(r"part-.*\.u32")
 SORT_BYTES = 15
 """Memory for each token that is being sorted, the result included."""
-MACHINE_CODE_BYTES = 120 << 20
-"""Memory of the compiler, and of what it has compiled, in a process."""
+PROCESS_BYTES = 220 << 20
+"""Memory of a process, with the compiler and what it has compiled."""
 URL_SHARE = 0.1
 """Bytes of URLs for each token, about: 100 for a document of 1,000."""
 TIMED_TOKENS = 2 << 20
@@ -110,8 +108,7 @@ class IndexTokens(Previews):
     summary: ClassVar[str] = "token files -> an index in which `webtext trace` finds what a model wrote"
     reads = Reads(PAIRS, _is_of_pair, named=_files_of_pair)
     writes: ClassVar[Writes] = Writes("extras", folders=(), others=_files_of_index, beside=_index_of)
-    process_bytes: ClassVar[int] = PROCESS_BYTES + MACHINE_CODE_BYTES
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
+    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
     part_tokens: int = setting(
         32_000_000, "tokens that are sorted together: each takes 15 bytes of memory a worker", ge=1, le=1_000_000_000
@@ -125,28 +122,18 @@ class IndexTokens(Previews):
         """Whether only to say what it takes."""
         return self.dry_run
 
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """Four bytes a token and the URLs; memory for a part in each worker."""
-        tokens = sample.size // 2
-        at_work = min(workers * self.part_tokens, tokens)
-        busy = min(workers, -(-tokens // self.part_tokens)) if tokens else 1
-        memory = busy * self.process_bytes + SORT_BYTES * at_work
-        return Needs(int((POSITION.itemsize + URL_SHARE) * tokens), int(URL_SHARE * tokens), memory)
-
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
         """A sample is sorted here."""
         return Needs(0)
 
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
-        sort = prefix_doubling.document_suffixes
-        if task.hints["compiled"]:
-            from webtext_prep.tokens import suffix_sorting
+        from webtext_prep.tokens.suffix_sorting import document_suffixes
 
-            sort = suffix_sorting.document_suffixes
         tokens = IndexedTokens(prefix_of(storage.local_path(task.reads["pair"][0])))
         documents, places = task.options["documents"], task.options["tokens"]
-        order = sort(*_part_of(tokens, document_begins(tokens), documents, places)).astype(POSITION, copy=False)
+        part = _part_of(tokens, document_begins(tokens), documents, places)
+        order = document_suffixes(*part).astype(POSITION, copy=False)
         with storage.create(task.writes.part) as file:
             file.write(order.data)
         context.report(places[1] - places[0])
@@ -159,16 +146,13 @@ class IndexTokens(Previews):
         check_token_files(prefix, whole=True)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
-        hints = {"compiled": machine_code.pays(machine_code.TOKEN_CHARACTERS * tokens.total_tokens)}
-        if hints["compiled"]:
-            _refuse_too_many(parts)
+        _refuse_too_many(parts)
         tasks = [
             Task(
                 f"part-{number:05}",
                 Files(pair=job.inputs),
                 Files(part=folder / part_name(number)),
                 {"documents": list(part.documents), "tokens": list(part.tokens)},
-                hints,
             )
             for number, part in enumerate(parts)
         ]
@@ -230,7 +214,7 @@ class IndexTokens(Previews):
             "documents": tokens.documents,
             "parts": len(parts),
             "disk_bytes": int((POSITION.itemsize + URL_SHARE) * total),
-            "memory_bytes": len(at_work) * self.process_bytes + SORT_BYTES * sum(at_work),
+            "memory_bytes": len(at_work) * PROCESS_BYTES + SORT_BYTES * sum(at_work),
             "seconds": round(each * total / max(1, len(at_work)), 1),
         }
         return Findings(_described(found), found)

@@ -99,6 +99,7 @@ def words_of(error: BaseException) -> list[str]:
     words = ["CredentialsMissing"] if asked else []
     words += re.findall(r"<Code>(\w+)</Code>", text)[:1]
     words += ["301"] if "redirect without LOCATION" in text else re.findall(r"status code: (\d{3})", text)[:1]
+    words += re.findall(r"^(\d{3}), message=", text, re.MULTILINE)[:1]  # aiohttp's, below fsspec's FileNotFoundError
     words += re.findall(r"HttpError \{\s+kind: (\w+)", text)[:1] + re.findall(r"\b\w+(?:Error|NotFound)(?=[:(])", text)
     return words + [kind.__name__ for found in chain for kind in type(found).__mro__]
 
@@ -122,10 +123,10 @@ def explained(error: Exception, url: Url) -> Exception:
     for pattern, kind, sentence in _SENTENCES:
         if found := next((word for word in words if re.fullmatch(pattern, word)), None):
             return kind(sentence.format(place=place, how=how, found=found))
-    if isinstance(error, FileNotFoundError) or "404" in words:
-        return FileNotFoundError(errno.ENOENT, "No such file or directory", place)
     if {"PermissionError", "PermissionDeniedError", "UnauthenticatedError", "401", "403"} & {*words}:
         return PermissionError(errno.EACCES, "Permission denied", place)
+    if isinstance(error, FileNotFoundError) or "404" in words:
+        return FileNotFoundError(errno.ENOENT, "No such file or directory", place)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR):
         return error
     reason = getattr(error, "strerror", None) or (str(error) or type(error).__name__).splitlines()[0]
