@@ -248,6 +248,19 @@ def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_
     assert said.endswith("run.py: interrupted; the same command resumes from here.\n")
 
 
+def test_a_pipeline_that_is_killed_leaves_none_of_its_steps_running():
+    parent = "import signal; from webtext_run import runner; runner.in_process(signal.pause, {'--a': '--b'})"
+    with subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.PIPE) as process:
+        child = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        deadline = time.monotonic() + 60
+        while not child.read_text().split():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+        assert process.stderr is not None
+        process.stderr.read()
+
+
 def test_a_model_written_elsewhere_is_the_one_that_is_measured_and_that_writes(tmp_path):
     tables = {"train": {"output": "elsewhere"}, "evaluate": {}, "generate": {"checkpoint": "another"}}
     train, evaluate, generate = wiring.plan(tmp_path / "x.toml", tables, tmp_path, [])

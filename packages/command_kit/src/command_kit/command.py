@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 
@@ -55,10 +54,6 @@ def in_words(sentence: str, words: Mapping[str, str] = FLAGS) -> str:
     parts[::2] = [_FLAG.sub(said, part) for part in parts[::2]]
     return "`".join(parts)
 
-
-PARENT = "COMMAND_ENDS_WITH"
-"""Environment variable with the number of the process that started a command and wants it to end with itself."""
-CHECK_SECONDS = 0.5
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
@@ -119,12 +114,6 @@ def print_note(sentence: str) -> None:
     print(Paint.of(sys.stderr)(wrapped(sentence, sys.stderr), DIM), file=sys.stderr, flush=True)
 
 
-def _wait_for_end(parent: int) -> None:
-    """Wait until `parent` is no longer the process that started this one."""
-    while os.getppid() == parent:
-        time.sleep(CHECK_SECONDS)
-
-
 def run_command(
     program: str,
     body: Callable[[], int | None],
@@ -139,10 +128,6 @@ def run_command(
     User names and passwords in URLs are left out of both.
     `resumes` says whether the command resumes where an interrupt stopped it, and `again` how it is then given.
     """
-    if parent := os.environ.pop(PARENT, ""):
-        from command_kit.processes import end_after
-
-        end_after(lambda: _wait_for_end(int(parent)), signal.SIGTERM)  # gets a signal to stop
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A file name that is not UTF-8 is printed like this, and in JSON reads back.
