@@ -29,7 +29,7 @@ from webtext_prep.running.settings import (
     read_table,
     setting_names,
 )
-from webtext_prep.running.stage import Previews, Stage
+from webtext_prep.running.stage import Stage
 from webtext_prep.running.summary import show, show_findings
 
 DESCRIPTION = """\
@@ -193,7 +193,7 @@ def look(command: Command, *, as_json: bool) -> int:
 def work_on(job: Job, *, as_json: bool) -> int:
     """Run a job, or show what it would do, and close its engine; returns the exit code."""
     with contextlib.closing(job.engine):
-        if isinstance(job.stage, Previews) and job.stage.is_preview:
+        if job.stage.is_preview:
             show_findings(job.preview(), as_json=as_json)
         else:
             show(job.run(), as_json=as_json)
