@@ -1,0 +1,55 @@
+"""The size of the project has a ceiling: lines of code of each package, of the tests, benchmarks and tools.
+
+Counted are lines without blanks, comments and docstrings. A commit that shrinks a part lowers its ceiling; one that
+raises it says what a user gets for it.
+"""
+
+import ast
+import io
+import subprocess
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CEILINGS = {
+}
+"""By folder, lines."""
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def lines_of_code(source: str) -> int:
+    code, docstrings = set[int](), set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                docstrings |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return len(code - docstrings)
+
+
+def lines_below(folder: str) -> int:
+    listed = subprocess.run(["git", "ls-files", "-z", f"{folder}/*.py"], cwd=ROOT, capture_output=True, check=True).stdout
+    files = [ROOT / name for name in listed.decode().split("\0") if name]
+    return sum(lines_of_code(file.read_text(encoding="utf-8")) for file in files if file.exists())
+
+
+def test_what_counts_as_a_line():
+    source = '"""A module."""\n\nimport os  # for its name\n\n\ndef name():\n    """Of the system."""\n    # its own\n'
+    source += '    return f"""\n{os.name}\n"""\n\n\nA = 1\n"""Of a value: counted."""\n'
+    assert lines_of_code(source) == 7
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="counts the files that git knows")
+@pytest.mark.parametrize("folder", CEILINGS)
+def test_no_part_is_larger_than_its_ceiling(folder):
+    assert lines_below(folder) <= CEILINGS[folder], f"{folder} has grown: raise its ceiling only for what a user gets"
+
+
+def test_each_package_has_a_ceiling():
+    packages = {f"packages/{path.name}" for path in (ROOT / "packages").iterdir() if (path / "pyproject.toml").exists()}
+    assert packages <= set(CEILINGS)
