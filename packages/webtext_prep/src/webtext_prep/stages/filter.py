@@ -23,10 +23,9 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -101,87 +100,23 @@ class Filter(FilterStage):
     )
     label: str | None = setting(None, "of fastText's labels that of good documents (default: hq, good, ..., 1)")
 
-    def __new__(cls, function: str = "", *_: Any, **__: Any) -> Filter:
-        """A `FunctionFilter` or a `ScoreFilter`, as the settings say."""
-        chosen = (FunctionFilter if function else ScoreFilter) if cls is Filter else cls
-        return super().__new__(chosen)
-
-
-@dataclass(frozen=True)
-class FunctionFilter(Filter):
-    """`webtext filter --function`: a Python function decides."""
+    _cut: ClassVar[Cut | None] = None
+    """That of `--keep-share`, of a stage that knows the facts of its record."""
 
     def __post_init__(self) -> None:
-        if self.model:
+        if bool(self.function) == bool(self.model):
             raise InputError(NEITHER_OR_BOTH)
-        for name in (*CUTS, "label"):
-            if getattr(self, name) is not None:
-                raise InputError(f"{flag_name(name)} is for --model: leave it out with --function.")
-        _ = self._loaded  # one that can't be loaded is reported before anything is done
-
-    @functools.cached_property
-    def _loaded(self) -> tuple[Callable[[Document], Any], ModuleType]:
-        return load_function(self.function)
-
-    @property
-    def _source(self) -> Path:
-        """The file in which the function is defined, without what decorates it."""
-        function, module = self._loaded
-        return defined_in(inspect.unwrap(function)) or Path(module.__file__ or "")
-
-    @functools.cached_property
-    def _sha256(self) -> str:
-        """The digest of the source; where that is several files, of their digests."""
-        digests = [hashlib.sha256(path.read_bytes()) for path in sources_of(*self._loaded)]
-        if len(digests) == 1:
-            return digests[0].hexdigest()
-        return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
-
-    def identity(self) -> dict[str, Any]:
-        """The digest of the function's source."""
-        return {"function_sha256": self._sha256}
-
-    def judge(self, document: Document) -> str | None:
-        """What the function says. Raises InputError naming file and line where it fails or says nothing."""
-        function, _ = self._loaded
-        try:
-            verdict = function(document)
-        except (Exception, SystemExit) as error:
-            raise InputError(sentence_on(error, self._source, f"document {document.url}")) from error
-        if verdict is True:
-            return None
-        if verdict is False:
-            return DROPPED
-        if isinstance(verdict, str) and verdict:
-            return verdict
-        line = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_firstlineno", 1)
-        raise InputError(
-            f"{self._source}, line {line}: {self.function.rpartition(':')[2]} returned {verdict!r} for document "
-            f"{document.url}: return True to keep a document, False or a reason to drop it."
-        )
-
-
-@dataclass(frozen=True)
-class ScoreFilter(Filter):
-    """`webtext filter --model`: the scores of a classifier decide.
-
-    Attributes:
-        cut: that of `--keep-share`, once all documents are scored.
-    """
-
-    preload: ClassVar[tuple[str, ...]] = (
-        "webtext_prep.text.fingerprint_kernels",
-        "webtext_prep.text.classifier_kernels",
-    )
-
-    cut: Cut | None = dataclasses.field(default=None, metadata={"identity": False})
-
-    def __post_init__(self) -> None:
-        if not self.model:
-            raise InputError(NEITHER_OR_BOTH)
-        if sum(getattr(self, name) is not None for name in CUTS) != 1:
+        if self.function:
+            for name in (*CUTS, "label"):
+                if getattr(self, name) is not None:
+                    raise InputError(f"{flag_name(name)} is for --model: leave it out with --function.")
+        elif sum(getattr(self, name) is not None for name in CUTS) != 1:
             raise InputError("--model needs one of --keep-share, --threshold and --pareto: say how scores decide.")
-        _ = self._model_file  # one that can't be read is reported before anything is done
+        _ = self._user_function if self.function else self._model_file  # what can't be read is reported at once
+
+    @functools.cached_property
+    def _user_function(self) -> UserFunction:
+        return UserFunction(self.function)
 
     @functools.cached_property
     def _model_file(self) -> Path:
@@ -192,41 +127,51 @@ class ScoreFilter(Filter):
         return _classifier(self._model_file, tuple(storage.stamp(self._model_file)), self.label or "")
 
     @property
+    def preload(self) -> tuple[str, ...]:
+        """What computes scores."""
+        kernels = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.text.classifier_kernels")
+        return () if self.function else kernels
+
+    @property
     def libraries(self) -> tuple[str, ...]:
         """The package that reads fastText's files."""
-        if not is_fasttext(self._model_file):
+        if self.function or not is_fasttext(self._model_file):
             return ()
         return ("fasttext-predict" if sys.version_info < (3, 14) else "fasttext-predict-v2",)
 
     def identity(self) -> dict[str, Any]:
-        """The digest of the classifier."""
+        """The digest of the function's source, or of the classifier."""
+        if self.function:
+            return {"function_sha256": self._user_function.sha256}
         with self._model_file.open("rb") as file:
             return {"model_sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
     def setting_files(self) -> list[Path]:
         """The file of the classifier (`--model`), whose content decides what is dropped."""
-        return [self._model_file]
+        return [] if self.function else [self._model_file]
 
     def scores_of(self, documents: Sequence[Document]) -> list[int]:
         """The scores of some documents, in units."""
         found = self._model.scores([document.text for document in documents])
         return np.rint(UNITS * found).astype(np.int64).tolist()
 
-    def passes(self, document: Document, score: int) -> bool:
-        """Whether a document is kept, with this score in units."""
+    def passes(self, document: Document, score: int, cut: Cut | None = None) -> bool:
+        """Whether a document is kept, with this score in units; `cut` is that of `--keep-share`."""
         if self.threshold is not None:
             return score / UNITS >= self.threshold  # both the floats that are nearest to their decimals
         if self.pareto is None:
-            assert self.cut is not None
-            return (score, document_key(document, TIES)) >= self.cut
+            assert cut is not None
+            return (score, document_key(document, TIES)) >= cut
         # Brown et al. 2020, appendix A: numpy.random.pareto(alpha) > 1 - score, whose probability is this.
         return document_key(document, PARETO) < (2 - score / UNITS) ** -self.pareto * 2.0**64
 
     def judge(self, document: Document) -> str | None:
-        """Whether the score, which goes to the metadata, is too low."""
+        """What the function says, or whether the score, which goes to the metadata, is too low."""
+        if self.function:
+            return self._user_function.reason_to_drop(document)
         (score,) = self.scores_of([document])
         document.metadata[SCORE] = score / UNITS
-        return None if self.passes(document, score) else LOW_SCORE
+        return None if self.passes(document, score, self._cut) else LOW_SCORE
 
     def score_shard(self, task: Task, context: Context) -> None:
         """Task: the scores of the documents of a shard, and their keys, to two files."""
@@ -239,7 +184,10 @@ class ScoreFilter(Filter):
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard, by the scores in `task.reads.scores` if they are known."""
+        if self.function:
+            return super().process_shard(task, context)
         known = load_array(task.reads.scores).tolist() if "scores" in task.reads else None
+        cut = tuple(task.options["cut"]) if "cut" in task.options else None
         counts = np.zeros((2, COLUMNS), np.int64)
 
         def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
@@ -247,7 +195,7 @@ class ScoreFilter(Filter):
                 scores = self.scores_of(some) if known is None else known[tally.read - len(some) : tally.read]
                 for document, score in zip(some, scores, strict=True):
                     document.metadata[SCORE] = score / UNITS
-                    is_kept = self.passes(document, score)
+                    is_kept = self.passes(document, score, cut)
                     counts[int(is_kept), min(score * COLUMNS // UNITS, COLUMNS - 1)] += 1
                     if is_kept:
                         yield document
@@ -259,6 +207,8 @@ class ScoreFilter(Filter):
 
     def run(self, job: Job) -> Outcome:
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
+        if self.function:
+            return super().run(job)
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
         tasks = [
@@ -266,17 +216,16 @@ class ScoreFilter(Filter):
             for number, path in enumerate(job.inputs)
         ]
         facts: dict[str, Any] = {"classifier": self._model.about()}
-        decided = self
         if self.keep_share is not None:
             files = self._scored(job, tasks)
-            score, key = cut = cut_at(self.keep_share, files)
-            decided, options = dataclasses.replace(self, cut=cut), {"cut": [score, key]}
+            score, key = cut_at(self.keep_share, files)
+            options = {"cut": [score, key]}
             tasks = [
                 dataclasses.replace(task, reads=Files(**task.reads, scores=its.scores), options=options)
                 for task, its in zip(tasks, files, strict=True)
             ]
             facts |= {"lowest_score_kept": score / UNITS, **options}
-        results = job.map("shards", decided.process_shard, tasks, total=job.expected_documents())
+        results = job.map("shards", self.process_shard, tasks, total=job.expected_documents())
         outcome = shards_outcome(tasks, results)
         outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
         return outcome
@@ -295,17 +244,21 @@ class ScoreFilter(Filter):
         job.map("scores", self.score_shard, scoring, total=job.expected_documents())
         return [task.writes for task in scoring]
 
-    def with_facts(self, facts: dict[str, Any]) -> ScoreFilter:
+    def with_facts(self, facts: dict[str, Any]) -> Filter:
         """See `Recalls.with_facts`: the cut of `--keep-share`."""
-        return dataclasses.replace(self, cut=tuple(facts["cut"])) if "cut" in facts else self
+        found = dataclasses.replace(self)
+        object.__setattr__(found, "_cut", tuple(facts["cut"]) if "cut" in facts else None)
+        return found
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """See `Replays.judge_again`: the score, and what it is compared with."""
+        if self.function:
+            return super().judge_again(document)
         values = {name: value for name in CUTS if (value := getattr(self, name)) is not None}
         if not self.is_judged_again(LOW_SCORE):
             return Verdict(None, values)
-        if self.cut is not None:
-            values["lowest_score_kept"] = self.cut[0] / UNITS
+        if self._cut is not None:
+            values["lowest_score_kept"] = self._cut[0] / UNITS
         found = dataclasses.replace(document, metadata=dict(document.metadata))
         reason = self.judge(found)
         values = {SCORE: found.metadata[SCORE], **values}
@@ -313,7 +266,50 @@ class ScoreFilter(Filter):
 
     def is_judged_again(self, reason: str) -> bool:
         """All that follows from the document alone, and the cut."""
-        return self.keep_share is None or self.cut is not None
+        return self.keep_share is None or self._cut is not None
+
+
+class UserFunction:
+    """The function that `--function` names: whether it keeps a document.
+
+    Args:
+        name: FILE.py:NAME or MODULE:NAME.
+
+    Raises InputError if it can't be loaded.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._function, self._module = load_function(name)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the source; where that is several files, of their digests."""
+        digests = [hashlib.sha256(path.read_bytes()) for path in sources_of(self._function, self._module)]
+        if len(digests) == 1:
+            return digests[0].hexdigest()
+        return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
+
+    def reason_to_drop(self, document: Document) -> str | None:
+        """What it says. Raises InputError naming file and line where it fails or says nothing."""
+        # The file in which it is defined, without what decorates it.
+        defined = inspect.unwrap(self._function)
+        source = defined_in(defined) or Path(self._module.__file__ or "")
+        try:
+            verdict = self._function(document)
+        except (Exception, SystemExit) as error:
+            raise InputError(sentence_on(error, source, f"document {document.url}")) from error
+        if verdict is True:
+            return None
+        if verdict is False:
+            return DROPPED
+        if isinstance(verdict, str) and verdict:
+            return verdict
+        line = getattr(getattr(defined, "__code__", None), "co_firstlineno", 1)
+        raise InputError(
+            f"{source}, line {line}: {self._name.rpartition(':')[2]} returned {verdict!r} for document "
+            f"{document.url}: return True to keep a document, False or a reason to drop it."
+        )
 
 
 @functools.lru_cache(maxsize=1)
