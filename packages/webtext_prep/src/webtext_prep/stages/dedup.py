@@ -47,9 +47,9 @@ from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_c
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
+from webtext_prep.running.job import Job
 from webtext_prep.running.markers import digest
-from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import Outcome, Previews, Writes, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -85,7 +85,7 @@ class Prints(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Dedup(Previews):
+class Dedup(Stage):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
     Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of
@@ -162,7 +162,7 @@ class Dedup(Previews):
     def _old_digest(self) -> str:
         return digest(storage.stamps(self.old_shards))
 
-    def all_shards(self, job: StageRun) -> list[Location]:
+    def all_shards(self, job: Job) -> list[Location]:
         """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
         places = {str(path) for path in job.inputs}
         for path in self.old_shards:
@@ -173,16 +173,16 @@ class Dedup(Previews):
         return [*job.inputs, *self.old_shards]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """As the table says, and files between phases for `--against`, too."""
+        """As the table says, and files between phases for `--against`, too.
+
+        A preview has more candidates, at the lowest similarity, and no output. Its files between phases stay, so that
+        it resumes.
+        """
         of_all = super().needs(sample + take_sample(self.old_shards, storage.sizes(self.old_shards)), workers)
-        return dataclasses.replace(super().needs(sample, workers), scratch=of_all.scratch, memory=of_all.memory)
+        found = dataclasses.replace(super().needs(sample, workers), scratch=of_all.scratch, memory=of_all.memory)
+        return dataclasses.replace(found, output=0, scratch=2 * found.scratch) if self.is_preview else found
 
-    def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """More candidates, at the lowest similarity, and no output. Files between phases stay, so that it resumes."""
-        found = self.needs(sample, workers)
-        return dataclasses.replace(found, output=0, scratch=2 * found.scratch)
-
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Find who may be alike, decide, drop."""
         parts = _once(job, "parts", lambda: self.components(job, self.prints(job)), "bands")
         found = _once(job, "candidates", lambda: self.candidates(job, parts), "fingerprints", "components")
@@ -191,7 +191,7 @@ class Dedup(Previews):
 
     # Who may be alike
 
-    def prints(self, job: StageRun, sample: int = 0) -> Prints:
+    def prints(self, job: Job, sample: int = 0) -> Prints:
         """Phase `fingerprints`: the band keys and the lengths of all documents; for a preview, what samples them."""
         shards = self.all_shards(job)
         has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
@@ -240,7 +240,7 @@ class Dedup(Previews):
             save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
         return counts
 
-    def components(self, job: StageRun, prints: Prints) -> dict[str, Any]:
+    def components(self, job: Job, prints: Prints) -> dict[str, Any]:
         """Phases `bands` and `components`: the buckets of each band, and the parts of the work that they connect."""
         blocks, (bands, _) = job.scratch / BLOCKS, bands_for(self.similarity)
         ranges = 1 << max(0, (prints.documents - 1) // SORTED_DOCUMENTS).bit_length()
@@ -308,7 +308,7 @@ class Dedup(Previews):
 
     # Who goes, and for whom
 
-    def candidates(self, job: StageRun, parts: dict[str, Any]) -> dict[str, Any]:
+    def candidates(self, job: Job, parts: dict[str, Any]) -> dict[str, Any]:
         """Phase `candidates`: the texts of all candidates, sorted into the parts."""
         tasks = [
             Task(
@@ -346,7 +346,7 @@ class Dedup(Previews):
                 context.report(within.stop - first)
         return {"candidates": candidates, "digest": writer.digest}
 
-    def decisions(self, job: StageRun, found: dict[str, Any]) -> dict[str, Any]:
+    def decisions(self, job: Job, found: dict[str, Any]) -> dict[str, Any]:
         """Phases `decisions` and `receipts`: which candidates go and for whom, part by part, then shard by shard."""
         deciding = [
             dataclasses.replace(task, writes=Files(decided=job.scratch / "decisions" / f"{task.name}.parts"))
@@ -363,7 +363,7 @@ class Dedup(Previews):
         facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
         return {**facts, "superseded": sum(counts[len(job.inputs) :]), "new": found["new"]}
 
-    def tasks_of_parts(self, job: StageRun, found: dict[str, Any]) -> list[Task]:
+    def tasks_of_parts(self, job: Job, found: dict[str, Any]) -> list[Task]:
         """A task for each part of the work, which reads its candidates."""
         candidates = Files(candidates=self.candidates_of(job))
         blocks = Files(blocks=job.scratch / BLOCKS)
@@ -424,7 +424,7 @@ class Dedup(Previews):
 
     # What is left
 
-    def write(self, job: StageRun, decided: dict[str, Any]) -> Outcome:
+    def write(self, job: Job, decided: dict[str, Any]) -> Outcome:
         """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
         receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
@@ -458,7 +458,7 @@ class Dedup(Previews):
 
         return write_shard(task, context, read_documents(task.reads.shard), keep)
 
-    def _losses(self, job: StageRun) -> list[Loss]:
+    def _losses(self, job: Job) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
         groups = groups_of(job)
         files = Files(groups=groups, dropped=[its.numbers for its in self.receipts_of(job)[: len(groups)]])
@@ -490,7 +490,7 @@ class Dedup(Previews):
         """Whether only to say what each similarity would drop."""
         return self.dry_run or self.sample > 0
 
-    def preview(self, job: StageRun) -> Findings:
+    def preview(self, job: Job) -> Findings:
         """Find who may be alike at the lowest similarity, and decide at each."""
         wide = dataclasses.replace(self, similarity=THRESHOLDS[0])
         found = wide.candidates(job, wide.components(job, wide.prints(job, self.sample)))
@@ -512,24 +512,29 @@ class Dedup(Previews):
 
     # Files between phases
 
-    def candidates_of(self, job: StageRun) -> tuple[Location, ...]:
+    def candidates_of(self, job: Job) -> tuple[Location, ...]:
         """For each shard, its candidates."""
         shards = range(len(self.all_shards(job)))
         return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
 
-    def receipts_of(self, job: StageRun) -> list[Files]:
+    def receipts_of(self, job: Job) -> list[Files]:
         """For each shard, the numbers of the documents that go, and their rows of the table."""
         folder, count = job.scratch / "receipts", len(self.all_shards(job))
         names = [f"part-{shard:05}" for shard in range(count)]
         return [Files(numbers=folder / f"{name}.npy", rows=folder / f"{name}.rows") for name in names]
 
 
-def _once(job: StageRun, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
-    """What some phases find, once; then the folders between phases that nothing needs any more go."""
-    found = job.once(name, job.scratch / BLOCKS, make)
+def _once(job: Job, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
+    """What some phases find; then the folders between phases that nothing needs any more go.
+
+    All of them are one task, which is done as long as the blocks are there: a job that resumes makes no phase again
+    whose files are gone.
+    """
+    task = Task(name, Files(inputs=job.inputs), Files(blocks=job.scratch / BLOCKS))
+    (found,) = job.map("once", lambda task, context: make(), [task], is_led=True)
     for folder in used:
         storage.remove_folder(job.scratch / folder)
-    return found
+    return dict(found)
 
 
 def _frames(task: Task, blocks: DocumentBlocks) -> Iterator[tuple[int, bytes]]:
@@ -549,6 +554,6 @@ def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Doc
         yield document
 
 
-def groups_of(job: StageRun, count: int | None = None) -> list[Location]:
+def groups_of(job: Job, count: int | None = None) -> list[Location]:
     """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
     return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]
