@@ -23,7 +23,7 @@ def buckets_of(members, ends) -> set[frozenset[int]]:
 
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 2**64 - 1])))
 def test_a_bucket_is_all_that_have_a_key(keys):
-    members, ends = candidates.shared_buckets(np.array(keys, dtype=np.uint64))
+    members, ends = kernels.shared_buckets(np.array(keys, dtype=np.uint64))
     expected = collections.defaultdict(set)
     for place, key in enumerate(keys):
         expected[key].add(place)

@@ -137,21 +137,6 @@ def band_keys(signatures: npt.NDArray[np.uint32], bands: int, rows: int) -> npt.
     return keys
 
 
-def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which positions of `keys` hold the same key: the buckets of one band with more than one member.
-
-    Returns:
-        members, one bucket after the other; and ends, of each bucket in `members`. The order in a bucket is arbitrary.
-    """
-    order = np.argsort(keys)
-    ranked = keys[order]
-    is_last = np.append(ranked[1:] != ranked[:-1], True)[: len(ranked)]
-    bounds = np.flatnonzero(is_last) + 1
-    sizes = np.diff(bounds, prepend=0)
-    is_shared = np.repeat(sizes > 1, sizes)
-    return order[is_shared], np.cumsum(sizes[sizes > 1])
-
-
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
 PARTS = 1024
@@ -227,6 +212,8 @@ class Fingerprints:
 
         Returns the documents, one bucket after another, and where each bucket ends.
         """
+        from webtext_prep.dedup.kernels import shared_buckets
+
         keys, numbers = [], []
         for block in range(len(self.blocks)):
             own, within = self.keys(block, band, band + 1)[0], self.blocks.numbers(block)

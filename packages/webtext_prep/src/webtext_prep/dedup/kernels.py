@@ -28,11 +28,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.dedup.candidates import Numbers, shared_buckets
 from webtext_prep.text.compiled import compiled, inner, tuple_of
 
 # Components
 
+Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+"""Numbers of documents: 32 bits wide where that will do."""
 
 DOCUMENT_WEIGHT = 256
 """What a document weighs besides its text, in characters: its keys, its URL, and its place in memory."""
@@ -113,6 +114,21 @@ def divide(parents: Numbers, weights: npt.NDArray[np.int64], most: int, parts: n
             filled += weights[document]
             parts[document] = part
     return part + 1 if filled > 0 else 0
+
+
+def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which positions of `keys` hold the same key: the buckets of one band with more than one member.
+
+    Returns:
+        members, one bucket after the other; and ends, of each bucket in `members`. The order in a bucket is arbitrary.
+    """
+    order = np.argsort(keys)
+    ranked = keys[order]
+    is_last = np.append(ranked[1:] != ranked[:-1], True)[: len(ranked)]
+    bounds = np.flatnonzero(is_last) + 1
+    sizes = np.diff(bounds, prepend=0)
+    is_shared = np.repeat(sizes > 1, sizes)
+    return order[is_shared], np.cumsum(sizes[sizes > 1])
 
 
 # Who goes
