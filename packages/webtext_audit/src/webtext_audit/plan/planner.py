@@ -31,6 +31,7 @@ from webtext_audit.plan.sample import SMALL_SEED, ChosenSample, reads_documents,
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
+from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.markers import digest
@@ -95,7 +96,8 @@ def make_plan(
     files, _ = stages[0][0].reads.find(given, folder)
     with locked(folder, folder):
         sample = take(files, stages[0][0], folder / "sample", share, at_least, at_most)
-        links = _linked(stages, sample, folder / "stages")
+        measured = _without_rescue(stages)
+        links = _linked(measured, sample, folder / "stages")
         names = ", ".join(link.name for link in links)
         _say(f"{sample.rows:,} of {sample.total:,} {sample.unit} ({1 / sample.scale:.2%}) go through {names}")
         found: list[Expected] = []
@@ -107,16 +109,29 @@ def make_plan(
             seconds += did["seconds"]
             found.append(_expected(link, did, sample.scale, workers))
             notes += _notes(link, did, found[-1], sample.scale)
+    if len(measured) < len(stages):
+        notes.append("rescue: no archive is asked for a sample; its hours, and what it finds, come on top")
     of_sample = (sample.unit, sample.rows, sample.total, sample.scale)
     return CorpusPlan(tuple(given), config, workers, *of_sample, seconds, tuple(found), tuple(notes))
+
+
+def _without_rescue(stages: Sequence[tuple[Stage, RunSettings]]) -> list[tuple[Stage, RunSettings]]:
+    """The stages but for one that asks others' servers for pages, and the one that reads these."""
+    found, has_pages = [], False
+    for stage, run in stages:
+        if stage.writes.made == "pages" or (has_pages and stage.reads.accepts(location(f"{PAGES}.warc.gz"))):
+            has_pages = stage.writes.made == "pages"
+        else:
+            found.append((stage, run))
+    return found
 
 
 def _linked(stages: Sequence[tuple[Stage, RunSettings]], sample: ChosenSample, folder: Path) -> list[Link]:
     """The stages, one after another: the first reads the sample, each writes into `folder`."""
     chain = Chain(sample.files, "")
     for number, (stage, run) in enumerate(stages, 1):
-        if isinstance(stage, Download):  # a limit is one of all URLs, and archives are not asked for a sample
-            stage = dataclasses.replace(stage, archive=(), max_urls=math.ceil(stage.max_urls / sample.scale))
+        if isinstance(stage, Download):  # a limit is one of all URLs
+            stage = dataclasses.replace(stage, max_urls=math.ceil(stage.max_urls / sample.scale))
         name = "corpus" if stage.writes.made == "tokens" else stage.name
         here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.writes.format)
         chain.add(stage, here, str(folder / f"{number}-{name}"))
@@ -250,7 +265,7 @@ def _notes(link: Link, did: Mapping[str, Any], one: Expected, scale: float) -> l
         notes.append(
             f"download: {host} has some {about(round(pages * scale))} pages, {link.stage.delay:g} s apart; it takes "
             f"{spoken_duration(did['seconds'] * scale)} if the network gives no more pages a second than it gave the "
-            "sample; pauses that servers ask for, and archives, come on top"
+            "sample; pauses that servers ask for come on top"
         )
     if refused := did.get("dropped", {}).get("opted_out", 0):
         notes.append(

@@ -253,7 +253,7 @@ class Job:
                 f"internal error: {came}, {tally.kept} out, {tally.dropped.total()} dropped do not add up."
             )
         unit = self.stage.reads.unit
-        if tally.read == 0:
+        if tally.read == 0 and outcome.advice is not None:
             names = ", ".join(str(path) for path in self.inputs[:3])
             raise InputError(f"{self.stage.name}: no {unit} in the input ({names}): check what made it.")
         if tally.kept == 0 and outcome.advice is not None:

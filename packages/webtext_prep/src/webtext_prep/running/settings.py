@@ -18,7 +18,7 @@ from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from command_kit.settings import flag_name, make_settings, removed_settings
 from webtext_prep.documents.folders.shards import known_formats
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
+from webtext_prep.documents.folders.stage_record import PAGES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running import engines
 from webtext_prep.running.engines.base import Engine
@@ -203,6 +203,7 @@ class Chain:
     Attributes:
         links: the stages.
         documents: what the next stage of documents reads.
+        pages: what the next stage of pages reads, whose documents join the others; empty for none.
         corpus: the prefix of the token files.
         has_tokens: whether a stage wrote them.
         tokenizer: the folder of a trained tokenizer; empty for none.
@@ -211,7 +212,7 @@ class Chain:
     def __init__(self, documents: Sequence[str], corpus: str) -> None:
         self.links: list[Link] = []
         self.documents, self.corpus = tuple(documents), corpus
-        self.has_tokens, self.tokenizer = False, ""
+        self.has_tokens, self.tokenizer, self.pages = False, "", ""
 
     @property
     def tokens(self) -> str:
@@ -229,7 +230,9 @@ class Chain:
         Raises UsageError if there is nothing to read.
         """
         reads_tokens = self.has_tokens and stage.reads.accepts(location(f"{self.tokens}.idx"))
-        inputs = run.input or ((self.tokens,) if reads_tokens else self.documents)
+        reads_pages = bool(self.pages) and stage.reads.accepts(location(f"{PAGES}.warc.gz"))
+        inputs = (self.tokens,) if reads_tokens else (self.pages,) if reads_pages else self.documents
+        inputs = run.input or inputs
         if not inputs:
             raise UsageError(f"the first stage, {stage.name}, has no input: give it with --input PATH.")
         beside = stage.writes.beside(inputs)
@@ -244,8 +247,11 @@ class Chain:
             self.corpus, self.has_tokens = run.output, True
         elif stage.writes.made == "tokenizer":
             self.tokenizer = run.output
+        elif stage.writes.made == "pages":
+            self.pages = run.output
         elif stage.writes.made == "documents":
-            self.documents = (run.output,)
+            self.documents = (*self.documents, run.output) if reads_pages else (run.output,)
+            self.pages = ""
         return link
 
 
