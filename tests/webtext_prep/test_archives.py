@@ -517,7 +517,7 @@ def test_captures_are_told_of_by_why_report_and_the_card_of_an_export(archives, 
     said("report", again, "--output", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "page with text of a web archive" in page and "soft_404" in page
-    assert "12 of 18 URLs (67%) gave a page with text, 12 of them as web archives have it." in page
+    assert "12 of 18 URLs (66.7%) gave a page with text, 12 of them as web archives have it." in page
     said("export", "--input", again, "--output", tmp_path / "dataset", "--state", tmp_path / "state")
     card = (tmp_path / "dataset" / "README.md").read_text()
     assert "12 documents were gone when they were asked for, and came from web archives" in card
