@@ -55,7 +55,8 @@ NOT_HERE = {
     r"pytest|docs/make_|benchmarks/|tools/": "for those who work on the project",
     r"source \.venv|--print-completion zsh": "for the shell of a person",
     r"--engine ray|sbatch ": "needs a cluster",
-    r"webtext rescue|work/(rescued|old)|--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
+    r"webtext rescue|work/(rescued|old)": "asks web archives; tests/webtext_prep/test_archives.py",
+    r"--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
         "needs the internet, or a package more",
     r"--ablate ": "takes 20 minutes; tests/end_to_end/test_own_text.py makes a short one",
     r"plan --input MY_DUMPS": "takes as long as that of guide/plan, and is the same",

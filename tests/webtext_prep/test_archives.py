@@ -372,7 +372,6 @@ def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tm
     ("settings", "says"),
     [
         ({"archive": ("waybck",)}, "--archive waybck is not known"),
-        ({"archive": ()}, "--archive is empty"),
         ({"date": "soon"}, "--date soon is no date"),
         ({"wayback_address": "archive"}, "--wayback-address archive is no web address"),
     ],

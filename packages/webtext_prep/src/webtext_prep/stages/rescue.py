@@ -131,8 +131,6 @@ class Rescue(RequestSettings, PageReader):
     def __post_init__(self) -> None:
         PageReader.__post_init__(self)
         RequestSettings.__post_init__(self)
-        if not self.archive:
-            raise InputError(f"--archive is empty: name one or more of {', '.join(USUAL_REQUESTS)}.")
         self._date_of({})
         for name in ("wayback_address", "common_crawl_address", "common_crawl_index_address"):
             if not host_of(getattr(self, name)):
@@ -203,7 +201,7 @@ class Rescue(RequestSettings, PageReader):
 
     def without_retries(self) -> Rescue:
         """See `Continues.without_retries`."""
-        return replace(self, retry_passes=0)
+        return replace(self, archive=())
 
     # Its tasks
 
