@@ -28,13 +28,13 @@ from tests.webtext_prep.support.archives import Archive
 from webtext_run.documentation_site import PORT
 
 ORDER = (
-    "guide/README", "guide/doctor", "guide/urls", "guide/blacklist", "guide/download", "guide/rescue", "guide/extract", "guide/merge",
-    "guide/clean", "guide/commands", "guide/resume", "guide/filter", "guide/dedup", "guide/dedup-passages",
-    "guide/decontaminate", "guide/train-tokenizer", "guide/tokenize", "guide/held-out", "guide/inspect", "guide/export",
-    "guide/why", "guide/plan", "guide/disk-and-memory", "guide/pipelines", "guide/estimate", "guide/train",
-    "guide/checkpoint", "guide/observe-training", "guide/log-training", "guide/plot", "guide/ablate", "guide/evaluate",
-    "guide/generate", "guide/trace", "guide/convert", "guide/serve", "guide/report", "tutorial", "projects",
-    "coming-from", "../README", "guide/takedown",
+    "guide/README", "guide/doctor", "guide/urls", "guide/blacklist", "guide/download", "guide/rescue", "guide/extract",
+    "guide/merge", "guide/clean", "guide/commands", "guide/resume", "guide/filter", "guide/dedup",
+    "guide/dedup-passages", "guide/decontaminate", "guide/train-tokenizer", "guide/tokenize", "guide/held-out",
+    "guide/inspect", "guide/export", "guide/why", "guide/plan", "guide/disk-and-memory", "guide/pipelines",
+    "guide/estimate", "guide/train", "guide/checkpoint", "guide/observe-training", "guide/log-training", "guide/plot",
+    "guide/ablate", "guide/evaluate", "guide/generate", "guide/trace", "guide/convert", "guide/serve", "guide/report",
+    "tutorial", "projects", "coming-from", "../README", "guide/takedown",
 )  # fmt: skip
 """Pages whose commands are run, from docs/."""
 TABLES = ("coming-from", "../README")

@@ -523,6 +523,24 @@ def test_captures_are_told_of_by_why_report_and_the_card_of_an_export(archives, 
     assert "`captured_at`" in card and "| `archive` | string | 100.0% |" in card
 
 
+def test_a_takedown_reaches_what_was_rescued_and_asks_no_archive(archives, tmp_path, capsys):
+    urls = gone_web(archives, 6)
+    archives.live["/live"] = 200, old("live")
+    lists, again = tmp_path / "urls.jsonl.zst", tmp_path / "again"
+    download(write_list(lists, [*urls, archives.url("/live")]), tmp_path / "live")
+    rescue(archives, tmp_path / "live", tmp_path / "out", archive=("wayback",))
+    assert [document.url for document in extract(tmp_path / "out", again)] == urls[::3]
+    write_list(lists, [*urls[1:], archives.url("/live")])
+    (tmp_path / "remove.txt").write_text(urls[0])
+    archives.asked.clear()
+    assert cli.main(["takedown", "--urls", str(tmp_path / "remove.txt"), str(again), "--apply", "--workers", "1"]) == 0
+    assert not archives.asked
+    assert [document.url for document in documents_of(again)] == [urls[3]]
+    assert [url for url, _ in saved_pages(tmp_path / "out")] == [urls[3]]
+    kept = (tmp_path / "out" / ".state" / "kept" / rescue_stage.DATABASE).read_bytes()
+    assert urls[1].encode() in kept and f'"{urls[0]}"'.encode() not in kept
+
+
 def test_a_plan_asks_no_archive_and_says_so(archives, tmp_path):
     urls = [archives.url(f"/{number}") for number in range(40)]
     archives.live |= {f"/{number}": (200, old(number)) for number in range(0, 40, 2)}
