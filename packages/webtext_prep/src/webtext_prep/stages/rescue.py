@@ -21,7 +21,6 @@ from command_kit import available_cores, setting
 from command_kit.progress import spoken_duration
 from webtext_prep import storage
 from webtext_prep.crawl.archives.times import timestamp
-from webtext_prep.crawl.archives.warc_writing import is_plain
 from webtext_prep.crawl.settings import PASSES, RequestSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
@@ -32,7 +31,6 @@ from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome, is_retryable
 from webtext_prep.extraction.page_stage import PARSER_BYTES, PageReader
-from webtext_prep.extraction.pages import Page, make_row, outcome_row
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision, count, decide
 from webtext_prep.opt_outs.robots_txt import agent_of
 from webtext_prep.opt_outs.wishes import HostWishes
@@ -331,6 +329,8 @@ class Rescue(RequestSettings, PageReader):
         self, url: Document, archive: Archive, pool: ExtractorPool
     ) -> tuple[dict[str, Any], Reply | None]:
         """What an archive says of a URL, as a row, and the page if it has one with text."""
+        from webtext_prep.crawl.archives.warc_writing import is_plain
+
         row: dict[str, Any] = {"url": url.url, "outcome": str(PageOutcome.NOT_ARCHIVED)}
         async with contextlib.aclosing(archive.captures(url.url, self._date_of(url.metadata))) as captures:
             async for capture in captures:
@@ -350,6 +350,8 @@ class Rescue(RequestSettings, PageReader):
 
     async def _judged(self, url: Document, reply: Reply, pool: ExtractorPool) -> dict[str, Any]:
         """The row of a page as an archive has it."""
+        from webtext_prep.extraction.pages import Page, make_row, outcome_row
+
         decision = self._decision(url, reply)
         if self._is_refused(decision):
             row = outcome_row(url.url, PageOutcome.OPTED_OUT, status=reply.status, final_url=None)
