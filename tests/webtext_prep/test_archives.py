@@ -541,20 +541,17 @@ def test_a_takedown_reaches_what_was_rescued_and_asks_no_archive(archives, tmp_p
     assert urls[1].encode() in kept and f'"{urls[0]}"'.encode() not in kept
 
 
-def test_a_plan_asks_no_archive_and_says_so(archives, tmp_path):
-    urls = [archives.url(f"/{number}") for number in range(40)]
-    archives.live |= {f"/{number}": (200, old(number)) for number in range(0, 40, 2)}
-    (tmp_path / "urls.txt").write_text("\n".join(urls))
-    tables = {"download": {**LOOPBACK, "delay": 0, "robots": False}, "rescue": {**LOOPBACK, **archives.settings}}
-    lines = [f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
-             for name, table in tables.items()]  # fmt: skip
-    (tmp_path / "pipeline.toml").write_text("".join(lines) + "[extract]\n[merge]\n")
+def test_a_plan_counts_what_is_rescued_and_says_how_long_that_takes(tmp_path, capsys):
+    (tmp_path / "urls.txt").write_text("".join(f"http://host{number}.org/\n" for number in range(1_000)))
+    (tmp_path / "pipeline.toml").write_text("[download]\n[rescue]\nrequests = 600\n[extract]\n[merge]\n")
     words = ["--input", tmp_path / "urls.txt", "--config", tmp_path / "pipeline.toml", "--output", tmp_path / "plan"]
-    assert cli.main(["plan", *map(str, words), "--at-least", "20", "--workers", "1"]) == 0
+    assert cli.main(["plan", *map(str, words), "--workers", "1"]) == 0
     plan = json.loads((tmp_path / "plan" / "plan.json").read_bytes())
-    assert [stage["stage"] for stage in plan["stages"]] == ["download", "merge"]
-    assert plan["sampled"] < 40 and not archives.asked
-    assert "rescue: no archive is asked for a sample" in " ".join(plan["notes"])
+    assert [(stage["stage"], stage["read"], stage["kept"]) for stage in plan["stages"]] == [
+        ("download", 1_000, 600), ("rescue", 600, 300), ("extract", 300, 300), ("merge", 900, 900)
+    ]  # fmt: skip
+    assert plan["stages"][1]["output"] < 40_000 * 300
+    assert "rescue: wayback: some 1,200 requests for 600 URLs, 2 h at 600 an hour" in plan["notes"]
 
 
 NO = b'<meta name="robots" content="noai">'

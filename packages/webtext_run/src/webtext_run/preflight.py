@@ -22,8 +22,9 @@ from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from webtext_prep import storage
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
+from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
-from webtext_prep.running.preflight import Estimate, Needs, readable
+from webtext_prep.running.preflight import Estimate, readable
 from webtext_prep.running.settings import RunSettings, make_engine
 from webtext_prep.running.stage import Stage
 from webtext_run.steps import PipelineStep, words_of
@@ -172,6 +173,7 @@ def needs(steps: Sequence[PipelineStep], folder: Path) -> tuple[list[str], list[
     """
     lines, problems = [], []
     before: Needs | None = None
+    beside: Needs | None = None  # what the documents of pages that are rescued join
     outputs = missing = 0
     for step in steps:
         if step.stage is None:
@@ -180,8 +182,10 @@ def needs(steps: Sequence[PipelineStep], folder: Path) -> tuple[list[str], list[
         if found is None:
             before = None
             continue
-        if step.stage.writes.made in ("documents", "tokens"):
-            before = found.needs
+        if step.stage.writes.made == "pages":
+            beside, before = before, found.needs
+        elif step.stage.writes.made in ("documents", "tokens"):
+            before, beside = found.needs if beside is None else found.needs.beside(beside), None
         outputs += found.needs.output
         missing += sum(max(0, place.needed - place.written) for place in found.places)
         lines += [found.sentence(), *(f"{found.stage}: {sentence}" for sentence in found.needs.others)]

@@ -18,7 +18,7 @@ import numpy as np
 from command_kit import Progress
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
 from webtext_audit.lineage import dropped_of, has_dropped, stage_of
-from webtext_audit.plan.plan_file import CorpusPlan
+from webtext_audit.plan import CorpusPlan
 from webtext_audit.report.figures import (
     BINS_PER_DOUBLING,
     DocumentFigures,

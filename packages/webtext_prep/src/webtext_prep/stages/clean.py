@@ -89,7 +89,6 @@ class Clean(DocumentStage):
     version: ClassVar[int] = 4
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
     is_independent: ClassVar[bool] = True
-    process_bytes: ClassVar[int] = 380 << 20
 
     language: str = setting("en", "the language to keep, as ISO 639-1 code; 'any' keeps all", metavar="CODE")
     language_detector: str = setting("langdetect", "what names the language of a text", choices=known_detectors)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from command_kit import available_cores, setting
+from command_kit import setting
 from command_kit.progress import spoken_duration
 from webtext_prep import storage
 from webtext_prep.crawl.archives.times import timestamp
@@ -30,13 +30,13 @@ from webtext_prep.documents.folders.stage_record import GONE, PAGES, read_record
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome, is_retryable
-from webtext_prep.extraction.page_stage import PARSER_BYTES, PageReader
+from webtext_prep.extraction.page_stage import PageReader
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision, count, decide
 from webtext_prep.opt_outs.robots_txt import agent_of
 from webtext_prep.opt_outs.wishes import HostWishes
-from webtext_prep.running.preflight import Needs
+from webtext_prep.running.estimates import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Writes
+from webtext_prep.running.stage import Outcome, Reads, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import host_of
@@ -57,8 +57,8 @@ AHEAD = 100
 """Pages that archives are asked for at once, or wait for one: the later archives have something to do."""
 USUAL_REQUESTS = {"wayback": 2, "common-crawl": 6}
 """For a page, about, by the name of the archive."""
-BYTES_A_PAGE = 14_000
-"""In the output: half of the pages are archived, and one has some 28 kB of HTML, compressed."""
+URL_BYTES = 65
+"""A row of a list has."""
 DATABASE = "rescue.sqlite"
 
 
@@ -135,10 +135,10 @@ class Rescue(RequestSettings, PageReader):
                 raise InputError(f"--{name.replace('_', '-')} {getattr(self, name)} is no web address.")
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Pages and outcomes, the same in the database, extractors; and hours of asking."""
-        output = sample.documents * BYTES_A_PAGE
-        memory = workers * PROCESS_BYTES + available_cores() * PARSER_BYTES
-        return Needs(output, output, memory, sample.documents, tuple(self._expected(sample.documents)))
+        """What so many URLs need, whatever was fetched beside them; and hours of asking."""
+        urls = sample.documents
+        found = super().needs(Sample(urls * URL_BYTES, urls * URL_BYTES, urls * URL_BYTES, urls), workers)
+        return replace(found, others=tuple(self._expected(urls)))
 
     def _expected(self, urls: int) -> Iterator[str]:
         """A sentence for each archive: about how many requests and hours so many URLs will take there."""
