@@ -23,7 +23,6 @@ from command_kit.settings import flag_name
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.crawl.settings import RequestSettings
 from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import is_local, location
@@ -292,7 +291,7 @@ def _stage_step(
     so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]
 ) -> PipelineStep:
     name, chain = kind.name, so_far.chain
-    if issubclass(kind, RequestSettings) and not _is_here(of_all_stages.get("engine", "local")):
+    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))

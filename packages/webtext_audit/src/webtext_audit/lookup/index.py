@@ -368,16 +368,14 @@ WINDOW = 16
 """Runs of which one at least is kept, the one with the lowest hash: winnowing, as in `dedup.passages`."""
 CERTAIN_WORDS = RUN + WINDOW - 1 + 2
 """Words with which a passage is found for certain; its first and last word may be parts of words."""
-PLAIN_BYTES = 1 << 20
-"""Shards of fewer bytes are done in the time in which machine code would be loaded."""
 _RUNS = Shingling("word", RUN)
 
 
 def passages(shard: Location, options: dict[str, Any], context: Context) -> Entries:
     """The fingerprints of the texts of a shard, about one for nine words, each once in its text."""
-    keys, rows, compiled = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint32)], storage.size(shard) > PLAIN_BYTES
+    keys, rows = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint32)]
     for documents in batches(context.counted(read_documents(shard))):
-        for runs in shingle_sequences([document.text for document in documents], _RUNS, compiled=compiled):
+        for runs in shingle_sequences([document.text for document in documents], _RUNS):
             keys.append(np.unique(runs[minima(runs, min(WINDOW, len(runs)))].astype(np.uint32)))
             rows.append(np.full(len(keys[-1]), len(rows) - 1, np.uint32))
     return np.concatenate(keys), np.concatenate(rows)
@@ -391,7 +389,7 @@ def of_passage(text: str) -> tuple[npt.NDArray[np.uint32], bool]:
     inner = places_of(text)[1:-1]
     if len(inner) < RUN:
         return np.zeros(0, np.uint32), False
-    (runs,) = shingle_sequences([text[inner[0][0] : inner[-1][1]]], _RUNS, compiled=False)
+    (runs,) = shingle_sequences([text[inner[0][0] : inner[-1][1]]], _RUNS)
     is_certain = len(runs) >= WINDOW
     return np.unique((runs[minima(runs, WINDOW)] if is_certain else runs).astype(np.uint32)), is_certain
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
+from webtext_prep.documents.folders.shards import DROPPED
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.run import DROPPED
 from webtext_prep.running.stage import Stage, Writes
 
 if TYPE_CHECKING:
@@ -80,13 +80,8 @@ class PageReader(Stage):
 
 @dataclass(frozen=True)
 class PageStage(PageReader):
-    """A stage that turns pages into documents.
+    """A stage that turns pages into documents."""
 
-    Attributes:
-        oldest: the oldest version whose output a run goes on with; that of one before asks for --restart.
-    """
-
-    oldest: ClassVar[int] = 0
     writes: ClassVar[Writes] = Writes(folders=("", DROPPED, OUTCOMES))
 
     kinds: tuple[str, ...] = setting((), "kinds of pages to keep; none given keeps all", choices=known_kinds)

@@ -45,14 +45,12 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
+from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Needs, readable
-from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import Outcome, Previews, Reads, Writes
+from webtext_prep.running.stage import Outcome, Reads, Stage, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import machine_code
-from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import PAIRS, pair_named
 
@@ -98,7 +96,7 @@ def _files_of_index(output: Location) -> list[Location]:
 
 
 @dataclass(frozen=True)
-class IndexTokens(Previews):
+class IndexTokens(Stage):
     """Index token files, so that `webtext trace` and `gpt2 generate --trace` find which documents hold a text.
 
     Reads one pair of token files, named by its prefix (A_text_document, or A). Writes the folder
@@ -110,7 +108,7 @@ class IndexTokens(Previews):
     summary: ClassVar[str] = "token files -> an index in which `webtext trace` finds what a model wrote"
     reads = Reads(PAIRS, _is_of_pair, named=_files_of_pair)
     writes: ClassVar[Writes] = Writes("extras", folders=(), others=_files_of_index, beside=_index_of)
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
+    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
     part_tokens: int = setting(
         32_000_000, "tokens that are sorted together: each takes 15 bytes of memory a worker", ge=1, le=1_000_000_000
@@ -124,42 +122,37 @@ class IndexTokens(Previews):
         """Whether only to say what it takes."""
         return self.dry_run
 
-    def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """A sample is sorted here."""
-        return Needs(0)
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """As the table says; in a preview a sample is sorted here."""
+        return Needs(0) if self.is_preview else super().needs(sample, workers)
 
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
-        sort = prefix_doubling.document_suffixes
-        if task.hints["compiled"]:
-            from webtext_prep.tokens import suffix_sorting
+        from webtext_prep.tokens.suffix_sorting import document_suffixes
 
-            sort = suffix_sorting.document_suffixes
         tokens = IndexedTokens(prefix_of(storage.local_path(task.reads["pair"][0])))
         documents, places = task.options["documents"], task.options["tokens"]
-        order = sort(*_part_of(tokens, document_begins(tokens), documents, places)).astype(POSITION, copy=False)
+        part = _part_of(tokens, document_begins(tokens), documents, places)
+        order = document_suffixes(*part).astype(POSITION, copy=False)
         with storage.create(task.writes.part) as file:
             file.write(order.data)
         context.report(places[1] - places[0])
         return checksum(order)
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Sort each part, put the URLs in order, seal."""
         prefix = storage.local_path(job.inputs[0]).with_suffix("")
         tokens, folder = _opened(prefix), storage.local_path(job.output)
         check_token_files(prefix, whole=True)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
-        hints = {"compiled": machine_code.pays(machine_code.TOKEN_CHARACTERS * tokens.total_tokens)}
-        if hints["compiled"]:
-            _refuse_too_many(parts)
+        _refuse_too_many(parts)
         tasks = [
             Task(
                 f"part-{number:05}",
                 Files(pair=job.inputs),
                 Files(part=folder / part_name(number)),
                 {"documents": list(part.documents), "tokens": list(part.tokens)},
-                hints,
             )
             for number, part in enumerate(parts)
         ]
@@ -178,7 +171,7 @@ class IndexTokens(Previews):
         }
         return Outcome(tally, outputs, facts=facts)
 
-    def _urls(self, job: StageRun, tokens: IndexedTokens, folder: Path, tally: Tally) -> tuple[int, int] | None:
+    def _urls(self, job: Job, tokens: IndexedTokens, folder: Path, tally: Tally) -> tuple[int, int] | None:
         """Write the documents' URLs; None, and a sentence for the summary, where they can't be known."""
         try:
             sources = tokenized(tokens.prefix)
@@ -202,7 +195,7 @@ class IndexTokens(Previews):
         one, other = job.map("order-urls", write_urls, [task])[0]
         return one, other
 
-    def preview(self, job: StageRun) -> Findings:
+    def preview(self, job: Job) -> Findings:
         """Sort a sample, and say what all of it takes."""
         from webtext_prep.tokens.suffix_sorting import document_suffixes
 

@@ -35,7 +35,7 @@ from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision, count, deci
 from webtext_prep.opt_outs.robots_txt import agent_of
 from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.running.estimates import Needs
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -99,6 +99,7 @@ class Rescue(RequestSettings, PageReader):
 
     name: ClassVar[str] = "rescue"
     order: ClassVar[int] = 32
+    is_one_process: ClassVar[bool] = True
     summary: ClassVar[str] = "URLs of pages that are gone -> WARC files with what web archives have of them"
     reads = Reads("URL lists, or the output of `webtext download`", is_url_list, "URLs", named=_gone)
     writes: ClassVar[Writes] = Writes(made="pages", folders=(OUTCOMES,), others=_saved_pages)
@@ -149,7 +150,7 @@ class Rescue(RequestSettings, PageReader):
 
     # The whole job
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Ask for all URLs, and write the shards."""
         from webtext_prep.crawl.saved_pages import pages_of
 
@@ -190,7 +191,7 @@ class Rescue(RequestSettings, PageReader):
                 raise InputError(f"{place}, {row.url}: {error}") from None
         return urls
 
-    def wants_another_run(self, job: StageRun) -> bool:
+    def wants_another_run(self, job: Job) -> bool:
         """Whether an archive is to be asked for some URL."""
         from webtext_prep.crawl.database import CrawlDatabase
 
@@ -198,7 +199,7 @@ class Rescue(RequestSettings, PageReader):
             return any(map(self._left, database.rows()))
 
     def without_retries(self) -> Rescue:
-        """See `Continues.without_retries`."""
+        """See `Stage.without_retries`."""
         return replace(self, archive=())
 
     # Its tasks
