@@ -29,7 +29,7 @@ from command_kit.settings import make_settings
 from indexed_tokens import held_out_prefix
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, DUPLICATES, read_documents, shards_in
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, DROPPED, DUPLICATES, read_documents, shards_in
 from webtext_prep.documents.folders.stage_record import (
     RECORD,
     TOKENS_SUFFIX,
@@ -45,9 +45,8 @@ from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running import processes
 from webtext_prep.running.job import Job
 from webtext_prep.running.replays import Recalls, Replays
-from webtext_prep.running.run import DROPPED
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Continues, Stage
+from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location
 from webtext_prep.storage.locations import Location
 
@@ -218,7 +217,7 @@ class Planned:
     def stage(self, known: Mapping[str, type[Stage]]) -> Stage:
         """Its stage, which works on nothing but what has changed. Raises InputError as `stage_of`."""
         stage = stage_of(Step(Path(self.place), self.place, self.record, ""), known)
-        return stage.without_retries() if isinstance(stage, Continues) else stage
+        return stage.without_retries()
 
     def job(self, known: Mapping[str, type[Stage]], workers: int) -> Job:
         """The run that makes it again. Raises InputError if what it reads is gone."""

@@ -37,6 +37,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.shards import (
+    DROPPED,
     DUPLICATES,
     MATCHES,
     REPEATS,
@@ -49,7 +50,6 @@ from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.run import DROPPED
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location

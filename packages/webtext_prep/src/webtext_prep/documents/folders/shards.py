@@ -108,6 +108,8 @@ def write_documents(shard: Location, *, durable: bool = True) -> Iterator[Docume
         yield writer
 
 
+DROPPED = "dropped"
+"""The folder of dropped documents in an output."""
 DUPLICATES = "duplicates.jsonl.zst"
 """`dedup`: what each dropped document duplicates."""
 SUPERSEDED = "superseded.jsonl.zst"
