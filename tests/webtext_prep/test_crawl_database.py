@@ -71,7 +71,7 @@ def test_what_was_added_is_found_by_url_and_replaced_by_what_comes_later(path):
 def test_an_outcome_is_read_without_its_document(full, monkeypatch):
     """Whoever asked for the outcome of a URL had its whole document read and decompressed."""
     with CrawlDatabase(full) as database:
-        monkeypatch.setattr(database, "_decompress", None)
+        monkeypatch.setattr("webtext_prep.crawl.database.decompress_zstd", None)
         statements = []
         database._reader.set_trace_callback(statements.append)
         assert database.outcome(URLS[0]).row["outcome"] == "ok"

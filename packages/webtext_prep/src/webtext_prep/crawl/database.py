@@ -30,6 +30,7 @@ import zstandard
 from webtext_prep.crawl.archives.warc_writing import response_record
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.formats.compression import ZstdError, decompress_zstd
 from webtext_prep.errors import WebtextError
 
 NAME = "crawl.sqlite"
@@ -124,7 +125,6 @@ class CrawlDatabase:
         self.path, self.notes = path, list[str]()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._compress = zstandard.ZstdCompressor(level=1).compress
-        self._decompress = zstandard.ZstdDecompressor().decompress
         reason = _why_not_ours(path)
         aside = None if reason is None else self._set_aside(reason)
         self._open()
@@ -183,8 +183,8 @@ class CrawlDatabase:
         """What `add_many` was given of an origin, or None."""
         found = self._reader.execute("SELECT rules FROM hosts WHERE digest = ?", (url_digest(origin),)).fetchone()
         try:
-            return None if found is None else self._decompress(found[0])
-        except (zstandard.ZstdError, TypeError):  # damaged
+            return None if found is None else decompress_zstd(found[0])
+        except (ZstdError, TypeError):  # damaged
             return None
 
     def remove_others(self, urls: UrlSet) -> int:
@@ -229,7 +229,7 @@ class CrawlDatabase:
         if found is None or not _is_sound(digest, *found):
             return None
         row, _, document, page = found
-        return msgspec.json.decode(row), None if document is None else self._decompress(document), page
+        return msgspec.json.decode(row), None if document is None else decompress_zstd(document), page
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of all records, in the order in which they were added."""
