@@ -131,7 +131,7 @@ def rows(tmp_path):
 
 
 def test_merge_holds_out_before_any_filter(rows, tmp_path, webtext):
-    words = ("merge", rows, "--output", tmp_path / "merged", "--hold-out", SHARE, "--keep-dropped", "--json")
+    words = ("merge", rows, "--output", tmp_path / "merged", "--hold-out", SHARE, "--json")
     done, mine = webtext(*words).json, held_out(range(40))
     twice = 3 in mine
     assert done["dropped"] == {"held_out": len(mine) + twice, **({} if twice else {"duplicate_url": 1})}

@@ -505,7 +505,7 @@ def test_what_was_made_is_exported_and_looked_at_there(home, write_shards, webte
         state = tmp_path / "states" / target.name
         return webtext(name, "--input", source, "--output", target, "--state", state, *options, "--json").json
 
-    stage("filter", folder, home / "mine", "--function", _keep(tmp_path), "--keep-dropped")
+    stage("filter", folder, home / "mine", "--function", _keep(tmp_path))
     stage("export", home / "mine", home / "exported")
     assert names(home / "exported" / "data") == ["train-00000-of-00001.parquet"]
     looked = webtext("inspect", home / "mine")

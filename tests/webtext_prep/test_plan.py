@@ -175,16 +175,15 @@ def test_where_and_how_stages_run_is_left_out():
             "engine": "ray",
             "ray_address": "auto",
             "workers": 9,
-            "keep_dropped": True,
             "format": "parquet",
         }
     }
     ((stage, run),) = planner.stages_of(tables, KNOWN, "my.toml")
-    assert (stage.min_tokens, run.keep_dropped, run.format) == (5, True, "parquet")
+    assert (stage.min_tokens, run.format) == (5, "parquet")
     (link,) = planner._linked([(stage, run)], of(1, 1), Path("out"))
     assert planner._arguments(link, Path("s.toml")) == [
         *["clean", "--config", "s.toml", "--input", "in", "--workers", "1", "--json", "--restart"],
-        *["--output", "out/1-clean", "--keep-dropped", "--format", "parquet"],
+        *["--output", "out/1-clean", "--format", "parquet"],
     ]
 
 

@@ -239,7 +239,7 @@ def many(dump, tmp_path) -> Path:
     return tmp_path / "dumps"
 
 
-FLAGS = ("--shards", 4, "--keep-dropped")
+FLAGS = ("--shards", 4)
 
 
 @pytest.fixture

@@ -25,9 +25,8 @@ from command_kit import UsageError, read_json, write_json, write_text
 from command_kit.command import PARENT
 from command_kit.progress import spoken_duration
 from command_kit.settings import as_table, to_toml
-from webtext_audit.lookup.index import url_hash
 from webtext_audit.plan.plan_file import CorpusPlan, Expected, about
-from webtext_audit.plan.sample import SMALL_SEED, ChosenSample, reads_documents, take, write_rows
+from webtext_audit.plan.sample import SMALL_SEED, ChosenSample, reads_documents, take, url_hash, write_rows
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
@@ -102,7 +101,7 @@ def make_plan(
         notes: list[str] = []
         seconds, key = 0.0, digest([[str(file) for file in files], storage.stamps(files), share, at_least, at_most])
         for link in links:
-            key = digest([key, _settings_of(link), link.run.keep_dropped, link.run.format])
+            key = digest([key, _settings_of(link), link.run.format])
             did = _measured(link, key, folder)
             seconds += did["seconds"]
             found.append(_expected(link, did, sample.scale, workers))
@@ -118,7 +117,7 @@ def _linked(stages: Sequence[tuple[Stage, RunSettings]], sample: ChosenSample, f
         if isinstance(stage, Download):  # a limit is one of all URLs, and archives are not asked for a sample
             stage = dataclasses.replace(stage, archive=(), max_urls=math.ceil(stage.max_urls / sample.scale))
         name = "corpus" if stage.writes.made == "tokens" else stage.name
-        here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.writes.format)
+        here = RunSettings(format=run.format or stage.writes.format)
         chain.add(stage, here, str(folder / f"{number}-{name}"))
     return chain.links
 
@@ -201,7 +200,6 @@ def _arguments(link: Link, settings: Path) -> list[str]:
     """The words after `webtext` that run a stage here; `settings` is written for it."""
     words = [link.name, "--config", str(settings), "--input", *link.run.input, "--workers", "1", "--json", "--restart"]
     words += [] if link.is_beside else ["--output", link.run.output]
-    words += ["--keep-dropped"] if link.run.keep_dropped else []
     return words + (["--format", link.run.format] if link.run.format != link.stage.writes.format else [])
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import xxhash
 
 from command_kit import Progress, atomic_file
-from webtext_audit.lookup.index import url_hash
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import is_document_shard, read_documents
@@ -26,6 +25,7 @@ from webtext_prep.documents.folders.url_lists import encode_url, read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage.locations import Location
+from webtext_prep.urls.urls import url_key
 
 FILES = "files"
 """What a sample of whole files counts."""
@@ -87,6 +87,11 @@ def reads_urls(stage: Stage) -> bool:
 def reads_documents(stage: Stage) -> bool:
     """Whether it reads document shards."""
     return stage.reads.accepts is is_document_shard
+
+
+def url_hash(url: str, seed: int = 0) -> int:
+    """64 bits that two URLs of one page share, as `url_key` decides; others for each seed."""
+    return xxhash.xxh3_64_intdigest(url_key(url).encode("utf-8", "surrogatepass"), seed)
 
 
 def _in_order_of_hashes(files: Sequence[Location]) -> list[Location]:

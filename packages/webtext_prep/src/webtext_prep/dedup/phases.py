@@ -235,10 +235,10 @@ class NearDuplicates(Previews):
         return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
 
     def receipts_of(self, job: StageRun) -> list[Files]:
-        """For each shard, the numbers of the documents that go, and their rows of the table."""
+        """For each shard, the numbers of the documents that go, and a row for each: its URL and what decided."""
         folder, count = job.scratch / "receipts", len(self.all_shards(job))
         names = [f"part-{shard:05}" for shard in range(count)]
-        return [Files(numbers=folder / f"{name}.npy", rows=folder / f"{name}.rows") for name in names]
+        return [Files(numbers=folder / f"{name}.npy", rows=folder / f"{name}.rows.zst") for name in names]
 
     # Tasks
 

@@ -4,9 +4,9 @@ A stage's work is one or more phases of tasks (`running.tasks`), which an engine
 has what the stage is given for that.
 
 The output folder holds `part-00000.jsonl.zst`, ..., `stage.json` (settings and tallies, written last; the same bytes
-for the same input and settings), with `--keep-dropped` the folder `dropped/`, and the state in `.state/`: the lock, the
-claim, the markers, `run.json` (where, when and how long it ran last), and while it runs `scratch/`. Inputs and output
-may be URLs; the state is always a folder of this machine.
+for the same input and settings), the folder `dropped/` with a receipt for each dropped document, and the state in
+`.state/`: the lock, the claim, the markers, `run.json` (where, when and how long it ran last), and while it runs
+`scratch/`. Inputs and output may be URLs; the state is always a folder of this machine.
 """
 
 from __future__ import annotations
@@ -101,7 +101,6 @@ class Job:
             own.scratch,
             own.shared,
             self.engine,
-            settings.keep_dropped,
             format_name,
             versions_of(stage.libraries),
         )
@@ -121,7 +120,7 @@ class Job:
         summary, own = self._run(), self.settings
         for stage, given, output in self._companions():
             state = f"{own.state}-{location(output).name}" if own.state else ""
-            its = dataclasses.replace(own, input=tuple(given), output=output, state=state, keep_dropped=False)
+            its = dataclasses.replace(own, input=tuple(given), output=output, state=state)
             job = Job(stage, its, self.engine, restart=self.restart, machine=self._machine)
             summary.companions.append(job.run())
         return summary

@@ -210,14 +210,12 @@ class Output:
         """Remove the state, and the output folder if nothing else is in it."""
         shutil.rmtree(self.state, ignore_errors=True)
         if not self.is_prefix and isinstance(self.place, Path):
-            with contextlib.suppress(OSError):
-                self.place.rmdir()
+            for folder in (*(self.place / name for name in self.stage.writes.folders if name), self.place):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
-        """Raise InputError naming the other version, settings or libraries that it was made with. Writes nothing.
-
-        Whether dropped documents are written may differ: the output is made again, the same but for these.
-        """
+        """Raise InputError naming the other version, settings or libraries that it was made with. Writes nothing."""
         claim = self._read_claim()
         if claim is None or claim.get("refused") or not self._has_begun():
             return
@@ -226,10 +224,10 @@ class Output:
                 f"{self.place} was made by an earlier version of `webtext {self.stage.name}`, with which this one "
                 "can't go on: give another --output, or --restart to make it again from scratch."
             )
-        theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
-        if theirs != ours:
+        theirs = {name: value for name, value in claim["settings"].items() if name != "keep_dropped"}  # of version 1
+        if theirs != settings:
             raise InputError(
-                f"{self.place} was made with other settings ({changes(theirs, ours)}): give another --output, or "
+                f"{self.place} was made with other settings ({changes(theirs, settings)}): give another --output, or "
                 "--restart to make it again from scratch."
             )
         if differing := changed(claim.get("libraries", {}), libraries):

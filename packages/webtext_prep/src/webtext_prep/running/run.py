@@ -26,7 +26,7 @@ from webtext_prep.storage.lease import Lease
 from webtext_prep.storage.locations import Location
 
 DROPPED = "dropped"
-"""The folder of dropped documents in an output."""
+"""The folder in an output with a receipt for each dropped document."""
 KEPT = "kept"
 """In the state folder: what a stage leaves for its next run, over whatever input."""
 
@@ -43,7 +43,6 @@ class StageRun:
         local_scratch: a folder of this machine for files that only one node needs.
         shared: the folder in storage for files between phases, where tasks do not see the state.
         engine: where tasks run.
-        keep_dropped: whether to write the dropped documents, with their reasons.
         format: how the shards are written, a name of `documents.formats`.
         libraries: the versions of the libraries that the output depends on.
         lease: the right to write the output; it is looked at while tasks run.
@@ -56,7 +55,6 @@ class StageRun:
     local_scratch: Path
     shared: SharedScratch | None
     engine: Engine
-    keep_dropped: bool
     format: str
     libraries: dict[str, str]
     lease: Lease | None = None
@@ -82,12 +80,14 @@ class StageRun:
         return self.engine.is_here
 
     def shard_files(self, number: int, **more: Location | None) -> Files:
-        """Files that the task writes which makes a shard: `kept` documents, `more`, with `--keep-dropped` `dropped`."""
-        return Files(kept=self.output / shard_name(number, self.format), **more, dropped=self.dropped_path(number))
+        """Files that the task writes which makes a shard: `kept` documents, the receipts of `dropped` ones, and `more`,
+        in which `dropped=None` leaves the receipts out."""
+        files = {"kept": self.output / shard_name(number, self.format), "dropped": self.receipts_path(number)}
+        return Files(**{**files, **more})
 
-    def dropped_path(self, number: int) -> Location | None:
-        """The file for the dropped documents of shard `number`, or None without `--keep-dropped`."""
-        return self.output / DROPPED / shard_name(number, self.format) if self.keep_dropped else None
+    def receipts_path(self, number: int) -> Location:
+        """The file for the receipts of what task `number` drops, JSON lines whatever the format of shards."""
+        return self.output / DROPPED / shard_name(number)
 
     def expected_documents(self) -> int | None:
         """The number of documents in the input, where the stage that made it said so."""
@@ -199,7 +199,7 @@ class StageRun:
     def settings(self) -> dict[str, Any]:
         """The settings that the output depends on."""
         chosen = {"format": self.format} if self.format != DEFAULT_FORMAT else {}
-        return {**identity_of(self.stage), **chosen, "keep_dropped": self.keep_dropped}
+        return {**identity_of(self.stage), **chosen}
 
     def identity(self) -> dict[str, Any]:
         """All that every shard depends on besides its input."""

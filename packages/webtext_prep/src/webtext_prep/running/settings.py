@@ -11,12 +11,12 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from command_kit import CommandError, UsageError, add_flags, setting
 from command_kit.errors import meant
 from command_kit.plugins import find_plugins
-from command_kit.settings import flag_name, make_settings, removed_settings
+from command_kit.settings import Removed, flag_name, make_settings, removed_settings
 from webtext_prep.documents.folders.shards import known_formats
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.errors import InputError
@@ -118,7 +118,6 @@ class RunSettings:
     input: tuple[str, ...] = setting((), "what to read: files, folders, globs", metavar="PATH", group="run")
     output: str = setting("", "what to write", metavar="PATH", group="run")
     workers: int = setting(0, "tasks at once; 0 means all cores, of a cluster as many as it has", group="run")
-    keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
     format: str = setting(
         "", "how to write shards (default: jsonl.zst; export: parquet)", group="run", choices=known_formats
     )
@@ -134,6 +133,12 @@ class RunSettings:
     space_check: bool = setting(
         True, "stop before a run that needs more disk or memory than this machine has free", group="run"
     )
+    REMOVED: ClassVar[Mapping[str, Removed]] = {
+        "keep_dropped": Removed(
+            "leave it out; what is dropped, and why, is always written to OUTPUT/dropped, and its text is in the input",
+            unused=False,
+        )
+    }
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,14 @@ them differently, is a `Stage` with a `run` of its own, made of phases of tasks.
 found there by the command line: adding or removing one touches nothing else.
 
 A stage says in one value what it reads, and in another what it writes. What only few stages do is a protocol or a base
-of its own: `Previews` (a dry run), `Accompanied` (runs that belong to it), `Continues` (a finished output is worked on
-again), and `Replays` and `Recalls` in `running/replays.py` (what it says of a document afterwards).
+of its own: `Previews` (a dry run), `Accompanied` (runs that belong to it), and `Continues` (a finished output is worked
+on again).
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +33,9 @@ from webtext_prep.documents.folders.shards import (
 )
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.run import DROPPED, StageRun
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import CollectingTally, Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
 PROCESS_BYTES = 100 << 20
@@ -262,13 +260,19 @@ Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
 
 @contextlib.contextmanager
 def shard_writer(task: Task, tally: Tally) -> Iterator[DocumentWriter]:
-    """Open `task.writes.kept` for documents, which the tally counts, and if there is one `task.writes.dropped`."""
-    with contextlib.ExitStack() as stack:
-        if "dropped" in task.writes:
-            tally.dropped_writer = stack.enter_context(write_documents(task.writes.dropped))
-        writer = stack.enter_context(write_documents(task.writes.kept))
+    """Open `task.writes.kept` for documents, which the tally counts, and `task.writes["dropped"]` for its receipts."""
+    with receipts_writer(task, tally), write_documents(task.writes.kept) as writer:
         yield writer
         tally.kept = writer.written
+
+
+@contextlib.contextmanager
+def receipts_writer(task: Task, tally: Tally) -> Iterator[None]:
+    """Have the tally write its receipts to `task.writes["dropped"]`, if the task has that file."""
+    with contextlib.ExitStack() as stack:
+        for place in task.writes.get("dropped", ()):
+            tally.receipts = stack.enter_context(write_documents(place))
+        yield
 
 
 def write_shard(task: Task, context: Context, documents: Iterable[Document], transform: Transform) -> dict[str, Any]:
@@ -291,27 +295,12 @@ def shards_outcome(tasks: Sequence[Task], results: Sequence[dict[str, Any]], *, 
 
 
 @dataclass(frozen=True)
-class DocumentStage(Stage, Replays):
+class DocumentStage(Stage):
     """A stage that maps the documents of each shard by themselves: shard 5 of the output comes from shard 5 alone."""
-
-    is_independent: ClassVar[bool] = False
-    """Whether `process` treats each document by itself, no matter what came before it in its shard: then one document
-    can be judged again."""
 
     @abc.abstractmethod
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-        """Yield the kept ones of `documents`, and `tally.drop` each of the others, with its reason."""
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`."""
-        tally = CollectingTally()
-        for _ in self.process([copy.deepcopy(document)], tally) if self.is_independent else ():
-            pass
-        return Verdict(next(iter(tally.documents), None))
-
-    def is_judged_again(self, reason: str) -> bool:
-        """See `Replays.is_judged_again`."""
-        return self.is_independent
+        """Yield the kept ones of `documents`, and `tally.drop` each of the others, with its reason and what decided."""
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
@@ -330,8 +319,6 @@ class DocumentStage(Stage, Replays):
 @dataclass(frozen=True)
 class FilterStage(DocumentStage):
     """A stage that only decides of each document whether it stays."""
-
-    is_independent: ClassVar[bool] = True
 
     @abc.abstractmethod
     def judge(self, document: Document) -> str | None:

@@ -12,7 +12,7 @@ documents cannot merge unrelated ones. The order of the input does not matter. T
     decisions     each part: shingles again, exact similarities, who goes and for whom
     receipts      what was decided, back in the order of the input
     losses        which domains and sources lose most of their documents
-    shards        each shard without what goes
+    shards        each shard without what goes, with a receipt for that
 
 Memory follows from the size of a block of documents and of a part, not of the corpus, but for 24 bytes a document in
 `components`, most of them mapped from files. Files between the phases are removed when they have been used; at most
@@ -34,14 +34,15 @@ from command_kit.settings import flag_name
 from webtext_prep import storage
 from webtext_prep.dedup.blocks import PART_CHARACTERS
 from webtext_prep.dedup.phases import BLOCKS, SORTED_DOCUMENTS, NearDuplicates, groups_of
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.documents.folders.sampling import Sample, take_sample
-from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_documents
+from webtext_prep.documents.folders.shards import SUPERSEDED, read_documents
 from webtext_prep.documents.formats.compression import join_zstd
+from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.run import DROPPED, StageRun
 from webtext_prep.running.stage import Outcome, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
@@ -65,9 +66,8 @@ CANDIDATES = 0.5
 class Dedup(NearDuplicates):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
-    Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of
-    both and a passage of matching text for each dropped document. Of each group the longest document stays. Drops:
-    duplicate.
+    Reads and writes document shards. The receipt of a dropped document has duplicate_of, similarity, the domains of
+    both and a passage of matching text. Of each group the longest document stays. Drops: duplicate.
 
     With --against, documents are also compared with the documents of finished runs, which stay as they are; old
     documents that lose to new ones are listed in superseded.jsonl.zst. --dry-run shows what each similarity would
@@ -75,12 +75,12 @@ class Dedup(NearDuplicates):
 
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     libraries = ("datasketch", "tldextract")
-    writes: ClassVar[Writes] = Writes(tables=(DUPLICATES, SUPERSEDED))
+    writes: ClassVar[Writes] = Writes(tables=(SUPERSEDED,))
     preload: ClassVar[tuple[str, ...]] = ("webtext_prep.dedup.decisions",)
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
-    summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
+    summary: ClassVar[str] = "documents -> documents without near-duplicates, and a receipt for each dropped one"
 
     alarm_share: float = setting(0.5, "list domains and sources that lose more than this share of 20 or more documents")
     stop_share: float = setting(
@@ -138,12 +138,12 @@ class Dedup(NearDuplicates):
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped = set(load_array(task.reads.numbers).tolist())
+        dropped, rows = set(load_array(task.reads.numbers).tolist()), read_lines(task.reads.rows)
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
                 if tally.read - 1 in dropped:
-                    tally.drop(document, "duplicate")
+                    tally.drop(document, "duplicate", **decode_document(next(rows)).metadata)
                 else:
                     yield document
 
@@ -171,23 +171,22 @@ class Dedup(NearDuplicates):
         return self.write(job, decided)
 
     def write(self, job: StageRun, decided: dict[str, Any]) -> Outcome:
-        """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
+        """Phases `losses` and `shards`: each shard without what goes."""
         receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
-            Task(f"part-{shard:05}", Files(shard=path, numbers=receipts[shard].numbers), job.shard_files(shard))
+            Task(f"part-{shard:05}", Files(shard=path, **receipts[shard]), job.shard_files(shard))
             for shard, path in enumerate(job.inputs)
         ]
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=decided["new"]))
-        tables = [its.rows for its in receipts]
-        outcome.outputs.append(join_zstd(tables[: len(job.inputs)], job.output / DUPLICATES))
         outcome.facts["groups"] = decided["groups"]
         if self.hold_out:
             outcome.facts["copies_of_held_out"] = decided["copies_of_held_out"]
         if self.old_shards and self.against_loses != "new":
-            outcome.outputs.append(join_zstd(tables[len(job.inputs) :], job.output / SUPERSEDED))
+            tables = [its.rows for its in receipts[len(job.inputs) :]]
+            outcome.outputs.append(join_zstd(tables, job.output / SUPERSEDED))
             outcome.facts["superseded"] = decided["superseded"]
         for loss in losses:
-            outcome.tally.problem(f"{loss}: look at its rows in {DUPLICATES}.")
+            outcome.tally.problem(f"{loss}: look at its rows in {DROPPED}.")
         outcome.facts["losses"] = [loss.as_dict() for loss in losses]
         return outcome
 

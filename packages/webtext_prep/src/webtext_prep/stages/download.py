@@ -125,7 +125,7 @@ class Download(FetchSettings):
                 break  # --max-urls were in the lists before
             shard = job.shard_files(number).kept
             pages = pages_of(shard) if self.save_pages else None
-            writes = job.shard_files(number, outcomes=job.output / OUTCOMES / shard.name, pages=pages)
+            writes = job.shard_files(number, outcomes=job.output / OUTCOMES / shard.name, pages=pages, dropped=None)
             options, hints = {"most": None if most is None else rows}, {"newest": found["newest"]}
             tasks.append(Task(f"part-{number:05}", Files(lists=path), writes, options, hints, Files(database=place)))
 
