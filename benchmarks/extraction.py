@@ -2,9 +2,9 @@
 
     ./uvw run --group peers benchmarks/extraction.py FOLDER ...
 
-Folders are as `extraction_pages.py` says. `learned` is measured on pages of domains that it has not learned from, in
-five folds, and in a row of its own without the whole folder; it is timed with the parameters of the package. The first
-table has a column for each folder and language, the second the kinds of pages where a folder has them, the third
+Folders are as `tools/extraction_pages.py` says. `learned` is measured on pages of domains that it has not learned from,
+in five folds, and in a row of its own without the whole folder; it is timed with the parameters of the package. The
+first table has a column for each folder and language, the second the kinds of pages where a folder has them, the third
 which kind `learned` takes them for.
 """
 
@@ -14,6 +14,7 @@ import argparse
 import multiprocessing
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -27,12 +28,15 @@ import numpy as np
 import readability
 import trafilatura
 
-import learn_extraction
-from extraction_pages import ReviewedPage, match_of_set
 from machine import describe, save
 from pages import write_tables
 from webtext_prep.extraction.extractors import EXTRACTORS
 from webtext_prep.text.decoding import readable
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
+
+import learn_extraction
+from extraction_pages import ReviewedPage, match_of_set
 
 PACKAGES = (
     *("trafilatura", "chromerag", "newspaper3k", "resiliparse", "readability-lxml", "html-text", "justext"),

@@ -4,10 +4,11 @@
 
 Pages are the descriptions of installed packages that are Markdown, written as HTML by python-markdown, with code in
 three forms of Pygments (plain, line numbers in a column, and in each line); those that are reStructuredText, written by
-docutils; prose with formulas in every way that formulas are shown; and pages of folders (as `extraction_pages.py` says)
-with formulas in MathML, whose LaTeX must be in a block of text. All but the last lie between a menu and a footer. What
-is in the pages is read by the standard library's parser. A line of code, or a row of a table, counts if it is a line of
-the text of all blocks (which are kept is measured by `extraction.py`); a formula, if it stands in its sentence.
+docutils; prose with formulas in every way that formulas are shown; and pages of folders (as
+`tools/extraction_pages.py` says) with formulas in MathML, whose LaTeX must be in a block of text. All but the last lie
+between a menu and a footer. What is in the pages is read by the standard library's parser. A line of code, or a row of
+a table, counts if it is a line of the text of all blocks (which are kept is measured by `extraction.py`); a formula, if
+it stands in its sentence.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import html
 import importlib.metadata
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -25,11 +27,14 @@ import docutils.core
 import markdown
 import numpy as np
 
-from extraction_pages import reviewed_pages
 from machine import describe, save
 from webtext_prep.extraction.blocks import blocks_of
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
 from webtext_prep.extraction.markup import written
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
+
+from extraction_pages import reviewed_pages
 
 FORMS = {"plain": {}, "numbers beside": {"linenos": "table"}, "numbers inside": {"linenos": "inline"}}
 SOURCES = (

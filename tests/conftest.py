@@ -91,12 +91,3 @@ def disk_full_for(monkeypatch) -> Callable[..., None]:
         monkeypatch.setattr(atomic, "_create", open_full)
 
     return fill
-
-
-@pytest.fixture
-def login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that has Slurm's `sbatch`, for commands that are checked and not run."""
-    (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm" / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "slurm" / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'slurm'}{os.pathsep}{os.environ['PATH']}")

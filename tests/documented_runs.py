@@ -52,9 +52,9 @@ WITHOUT_COMMANDS = {"guide/extend", "guide/python"}
 """Pages of the guide that show no command, or whose examples other tests run."""
 NOT_HERE = {
     r"run\.py quickstart|documentation_site\.py": "has been run, to prepare the folder",
-    r"pytest|docs/make_|benchmarks/": "for those who work on the project",
+    r"pytest|docs/make_|benchmarks/|tools/": "for those who work on the project",
     r"source \.venv|--print-completion zsh": "for the shell of a person",
-    r"--engine (slurm|ray)": "needs a cluster",
+    r"--engine ray|sbatch ": "needs a cluster",
     r"--archive|--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
         "needs the internet, or a package more",
     r"--ablate ": "takes 20 minutes; tests/end_to_end/test_own_text.py makes a short one",

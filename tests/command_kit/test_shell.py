@@ -62,7 +62,7 @@ def test_bash_completes_commands_flags_and_choices():
     assert "--lr" in completed(gpt2, "gpt2", "train", "--l")
     assert "345M" in completed(gpt2, "gpt2", "train", "--model", "3")
     # Sets to which plugins may add.
-    assert completed(webtext, "webtext", "clean", "--engine", "sl") == ["slurm"]
+    assert completed(webtext, "webtext", "clean", "--engine", "ra") == ["ray"]
     assert completed(webtext, "webtext", "clean", "--language-detector", "lang") == ["langdetect"]
 
 

@@ -25,7 +25,7 @@ PROGRAMS = {
     "gpt2_train": gpt2_train.cli.main,
     "pipelines/run.py": pipelines_run.main,
 }
-SCRIPTS = ("pipelines/documentation_site.py", "docs/make_reference.py", "benchmarks/")
+SCRIPTS = ("pipelines/documentation_site.py", "docs/make_reference.py", "benchmarks/", "tools/")
 """Other programs of this repository, whose flags are looked for in their source."""
 PLACEHOLDERS = {"COMMAND": "clean", "STAGE": "clean", "GIB": "24", "NAME": "local", "N": "1", "LIST": "urls.txt"}
 """What stands for a value, in capitals, and a value for which it may stand."""
@@ -97,7 +97,7 @@ def documented() -> dict[tuple[str, ...], tuple[str, bool]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what commands name, in which they stop as soon as their settings are found to be valid."""
     for name in ("pipelines", "data"):
         (tmp_path / name).symlink_to(ROOT / name)

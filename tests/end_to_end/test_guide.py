@@ -86,7 +86,7 @@ def test_every_link_and_path_of_the_documentation_leads_somewhere() -> None:
                 headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
                 anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
                 assert anchor in anchors, f"{page.name}: {target}#{anchor}"
-        for path in re.findall(r"`((?:packages|pipelines|tests|docs|data|benchmarks)/[\w./-]+)`", text):
+        for path in re.findall(r"`((?:packages|pipelines|tests|docs|data|benchmarks)/[\w./-]+|tools/\w+\.py)`", text):
             assert (ROOT / path).exists() or path.startswith("benchmarks/results/"), f"{page.name}: {path}"
 
 

@@ -1,119 +1,138 @@
-"""The command that proves that engines make the same bytes: `benchmarks/invariance.py`, on a few documents."""
+"""Every engine makes the same bytes, also where a worker, a node and the command itself are killed on the way."""
 
-import json
-import re
+import contextlib
+import os
+import signal
 import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+SUPPORT = Path(__file__).resolve().parents[1] / "webtext_prep" / "support"
+sys.path.append(str(SUPPORT))
 
-import clusters  # noqa: E402
-import comparing  # noqa: E402
-import invariance  # noqa: E402
+from processes import descendants  # noqa: E402
+from ray_nodes import RayNodes  # noqa: E402
+
+from webtext_prep.documents.document import Document  # noqa: E402
+from webtext_prep.documents.folders.shards import shard_name, write_documents  # noqa: E402
+
+STAGE = "dedup"
+"""The stage with the most phases: 48 tasks for six shards."""
+SHARDS = 6
+WORDS = 40
+"""Of a document; documents with the same first word differ in the last one."""
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, BENCHMARKS / "invariance.py", *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True)
+@pytest.fixture
+def corpus(tmp_path):
+    """Documents, of which each fourth is nearly an earlier one, as several shards."""
+    for number in range(SHARDS):
+        with write_documents(tmp_path / "input" / shard_name(number)) as writer:
+            for at in range(number, 60, SHARDS):
+                words = [f"word{at // 4 * WORDS + place}" for place in range(WORDS)]
+                writer.write(Document(f"http://host{at % 7}.org/{at}", " ".join([*words, f"last{at}"])))
+    return tmp_path / "input"
+
+
+class LocalMachine:
+    """The local engine: a node is the command with all its processes."""
+
+    def __init__(self):
+        self.flags = ["--engine", "local", "--workers", 2]
+
+    def kill_worker(self, command: int) -> bool:
+        """Kill a process that the fork server of `multiprocessing` has forked; False if there is none now."""
+        workers = [pid for pid in descendants(command) if _is_forked(pid)]
+        return bool(workers) and _kill(workers[0])
+
+    def kill_node(self, command: int) -> bool:
+        """Kill the whole session of the command."""
+        os.killpg(command, signal.SIGKILL)
+        return True
+
+    def stop(self):
+        """Nothing is left."""
+
+
+class TwoRayNodes(LocalMachine):
+    """A Ray of two nodes, the second of which is killed and replaced."""
+
+    def __init__(self):
+        pytest.importorskip("ray")
+        self._nodes = RayNodes(1)
+        self._nodes.add()
+        self.flags = ["--engine", "ray", "--ray-address", self._nodes.address]
+
+    def kill_worker(self, command: int) -> bool:
+        """Kill a worker of either node that is at a task."""
+        return any(_kill(pid) for pid in self._nodes.at_work()[:1])
+
+    def kill_node(self, command: int) -> bool:
+        """Kill the second node, and add another."""
+        self._nodes.kill()
+        self._nodes.add()
+        return True
+
+    def stop(self):
+        """End the cluster."""
+        self._nodes.stop()
+
+
+def _kill(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def _is_forked(pid: int) -> bool:
+    try:
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        return b"multiprocessing.forkserver" in Path(f"/proc/{parent}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def started(corpus: Path, output: Path, flags) -> subprocess.Popen:
+    words = ["webtext_prep", STAGE, "--input", corpus, "--output", output, *flags]
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(output)): path.read_bytes()
+        for path in sorted(output.rglob("*"))
+        if path.is_file() and ".state" not in path.parts
+    }
 
 
 @pytest.mark.exhaustive
-def test_killed_workers_nodes_and_commands_change_no_byte_on_any_engine():
-    """A worker, a node and the command itself are killed on local processes, a Ray of two nodes, and "Slurm"."""
-    pytest.importorskip("ray")
-    # By this seed all kills come early in the 48 tasks of the stage, so that there is time left for them.
-    done = run(
-        "--stages", "dedup", "--documents", 40, "--workers", 2, "--seed", 299, "--slurm-tasks-per-job", 6, "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["files"] > 5
-    assert found["engines"].keys() == {"local", "ray", "slurm"}
-    for engine in found["engines"].values():
-        assert engine["difference"] is None
-        assert engine["killed"] == {"workers": 1, "node": 1, "command": 1}
-
-
-class Unfaithful(clusters.ThisMachine):
-    """One byte of what the last stage makes is another one."""
-
-    def close(self):
-        """Called when the stages have been run."""
-        path = Path(self.output) / "local" / "merge" / "part-00001.jsonl.zst"
-        data = bytearray(path.read_bytes())
-        data[7] ^= 1
-        path.write_bytes(data)
-
-
-def test_a_byte_that_differs_is_named_and_its_files_stay(tmp_path, monkeypatch, capsys):
-    made = []
-
-    def machines(engine, flags, workers, *, ours):
-        made.append(Unfaithful(engine, ["--workers", "1"]))
-        made[-1].output = tmp_path / "out"
-        return made[-1]
-
-    monkeypatch.setattr(clusters, "machines_for", machines)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    arguments = ["--engine", "local", "--kill", "--stages", "merge", "--documents", "20", "--output"]
-    assert invariance.main([*arguments, str(tmp_path / "out"), "--json"]) == 1
-    said = capsys.readouterr()
-    there = tmp_path / "out" / "local" / "merge" / "part-00001.jsonl.zst"
-    assert f"error: engine local: merge/part-00001.jsonl.zst differs from byte 7 on: compare {there}" in said.err
-    assert "differs from byte 7" in json.loads(said.out)["engines"]["local"]["difference"]
-    assert invariance.main([*arguments, str(tmp_path / "out")]) == 2
-    assert "has files of an earlier run, in reference: give another --output" in capsys.readouterr().err
-    assert not list((tmp_path / "temporary").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda there: (there / "deep/b").unlink(), "deep/b is missing in"),
-        (lambda there: (there / "c").write_bytes(b""), "c is in .* and not in"),
-        (lambda there: (there / "deep/b").write_bytes(b"many bytes more"), "deep/b differs from byte 10 on"),
-        (lambda there: (there / "a").write_bytes(b""), "a differs from byte 0 on"),
-    ],
-)
-def test_the_first_difference_of_two_folders(tmp_path, change, sentence, monkeypatch):
-    monkeypatch.setattr(comparing, "CHUNK", 4)
-    for name in ("here", "there"):
-        (tmp_path / name / "deep").mkdir(parents=True)
-        (tmp_path / name / "a").write_bytes(b"bytes")
-        (tmp_path / name / "deep/b").write_bytes(b"many bytes")
-    here, there = tmp_path / "here", tmp_path / "there"
-    assert comparing.first_difference(here, there) is None
-    change(there)
-    assert re.search(sentence, comparing.first_difference(here, there) or "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--engine", "ray", "--ray-address", "auto"], "--engine ray is a cluster: give an --output that all its"),
-        (["--engine", "slurm", "--slurm-options", "--mem=1G", "--output", "x", "--kill", "node"], "--kill command, or"),
-        (["--input", "absent", "--engine", "local"], "reference: merge ended with exit code 2: .* absent"),
-    ],
-)
-def test_what_cannot_be_done_is_said_in_a_sentence(arguments, sentence, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert invariance.main(arguments) in (1, 2)
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("invariance.py: error: ")
-    assert re.search(sentence, said)
-
-
-def test_kills_are_the_same_for_the_same_seed():
-    def chosen(seed):
-        return invariance.choose_kills(list(clusters.KINDS), [5, 9, 1], invariance.random.Random(seed))
-
-    assert chosen(1) == chosen(1)
-    assert len({str(chosen(seed)) for seed in range(9)}) > 1
-    assert [kill.kind for kill in chosen(1)] == ["workers", "workers", "workers", "node", "command"]
-    assert all(kill.after < [5, 9, 1][kill.stage] for seed in range(9) for kill in chosen(seed))
+@pytest.mark.parametrize("machine", [LocalMachine, TwoRayNodes])
+def test_killed_workers_nodes_and_commands_change_no_byte(machine, corpus, tmp_path):
+    undisturbed = started(corpus, tmp_path / "undisturbed", ["--workers", 1])
+    assert undisturbed.communicate()[1] is not None
+    assert undisturbed.returncode == 0
+    output, machine = tmp_path / "disturbed", machine()
+    kills = [machine.kill_worker, machine.kill_node, _kill]
+    with contextlib.ExitStack() as stack:
+        stack.callback(machine.stop)
+        while True:
+            command = started(corpus, output, machine.flags)
+            # Each kill waits until one more task is done than at the one before it.
+            while command.poll() is None:
+                done = sum(1 for _ in (output / ".state" / "markers").rglob("*.json"))
+                if kills and done > 3 - len(kills) and kills[0](command.pid):
+                    kills.pop(0)
+                time.sleep(0.005)
+            said = command.communicate()[1]
+            assert command.returncode in (0, -signal.SIGKILL), said
+            if command.returncode == 0:
+                break
+    assert not kills
+    assert bytes_of(output) == bytes_of(tmp_path / "undisturbed")

@@ -491,7 +491,7 @@ def test_a_list_of_private_addresses_is_refused_before_the_run(texts, monkeypatc
     assert run.main(check) == 0
 
 
-def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
+def test_where_all_stages_run_is_said_once(check_without_gpu):
     """`[pipeline]` and flags hold for every stage whose table says nothing else."""
     text = '[pipeline]\nengine = "local"\nworkers = 3\n[merge]\n[clean]\nworkers = 1\n[report]\n'
     arguments = ["--input", "texts", "--check"]
@@ -502,7 +502,8 @@ def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
     assert "--workers=2" in check_without_gpu(text, *arguments, "--workers", "2", code=0).splitlines()[0]
     unused = check_without_gpu(text, *arguments, "--ray-address", "head:6379")
     assert "--ray-address is a setting of --engine ray, which no stage of wrong.toml runs on" in unused
-    mixed = text.replace('engine = "local"', 'engine = "slurm"').replace("workers = 1", 'engine = "local"')
+    mixed = text.replace('engine = "local"', 'engine = "ray"\nray_address = "auto"')
+    mixed = mixed.replace("workers = 1", 'engine = "local"')
     merge, clean, *_ = check_without_gpu(mixed, *arguments, "--shared-scratch", "/shared", code=0).splitlines()
     assert "--shared-scratch=/shared" in merge
     assert "--shared-scratch" not in clean
@@ -510,17 +511,17 @@ def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
     assert "--shared-scratch is for tasks on other machines, and every stage of wrong.toml runs here" in unused
 
 
-def test_a_download_runs_here_wherever_the_other_stages_do(check_without_gpu, login_node, tmp_path):
+def test_a_download_runs_here_wherever_the_other_stages_do(check_without_gpu, tmp_path):
     """One crawl is one process; its own table may not say otherwise."""
     (tmp_path / "urls.txt").write_text("http://example.org/\n")
-    text = '[pipeline]\nengine = "slurm"\nworkers = 50\n[download]\nsave_pages = true\n[clean]\n'
+    text = '[pipeline]\nengine = "ray"\nray_address = "auto"\nworkers = 50\n[download]\nsave_pages = true\n[clean]\n'
     arguments = ["--input", str(tmp_path / "urls.txt"), "--check"]
     download, clean, *_ = check_without_gpu(text, *arguments, code=0).splitlines()
     assert "--engine" not in download and "--workers" not in download
-    assert {"--engine=slurm", "--workers=50"} <= set(clean.split())
-    own = text.replace("save_pages = true", 'engine = "slurm"')
+    assert {"--engine=ray", "--workers=50"} <= set(clean.split())
+    own = text.replace("save_pages = true", 'engine = "ray"\nray_address = "auto"')
     said = check_without_gpu(own, *arguments)
-    assert "webtext download works in one process of this machine: leave out --engine slurm" in said
+    assert "webtext download works in one process of this machine: leave out --engine ray" in said
 
 
 def test_all_mistakes_are_named_at_once(check_without_gpu):

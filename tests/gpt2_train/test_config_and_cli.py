@@ -190,6 +190,12 @@ def test_the_default_batch_is_refused_on_several_gpus(tmp_path: Path, monkeypatc
         check_batch(settings, 8, has_batch=False)
     with pytest.raises(Gpt2UsageError, match=r"add --global-batch-size 128 .*another multiple of 4"):
         check_batch(dataclasses.replace(settings, tensor_parallel=2), 8, has_batch=False)
+    larger = types.SimpleNamespace(config=ModelConfig.preset("1.5B", dropout=0.0))
+    monkeypatch.setattr(launch, "open_first_weights", lambda settings, resumed: larger)
+    with pytest.raises(Gpt2UsageError, match=r"add --global-batch-size 184 .23 sequences fit each GPU."):
+        check_batch(dataclasses.replace(settings, init_from="gpt2-xl"), 8, has_batch=False)
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_batch(settings, 8, has_batch=True)
     check_batch(settings, 1, has_batch=False)
     check_batch(dataclasses.replace(settings, device="cpu"), 8, has_batch=False)
@@ -346,3 +352,10 @@ def test_compiled_code_is_kept_on_this_machine_where_nobody_else_can_write(
     root.chmod(0o777)
     use_compile_cache(note)
     assert {Path(path).parent for path in found} != {root}
+
+
+@pytest.mark.parametrize("folder", ["train", "convert"])
+def test_a_value_may_be_spelled_like_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    absent = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(["ablate", "--data", *absent, "--held-out", absent[0], "--output", folder]) == 2
+    assert str(tmp_path / "a") in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from gpt2_train.distributed.device import (
     is_emulated,
     is_fast_in_bf16,
     unkept_random_state,
+    use_threads,
     widest_float,
 )
 from gpt2_train.distributed.jobs import Place
@@ -305,3 +307,13 @@ def test_a_core_that_runs_two_threads_counts_once(
         topology.mkdir(parents=True)
         (topology / "thread_siblings_list").write_text(f"{line}\n")
     assert physical_cores(tmp_path) == expected
+
+
+def test_processes_of_a_machine_share_its_cores_for_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.13 starts up to 32 compilers in each process, whatever the others do."""
+    monkeypatch.setattr("gpt2_train.distributed.device.available_cores", lambda: 64)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    for size, expected in ((1, "32"), (8, "8"), (100, "1")):
+        monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+        use_threads(None, size)
+        assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == expected

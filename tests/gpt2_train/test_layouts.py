@@ -44,10 +44,11 @@ RECIPE = (
     "--dropout", 0.1,
 )  # fmt: skip
 COPIES = ("--data-parallel", 4, "--data-parallel-replicate", 2)
+SAMPLES = ("--sample-every", 4, "--sample-prompt", "!", "--sample-tokens", 2)
 RUNS: list[tuple[str, int, tuple[object, ...]]] = [
-    ("one", 1, RUN),
+    ("one", 1, (*RUN, *SAMPLES)),
     ("shards", 4, (*RUN, "--data-parallel", 4)),
-    ("copies", 4, (*RUN, *COPIES, "--sample-every", 4, "--sample-prompt", "!", "--sample-tokens", 2)),
+    ("copies", 4, (*RUN, *COPIES, *SAMPLES)),
     ("copies resharded", 4, (*RUN, *COPIES, "--reshard", "--activation-checkpointing", "full")),
     ("copies of halves", 4, (*RUN, "--data-parallel", 2, "--data-parallel-replicate", 2, "--tensor-parallel", 2)),
     ("muon", 1, (*RUN, "--optimizer", "muon")),
@@ -138,8 +139,9 @@ def test_a_run_with_every_option_resumes_to_the_same_bits(
 
 @pytest.mark.exhaustive
 def test_copies_write_samples_like_one_process(runs: Path) -> None:
-    texts = [row["text"] for row in rows(runs / "copies") if row.get("kind") == "sample"]
-    assert len(texts) == 3
+    texts = {run: [row["text"] for row in rows(runs / run) if row.get("kind") == "sample"] for run in ("one", "copies")}
+    assert len(texts["one"]) == 3 and len(set(texts["one"])) > 1
+    assert texts["copies"] == texts["one"]
 
 
 @pytest.mark.exhaustive

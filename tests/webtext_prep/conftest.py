@@ -29,7 +29,6 @@ os.environ |= VARIABLES  # before anything imports Ray
 SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
 
-import practice_storage  # noqa: E402, F401 - a file system for tests
 import processes  # noqa: E402
 from object_store import ObjectStore  # noqa: E402
 from pages_on_loopback import Site  # noqa: E402
@@ -107,18 +106,15 @@ def bucket(s3) -> Location:
 
 
 @pytest.fixture
-def home(request, tmp_path) -> Location:
-    """An empty folder: on this machine, or as a test is parametrized (`indirect`), in memory or behind a URL.
+def unpersistent(s3, monkeypatch) -> None:
+    """No request to `s3` is made again."""
+    monkeypatch.setattr(objects, "RETRIES", {**objects.RETRIES, "max_retries": 0})
 
-    `practice` is a file system of fsspec's that other processes see, too, as they see `s3`; `memory` is this process
-    alone.
-    """
-    kind = getattr(request, "param", "local")
-    if kind == "local":
-        return tmp_path
-    if kind == "s3":
-        return request.getfixturevalue("bucket")
-    return location(f"memory://{uuid.uuid4().hex}" if kind == "memory" else f"practice://{tmp_path}/remote")
+
+@pytest.fixture
+def home(request, tmp_path) -> Location:
+    """An empty folder: on this machine, or as a test is parametrized (`indirect`) with `s3`, in object storage."""
+    return request.getfixturevalue("bucket") if getattr(request, "param", "local") == "s3" else tmp_path
 
 
 @pytest.fixture

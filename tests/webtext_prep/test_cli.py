@@ -315,7 +315,7 @@ def test_signatures_come_without_scipy():
         (["clean", "--min_tokens=64"], "webtext clean", "--min_tokens=64 (did you mean --min-tokens?)"),
         (["clean", "--zzz"], "webtext clean", "--zzz; `webtext clean --help` lists its flags"),
         (["clena"], "webtext", "there is no command clena (did you mean clean?)"),
-        (["clean", "--engine", "rya"], "webtext clean", "did you mean ray? choose from local, ray, slurm)"),
+        (["clean", "--engine", "rya"], "webtext clean", "did you mean ray? choose from local, ray)"),
         (["clean", "--format", "docx"], "webtext clean", "choose from jsonl, jsonl.zst, jsonl.gz, parquet)"),
         (["clean", "--language-detector", "langdetct"], "webtext clean", "did you mean langdetect? choose from"),
         (["clean", "--rules", "c4,gopher-qualty"], "webtext clean", "invalid choice: 'c4,gopher-qualty' (did you mean"),
@@ -347,9 +347,9 @@ def test_alone_the_command_shows_its_help(webtext):
 
 
 def test_help_begins_with_what_is_the_commands_own_and_ends_with_engines(webtext):
-    """A stage's own settings stood below those of every stage, and the first ones shown were those of Slurm."""
+    """A stage's own settings stood below those of every stage, and the first ones shown were those of an engine."""
     shown = webtext("clean", "--help").out
-    places = [shown.index(word) for word in ("--min-tokens", "--workers", "--config", "--ray-address", "--slurm-tasks")]
+    places = [shown.index(word) for word in ("--min-tokens", "--workers", "--config", "--ray-address")]
     assert places == sorted(places)
 
 

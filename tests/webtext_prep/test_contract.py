@@ -5,21 +5,14 @@ import io
 import json
 import os
 import signal
-import tempfile
 from pathlib import Path
 
-import hasty_slurm
 import pytest
 import road
-import slurm_node
 from pages_on_loopback import serve_pages
-from processes import until
 from ray_nodes import AWS_CONFIG
-from slurm_cluster import Cluster
 
 from webtext_prep import cli, storage
-from webtext_prep.running.clusters import slurm as slurm_runs
-from webtext_prep.running.clusters import slurm_commands as commands
 
 STATE = ".state/"
 TIMED = "downloaded/outcomes/"
@@ -112,16 +105,14 @@ def walk(reference, contents, tmp_path):
 
 @pytest.fixture
 def place(request, tmp_path):
-    """Where outputs lie: in a folder, in a bucket, or behind a URL of another store."""
-    if request.param == "s3":
-        return request.getfixturevalue("bucket") / "there"
-    return storage.location(f"practice://{tmp_path}/there") if request.param == "practice" else tmp_path / "there"
+    """Where outputs lie: in a folder, or in a bucket."""
+    return (request.getfixturevalue("bucket") if request.param == "s3" else tmp_path) / "there"
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("place", "workers"), [("s3", 1), ("practice", 2)], indirect=["place"])
-def test_all_stages_behind_a_url(walk, place, workers):
-    walk(place, "--workers", workers)
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_all_stages_in_object_storage(walk, place):
+    walk(place, "--workers", 1)
 
 
 def small_parts(monkeypatch) -> None:
@@ -184,27 +175,3 @@ def test_all_stages_on_ray_whose_nodes_share_object_storage_alone(walk, two_node
     assert not storage.list_folder(scratch)
     for number in (0, 1):
         assert list((two_nodes.folder / f"node-{number}").glob("webtext-scratch-*/*")), f"node {number} did nothing"
-
-
-@pytest.fixture(scope="module")
-def node():
-    """A socket at which a node waits for jobs."""
-    with tempfile.TemporaryDirectory() as folder, slurm_node.running(Path(folder) / "node"):
-        yield Path(folder) / "node"
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("place", "end"), [("here", ""), ("s3", "unique")], indirect=["place"])
-def test_all_stages_on_slurm(walk, node, place, end, tmp_path, monkeypatch):
-    """Outputs behind a URL as far as dedup, whose phases read files of each other: what tasks of the others carry is
-    written by the same codec as on Ray with object storage."""
-    cluster = Cluster(tmp_path / "cluster")
-    for name, value in cluster.environment.items():
-        monkeypatch.setenv(name, value)
-    for name, value in (hasty_slurm.hurry() | {"ASK_SECONDS": (5.0, 5.0)}).items():
-        monkeypatch.setattr(slurm_runs, name, value)
-    monkeypatch.setattr(commands, "script_for", lambda module, folder: slurm_node.script(node, folder))
-    targets = walk(place, "--engine", "slurm", "--slurm-tasks-per-job", 100, end=end)
-    assert len(cluster.states()) > len(targets)
-    # The last result may be taken before its job has ended.
-    until(lambda: set(cluster.states()) == {"COMPLETED"}, "the end of the jobs")

@@ -356,6 +356,23 @@ def test_a_setting_of_another_engine_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "gone"),
+    [
+        (["--engine", "slurm"], "--engine slurm"),
+        (["--slurm-options", "--mem=8G"], "--slurm-options"),
+        (["--config"], "slurm_tasks_per_job"),
+    ],
+)
+def test_who_asks_for_slurm_is_told_of_ray(webtext, write_shards, tmp_path, given, gone):
+    (tmp_path / "own.toml").write_text("[shout]\nslurm_tasks_per_job = 8\n")
+    given = [*given, tmp_path / "own.toml"] if given == ["--config"] else given
+    result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", *given)
+    assert result.code == 2
+    assert f"{gone} is gone: give --engine ray --ray-address auto" in result.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_setting_of_an_engine_has_the_name_of_the_engine(add_engine):
     """Two engines with a setting `address` each could not stand on one command line."""
     add_engine("pressure")

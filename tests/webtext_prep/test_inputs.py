@@ -4,7 +4,6 @@ import io
 import os
 import re
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
@@ -164,42 +163,40 @@ def test_a_stage_that_reads_documents_says_how_to_make_them_from_text(tree, give
 # URLs
 
 
-def test_files_folders_and_globs_behind_a_url_are_read():
+def test_files_folders_and_globs_behind_a_url_are_read(bucket):
     """Only paths of this machine could be given as input."""
-    here = storage.location(f"memory://{uuid.uuid4().hex}")
     names = ["a.jsonl", "b.jsonl.gz", "c.pdf", ".hidden.jsonl", "deep/d.jsonl", ".git/e.jsonl", "out/f.jsonl"]
     for name in names:
-        with storage.create(here / name):
+        with storage.create(bucket / name):
             pass
 
     def found(given: str, output: str = "out") -> list[str]:
-        inputs = find_inputs([given], accepts=is_document_shard, kinds="document shards", output=here / output)
-        return [str(file).removeprefix(f"{here}/") for file in inputs.files]
+        inputs = find_inputs([given], accepts=is_document_shard, kinds="document shards", output=bucket / output)
+        return [str(file).removeprefix(f"{bucket}/") for file in inputs.files]
 
-    assert found(str(here)) == ["a.jsonl", "b.jsonl.gz", "deep/d.jsonl"]
-    assert found(f"{here}/a.jsonl") == ["a.jsonl"]
-    assert found(f"{here}/*.jsonl*") == ["a.jsonl", "b.jsonl.gz"]
-    assert found(f"{here}/**/*.jsonl") == ["a.jsonl", "deep/d.jsonl"]
-    assert found(f"{here}/d*") == ["deep/d.jsonl"]
-    assert find_inputs([str(here)], accepts=is_raw_file, kinds="", output=here / "out").skipped == {".pdf": 1}
+    assert found(str(bucket)) == ["a.jsonl", "b.jsonl.gz", "deep/d.jsonl"]
+    assert found(f"{bucket}/a.jsonl") == ["a.jsonl"]
+    assert found(f"{bucket}/*.jsonl*") == ["a.jsonl", "b.jsonl.gz"]
+    assert found(f"{bucket}/**/*.jsonl") == ["a.jsonl", "deep/d.jsonl"]
+    assert found(f"{bucket}/d*") == ["deep/d.jsonl"]
+    assert find_inputs([str(bucket)], accepts=is_raw_file, kinds="", output=bucket / "out").skipped == {".pdf": 1}
     with pytest.raises(InputError, match="input and output are the same"):
-        found(str(here), output="")
-    with pytest.raises(InputError, match=r"no file or folder memory://.*absent: check the path"):
-        found(f"{here}/absent")
-    with pytest.raises(InputError, match=r"no document shards match memory://.*/\*\.nothing"):
-        found(f"{here}/*.nothing")
+        found(str(bucket), output="")
+    with pytest.raises(InputError, match=r"no file or folder s3://.*absent: check the path"):
+        found(f"{bucket}/absent")
+    with pytest.raises(InputError, match=r"no document shards match s3://.*/\*\.nothing"):
+        found(f"{bucket}/*.nothing")
 
 
-def test_of_a_finished_stage_behind_a_url_only_the_shards_are_read():
-    here = storage.location(f"memory://{uuid.uuid4().hex}")
+def test_of_a_finished_stage_behind_a_url_only_the_shards_are_read(bucket):
     for name, content in (("stage.json", RECORD), ("part-00000.jsonl.zst", ""), ("duplicates.jsonl.zst", "")):
-        with storage.create(here / name) as file:
+        with storage.create(bucket / name) as file:
             file.write(content.encode())
-    inputs = find_inputs([str(here)], accepts=is_document_shard, kinds="document shards")
+    inputs = find_inputs([str(bucket)], accepts=is_document_shard, kinds="document shards")
     assert [file.name for file in inputs.files] == ["part-00000.jsonl.zst"]
-    storage.remove(here / "part-00000.jsonl.zst")
+    storage.remove(bucket / "part-00000.jsonl.zst")
     with pytest.raises(InputError, match=r"part-00000\.jsonl\.zst is missing"):
-        find_inputs([str(here)], accepts=is_document_shard, kinds="document shards")
+        find_inputs([str(bucket)], accepts=is_document_shard, kinds="document shards")
 
 
 # What a stage wrote

@@ -143,7 +143,7 @@ def test_ctrl_c_while_the_profiles_load_ends_the_command(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("name", sorted(known_detectors()))
 def test_detectors_name_the_languages_of_real_texts(name):
-    """300 characters of each of 54 languages; `benchmarks/languages.py` has more."""
+    """300 characters of each of 54 languages."""
     rows = [json.loads(line) for line in TEXTS.read_text(encoding="utf-8").splitlines()]
     detector = known_detectors()[name]()
     answers = {row["language"]: detector.detect(row["text"][:300]).language for row in rows}

@@ -169,7 +169,7 @@ def reviewed(folder: Path, number: int) -> None:
 
 
 def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")
     reviewed(tmp_path, 60)
     written_to = [tmp_path / name for name in ("one.json", "two.json")]
@@ -185,7 +185,7 @@ def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, m
 
 
 def test_a_page_of_which_only_the_kind_is_known_teaches_its_kind(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")
     monkeypatch.setattr(learn_extraction, "FIRST_TREES", 2)
     monkeypatch.setattr(learn_extraction, "SECOND_TREES", 2)
@@ -228,7 +228,7 @@ def test_a_file_without_a_url_is_told_by_what_it_holds_alone():
 
 
 def test_a_block_counts_by_how_much_of_it_is_in_the_text(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")
     text = "Specifications\nThe blade is made of forged steel.\nIt is two feet long and weighs nothing at all."
     blocks = ["Menu", "Specifications", "The blade is made of forged steel.", "It is two feet long and full of holes"]
@@ -238,7 +238,7 @@ def test_a_block_counts_by_how_much_of_it_is_in_the_text(monkeypatch):
 
 
 def test_segments_say_something_of_the_blocks_that_they_are_in(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")
     (tmp_path / "html").mkdir()
     texts = ["Home", "It was  seen by many.", "Read more", "a part of a longer segment", "It was. Read more", "else"]
@@ -278,7 +278,7 @@ def test_paragraphs_are_densest_where_readability_would_look(blocks):
 
 
 def test_odds_of_a_page_come_from_no_forest_that_knows_its_domain(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")
     reviewed(tmp_path, 12)
     examples = learn_extraction.examples_of([tmp_path])

@@ -157,14 +157,13 @@ def test_files_of_every_kind_make_one_corpus(tmp_path, capsys):
     ]
 
 
-def test_files_and_output_may_lie_behind_a_url(tmp_path, capsys):
+def test_files_and_output_may_lie_behind_a_url(bucket, tmp_path, capsys):
     """merge could only read paths of this machine."""
-    here = storage.location(f"memory://{uuid.uuid4().hex}")
     for name, content in (("a.txt", "a"), ("a.json", '{"url": "http://a.org/"}'), ("deep/b.txt", "b")):
-        with storage.create(here / "in" / name) as file:
+        with storage.create(bucket / "in" / name) as file:
             file.write(content.encode())
-    run(capsys, "--input", here / "in", "--output", here / "out", "--state", tmp_path / "state")
-    (shard,) = shards_in(here / "out")
+    run(capsys, "--input", bucket / "in", "--output", bucket / "out", "--state", tmp_path / "state")
+    (shard,) = shards_in(bucket / "out")
     assert {document.url for document in read_documents(shard)} == {"http://a.org/", "file:deep/b.txt"}
 
 

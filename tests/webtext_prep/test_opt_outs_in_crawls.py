@@ -429,7 +429,7 @@ def test_a_file_that_holds_no_hosts_is_named(site, tmp_path, capsys):
     assert "hosts.jsonl, line 2, is not what a host says" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["same.jsonl", "--takedown", "same.jsonl"], ["memory://bucket/hosts.jsonl"]])
+@pytest.mark.parametrize("words", [["same.jsonl", "--takedown", "same.jsonl"], ["s3://bucket/hosts.jsonl"]])
 def test_files_that_can_not_be_written_are_refused_before_anybody_is_asked(site, tmp_path, capsys, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "urls.txt").write_text(site.url("/1", OPEN))

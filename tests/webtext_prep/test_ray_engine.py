@@ -4,8 +4,12 @@ Starting them takes seconds, so all tests share one cluster.
 """
 
 import importlib.util
+import pickle
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -101,7 +105,7 @@ def test_a_task_that_ends_its_process_is_named(run):
 
 @pytest.mark.exhaustive
 def test_a_result_that_cannot_travel_is_not_tried_again(run, tmp_path):
-    with pytest.raises(TypeError, match="can't be found by its name"):
+    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
         run(practice_calls.give_what_cannot_travel, tasks_of(1, folder=str(tmp_path)))
     assert len(list(tmp_path.glob("task-0-*"))) == 1
 
@@ -238,6 +242,45 @@ def test_a_driver_that_is_killed_takes_its_tasks_with_it_and_nothing_is_done_twi
     assert webtext(*arguments).code == 0
     assert contents(tmp_path / "out") == expected
     assert (tmp_path / "out/part-00000.jsonl.zst").stat().st_ino == first
+
+
+SLURM_SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "slurm" / "prepare.sh"
+
+
+def slurm_script() -> tuple[list[str], list[str]]:
+    """What the script gives `ray symmetric-run`: its own words, and those of the command."""
+    subprocess.run(["bash", "-n", str(SLURM_SCRIPT)], check=True)
+    (line,) = (line for line in SLURM_SCRIPT.read_text().replace("\\\n", " ").splitlines() if line.startswith("srun "))
+    words = shlex.split(line.partition("symmetric-run ")[2].replace("$SLURM_CPUS_PER_TASK", "2"))
+    return words[: words.index("--")], words[words.index("--") + 1 :]
+
+
+@pytest.mark.exhaustive
+def test_the_slurm_script_starts_a_ray_with_options_that_exist():
+    from ray.scripts.scripts import start
+    from ray.scripts.symmetric_run import curate_and_validate_ray_start_args
+
+    words, _ = slurm_script()
+    own = start.make_context("start", curate_and_validate_ray_start_args(words)).params
+    assert (own["num_cpus"], own["object_store_memory"]) == (2, 100_000_000)
+
+
+@pytest.mark.exhaustive
+def test_the_command_of_the_slurm_script_runs_on_the_ray_of_several_nodes_that_it_finds(
+    cluster, write_shards, webtext, contents, tmp_path, monkeypatch
+):
+    """`auto` is the Ray of the machine, as `ray start --head` has noted it there."""
+    program, stage, *given = slurm_script()[1]
+    folder = write_shards([[f"{word} text that is long enough to be kept. " * 80] for word in ("one", "two", "three")])
+    places = {"/shared/merged": str(folder), "/shared/clean": str(tmp_path / "out")}
+    arguments = [stage, *(places.get(word, word) for word in given)]
+    assert webtext(stage, "--input", folder, "--output", tmp_path / "local").code == 0
+    node = cluster.add()
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    done = subprocess.run([Path(sys.executable).with_name(program), *arguments], capture_output=True, text=True)
+    cluster.kill(node)
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "out") == contents(tmp_path / "local")
 
 
 @pytest.mark.exhaustive

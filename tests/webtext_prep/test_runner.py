@@ -26,26 +26,16 @@ from webtext_prep.running.tasks import Tally, Task
 
 
 def pytest_generate_tests(metafunc):
-    """Each test runs on this machine and behind URLs: in memory, or, where other processes take part, in `practice`.
-
-    The latter are exhaustive: `test_object_storage.py` kills commands whose output lies behind a URL, too.
-    """
+    """Each test runs on this machine and in object storage; there it is exhaustive."""
     if "home" in metafunc.fixturenames:
-        processes = {"start", "webtext"} & set(metafunc.fixturenames)
-        behind = pytest.param("practice", marks=pytest.mark.exhaustive) if processes else "memory"
-        metafunc.parametrize("home", ["local", behind], indirect=True)
+        metafunc.parametrize("home", ["local", pytest.param("s3", marks=pytest.mark.exhaustive)], indirect=True)
 
 
 @pytest.fixture
 def shout(home, state_of):
-    """`shout(folder, **options)` runs the practice stage over a folder of shards into `output`.
-
-    What lies in the memory of this process is worked on by this process alone.
-    """
+    """`shout(folder, **options)` runs the practice stage over a folder of shards into `output`."""
 
     def run(folder, *, stage=None, output=home / "output", workers=1, **options) -> Summary:
-        if str(home).startswith("memory:"):
-            workers = min(workers, 1)
         stage = stage or practice_stages.Shout()
         return job_of(stage, shards_in(folder), output, state=state_of(output), workers=workers, **options).run()
 
@@ -667,7 +657,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
 def test_the_state_of_an_output_behind_a_url_needs_a_place_here(write_shards):
     folder = write_shards([["a"]])
     with pytest.raises(InputError, match=r"is remote: give a local folder for its state with --state DIR"):
-        job_of(practice_stages.Shout(), shards_in(folder), storage.location("memory://bucket/out"))
+        job_of(practice_stages.Shout(), shards_in(folder), storage.location("s3://bucket/out"))
 
 
 def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_shards, tmp_path, shout):

@@ -243,7 +243,7 @@ def test_what_an_interrupted_run_has_written_is_not_needed_again():
 def test_a_url_is_not_checked(home):
     from webtext_prep.storage import location
 
-    url = location("memory://bucket/out")
+    url = location("s3://bucket/out")
     found = compare("clean", "documents", NEEDS, output=url, state=Path("/state"), machine=Machine())
     assert [place.folders for place in found.places] == [(Path("/state"),)]
 

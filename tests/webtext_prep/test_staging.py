@@ -58,10 +58,10 @@ def node(tmp_path, monkeypatch):
     return tmp_path / "node"
 
 
-@pytest.fixture(params=["local", "memory"])
-def shared(request, home, tmp_path, node):
-    place = tmp_path / "shared" if request.param == "local" else f"memory://{tmp_path}/shared"
-    found = SharedScratch.of(str(place), "job")
+@pytest.fixture(params=["local", "s3"])
+def shared(request, tmp_path, node):
+    place = tmp_path if request.param == "local" else request.getfixturevalue("bucket")
+    found = SharedScratch.of(str(place / "shared"), "job")
     found.begin()
     yield found
     found.remove()

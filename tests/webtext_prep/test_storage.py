@@ -1,33 +1,31 @@
 """Storage: the same promises on this machine and behind a URL, and a new kind of it in one file."""
 
 import errno
+import functools
+import http.server
 import json
 import os
 import pickle
 import sys
 import threading
-import uuid
 from pathlib import Path
+from typing import ClassVar
 
-import fsspec
 import pytest
 
 from webtext_prep import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import Done, Markers
 from webtext_prep.running.tasks import Files, Task
 from webtext_prep.storage import location, stores
-from webtext_prep.storage.stores.remote import RemoteStore
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "s3"])
 def folder(request, tmp_path):
-    """An empty folder in each kind of storage."""
-    if request.param == "local":
-        return location(str(tmp_path / "corpus"))
-    if request.param == "s3":
-        return request.getfixturevalue("bucket") / "corpus"
-    return location(f"memory://{uuid.uuid4().hex}/corpus")
+    """An empty folder in each kind of storage that is written."""
+    return (tmp_path if request.param == "local" else request.getfixturevalue("bucket")) / "corpus"
 
 
 def put(place, data: bytes) -> None:
@@ -81,18 +79,17 @@ def test_a_stamp_changes_when_the_file_does(folder):
     assert storage.stamp(folder / "a.txt") != before
 
 
-def test_objects_are_asked_about_side_by_side(monkeypatch, tmp_path):
+def test_objects_are_asked_about_side_by_side(bucket, s3, tmp_path):
     """10,000 shards in object storage took 10,000 round trips, one after another, before the first task."""
-    folder = location(f"memory://{uuid.uuid4().hex}")
-    places = [folder / f"{number}.txt" for number in range(4)]
+    places = [bucket / f"{number}.txt" for number in range(4)]
     for place in places:
         put(place, place.name.encode())
     tasks = [Task(place.name, writes=Files(made=place)) for place in places]
     markers = Markers(tmp_path)
     for task in tasks:
         markers.write(task, "key", Done(None, 1))
-    all_asked, ask = threading.Barrier(4, timeout=60), RemoteStore.stamp
-    monkeypatch.setattr(RemoteStore, "stamp", lambda *arguments: (all_asked.wait(), ask(*arguments))[1])
+    all_asked = threading.Barrier(4, timeout=60)
+    s3.before = lambda method, path: all_asked.wait()
     assert [name for name, _, _ in storage.stamps(places)] == [place.name for place in places]
     assert storage.sizes(places) == [5] * 4
     assert markers.read_all(tasks, ["key"] * 4) == [Done(None, 1)] * 4
@@ -119,45 +116,96 @@ def test_what_a_file_is_named_and_what_a_url_is():
         location("nothing://x")
 
 
-def test_where_putting_is_not_atomic_a_file_appears_by_renaming(tmp_path):
-    """A file system that shows a file while it is written must not show half of one under its final name."""
-    seen = []
-
-    class Slow(fsspec.get_filesystem_class("local")):
-        protocol = "slow"
-
-        def put_file(self, source, target, **options):
-            seen.append(Path(target).name)
-            super().put_file(source, target, **options)
-
-    fsspec.register_implementation("slow", Slow, clobber=True)
-    put(location(f"slow://{tmp_path}") / "a.txt", b"one")
-    assert (tmp_path / "a.txt").read_bytes() == b"one"
-    assert [name for name in seen if name == "a.txt"] == []
-    assert len(seen) == 1
-
-
 def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
     """The interface is enough: a store of which the package knows nothing serves a protocol of its own."""
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "upper_case.py").write_text(
         "import io\n"
-        "from webtext_prep.storage.stores.remote import RemoteStore\n"
-        "class UpperCase(RemoteStore):\n"
-        "    protocols = ('memory',)\n"
+        "from pathlib import Path\n"
+        "from webtext_prep.storage.stores.local import LocalStore\n"
+        "class UpperCase(LocalStore):\n"
+        "    protocols = ('upper',)\n"
         "    def open(self, location):\n"
-        "        return io.BytesIO(super().open(location).read().upper())\n"
+        "        return io.BytesIO(Path('/', *location.parts).read_bytes().upper())\n"
     )
+    (tmp_path / "a.txt").write_text("loud")
     monkeypatch.setattr(stores, "__path__", [*stores.__path__, str(plugins)])
     storage._stores.cache_clear()
     try:
-        place = location(f"memory://{uuid.uuid4().hex}/a.txt")
-        put(place, b"loud")
-        assert storage.read_bytes(place) == b"LOUD"
+        assert storage.read_bytes(location(f"upper://{tmp_path}/a.txt")) == b"LOUD"
     finally:
         storage._stores.cache_clear()
         sys.modules.pop("webtext_prep.storage.stores.upper_case", None)
+
+
+# Other URLs are read
+
+
+@pytest.fixture
+def web(tmp_path):
+    """The URL of a folder with a document and a list, as a web server shows it; requests get the statuses of `fail`."""
+    folder = tmp_path / "served"
+    (folder / "below").mkdir(parents=True)
+    (folder / "urls.txt").write_text("http://a.org/1\nhttp://b.org/2\n")
+    with write_documents(folder / "below" / "part-00000.jsonl") as writer:
+        writer.write(Document("http://c.org/3", "some text of a page"))
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        fail: ClassVar[list[int]] = []
+
+        def send_head(self):
+            if self.fail:
+                self.send_error(self.fail.pop())
+                return None
+            return super().send_head()
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield location(f"http://127.0.0.1:{server.server_port}"), Handler.fail
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_file_and_a_folder_of_a_web_server_are_read(web, webtext, tmp_path):
+    place, _ = web
+    assert storage.is_folder(place / "below") and storage.is_file(place / "urls.txt")
+    assert not storage.is_folder(place / "urls.txt") and not storage.is_file(place / "none")
+    assert storage.list_folder(place / "none") == []
+    assert storage.stamp(place / "urls.txt")[:2] == ["urls.txt", 30]
+    made = webtext("shout", "--input", place / "below", "--output", tmp_path / "out", "--json").json
+    assert made["in"] == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("ask", [storage.is_file, storage.is_folder, storage.list_folder, storage.stamp])
+def test_a_request_that_fails_is_no_answer(web, ask, status):
+    """A server that was busy for a moment had no such file."""
+    place, fail = web
+    fail += [status] * 20
+    with pytest.raises(OSError) as caught:
+        ask(place / "urls.txt")
+    assert not isinstance(caught.value, FileNotFoundError)
+    fail.clear()
+    fail.append(404)
+    assert storage.is_file(place / "urls.txt")  # asked for its head, then for itself
+
+
+def test_other_urls_are_not_written(web, webtext, write_shards, tmp_path):
+    place, _ = web
+    advice = "can be read, but not written: write to a local folder, or to a URL of s3://, gs:// or az://."
+    for url in (place / "out", "memory://bucket/out"):
+        refused = webtext("clean", "--input", write_shards([["a"]]), "--output", url, "--state", tmp_path / "state")
+        assert (refused.code, refused.sentence) == (2, f"webtext: error: {url} {advice}")
+    assert not (tmp_path / "state").exists()
+    with pytest.raises(InputError, match="can be read, but not written"), storage.create(place / "a.txt"):
+        pass
+
+
+# Local files
 
 
 def test_a_finished_file_may_come_from_another_file_system(tmp_path, monkeypatch):

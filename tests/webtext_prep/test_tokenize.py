@@ -252,13 +252,15 @@ def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, w
     assert outputs(tmp_path / "c") == expected
 
 
-@pytest.mark.parametrize("home", ["practice"], indirect=True)
-def test_token_files_may_be_written_behind_a_url(home, write_shards, tmp_path, webtext):
+@pytest.mark.parametrize("home", ["s3"], indirect=True)
+def test_token_files_may_be_written_behind_a_url(home, write_shards, tmp_path, webtext, contents):
     write_shards(some_documents())
     command = ("tokenize", "--input", home / "input")
     assert webtext(*command, "--output", home / "c", "--state", tmp_path / "state").code == 0
     assert webtext(*command, "--output", tmp_path / "b").code == 0
-    assert outputs(tmp_path / "remote" / "c") == outputs(tmp_path / "b")
+    there = contents(home)
+    for kind in ("bin", "idx"):
+        assert there[f"c_text_document.{kind}"] == (tmp_path / f"b_text_document.{kind}").read_bytes()
 
 
 def test_a_changed_file_of_a_trained_tokenizer_is_refused(write_shards, tmp_path, webtext):

@@ -232,7 +232,7 @@ def test_text_that_gives_fewer_tokens_is_said(write_shards, train, webtext, tmp_
     assert (small.code, "--vocabulary-size" in small.err) == (2, True)
 
 
-@pytest.mark.parametrize("home", ["practice"], indirect=True)
+@pytest.mark.parametrize("home", ["s3"], indirect=True)
 def test_a_tokenizer_may_be_written_behind_a_url(write_shards, webtext, home, tmp_path, contents):
     source = write_shards([DOCUMENTS[:10]])
     flags = ["--output", home / "out", "--state", tmp_path / "state", "--vocabulary-size", 300]

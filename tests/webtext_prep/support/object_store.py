@@ -123,7 +123,8 @@ def _handler(store: ObjectStore, server: tuple[str, int]) -> type[BaseHTTPReques
             fault = store.fault_of(self.command, self.path)
             if fault is not None and fault.status:
                 content = b"" if self.command == "HEAD" else ERROR % fault.code.encode()
-                self.answer(fault.status, [("Content-Type", "application/xml")], content, str(len(content)))
+                headers = [("Content-Type", "application/xml"), ("Date", self.date_time_string())]
+                self.answer(fault.status, headers, content, str(len(content)))
                 return
             connection = http.client.HTTPConnection(*server)
             headers = dict(self.headers)

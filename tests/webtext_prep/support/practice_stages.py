@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import practice_storage  # noqa: F401 - worker processes need it
-
 from command_kit import setting
 from webtext_prep.documents.document import Document
 from webtext_prep.running.stage import DocumentStage

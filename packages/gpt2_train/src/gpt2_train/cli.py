@@ -113,9 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    command = next((word for word in words if word in COMMANDS), None)
-    command = command or next((word for word in words if word in _others()), None)
-    parsed = make_parser(command).parse_args(words)
+    # The first word that is no flag: later ones, such as the value of --output, may be spelled like a command.
+    first = next((word for word in words if not word.startswith("-")), None)
+    parsed = make_parser(first if first in COMMANDS or first in _others() else None).parse_args(words)
     parsed.words = words
     module = _module(parsed.command)
     resumes = getattr(module, "RESUMES", False)

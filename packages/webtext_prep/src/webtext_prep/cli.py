@@ -28,7 +28,6 @@ from webtext_prep.running.settings import (
     make_engine,
     read_table,
     setting_names,
-    with_options_joined,
 )
 from webtext_prep.running.stage import Previews, Stage
 from webtext_prep.running.summary import show, show_findings
@@ -164,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     asked = next(iter(words), "")
     known, others = find_one(asked) if words != ["--version"] else ({}, {})
-    arguments = build_parser(known, others, asked).parse_args(with_options_joined(words))
+    arguments = build_parser(known, others, asked).parse_args(words)
 
     def body() -> int:
         if arguments.command in others:

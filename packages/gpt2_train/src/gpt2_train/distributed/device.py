@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import resource
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from command_kit.machine import physical_cores
+from command_kit.machine import available_cores, physical_cores
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.model.gpt2 import DTYPES
 
@@ -67,8 +68,13 @@ def choose_device(
 
 
 def use_threads(threads: int | None = None, local_size: int = 1) -> None:
-    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes."""
+    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes.
+
+    So are the processes in which torch compiles kernels: by itself each of 8 processes starts up to 32 of them.
+    """
     torch.set_num_threads(threads or max(1, physical_cores() // local_size))
+    # Read when torch's compiler is loaded, by the first model that is compiled.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(min(32, max(1, available_cores() // local_size))))
 
 
 def is_fast_in_bf16(device: torch.device) -> bool:

@@ -34,6 +34,7 @@ from gpt2_train.distributed.jobs import Place, StopRequest
 from gpt2_train.distributed.local_job import LocalJob
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
+from gpt2_train.training.setup import open_first_weights
 
 Work = Callable[[TrainSettings, World, StopRequest], dict[str, Any]]
 """The work of each process: trains with the settings, and returns the run's summary."""
@@ -109,7 +110,8 @@ def processes_wanted(settings: TrainSettings) -> int:
 def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> None:
     """Refuse the default batch, which is for one GPU, for a new run in several `processes` on GPUs.
 
-    Raises Gpt2UsageError with one that fits. Not chosen for the user: what a model learns depends on it.
+    Raises Gpt2UsageError with one that fits the model, that of --init-from if it is given. Not chosen for the user:
+    what a model learns depends on it.
     """
     data_parallel = processes // settings.tensor_parallel
     is_on_gpus = settings.device in ("auto", "cuda") and torch.cuda.is_available()
@@ -123,7 +125,9 @@ def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> 
     }
     layout |= layout_of(settings) | {"precision": precision}
     room = torch.cuda.get_device_properties(0).total_memory - RESERVE
-    fitting = fitting_micro_batch(settings.model_config(), None, room, **layout)
+    first = open_first_weights(settings, None)
+    config = first.config if first is not None else settings.model_config()
+    fitting = fitting_micro_batch(config, None, room, **layout)
     raise Gpt2UsageError(
         f"no batch is given, and the default of {settings.global_batch_size} sequences leaves most of "
         f"{processes} GPUs idle: add --global-batch-size {fitting * data_parallel} ({fitting:,} sequences fit each "

@@ -7,7 +7,7 @@ so that the expected F1 of its words is greatest: with right probabilities that 
 Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose forest
 has the greatest sum; how much greater says how likely it is. A page whose URL nobody knows, as of a file, has forests
 of its own, which have learned without URLs. All parameters lie in `learned.json`, made by
-`benchmarks/learn_extraction.py` from pages with human-reviewed text.
+`tools/learn_extraction.py` from pages with human-reviewed text.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ class Job:
             raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
         self.stage, self.settings, self.restart = stage, settings, restart
         self.output = output = location(settings.output)
+        storage.writable(output)
         reads = stage.reads
         given = [*reads.before, *(path for path in settings.input if path != "-"), *reads.after]
         inputs, self.notes = reads.find(given, output) if given else ([], [])
@@ -137,8 +138,6 @@ class Job:
         lease.refuse_if_taken(place, self.output, self.state)
         own.refuse_foreign(self.inputs)
         with locked(self.state, self.output), lease.held(place, self.output, self.state) as work.lease:
-            if self.restart:
-                self.engine.abandon(own.scratch)
             is_new = own.make_own(work.settings(), work.libraries, companions, restart=self.restart)
             outcome = None
             try:
@@ -163,7 +162,7 @@ class Job:
                 self._check(outcome)
             except CommandError:
                 if is_new:
-                    own.withdraw(is_empty=outcome is not None and not outcome.tally.kept)
+                    own.withdraw(outcome)
                 raise
             work.check_lease()
             own.remove_others(outcome.outputs)

@@ -170,15 +170,16 @@ class Output:
         self.remove_leftovers()
         return was_refused or not self._has_begun()
 
-    def withdraw(self, *, is_empty: bool) -> None:
+    def withdraw(self, outcome: Outcome | None) -> None:
         """Let another run have other settings, after the first one was refused: remove what it left, or mark it.
 
-        What its tasks have found stays, for the same settings, unless nothing was kept (`is_empty`) and the output
-        says nothing more: what was dropped, how fetching went. Of a run that failed with some shards done nothing is
-        touched.
+        What its tasks have found stays, for the same settings, unless nothing was kept and the output says nothing
+        more: what was dropped, how fetching went. Of a run that failed with some shards done nothing is touched.
         """
         outputs = self.stage.writes.files_in(self.place)
-        tells = not self.is_prefix and any(path.parent != self.place for path in outputs)
+        is_empty = outcome is not None and not outcome.tally.kept
+        has_read = outcome is None or outcome.tally.read > 0
+        tells = has_read and not self.is_prefix and any(path.parent != self.place for path in outputs)
         own = (LOCK, CLAIM, lease.OWNER)
         found = [path for path in self.state.rglob("*") if path.is_file() and path.name not in own]
         has_work = bool(outputs) or any(not path.name.startswith(SPOOLED) for path in found)
@@ -187,7 +188,7 @@ class Output:
             if self._notice is not None:
                 storage.remove(self._notice)
             self._remove_folders()
-        elif is_empty or not outputs:
+        elif is_empty or all(path.parent == self.place / DROPPED for path in outputs):
             write_json(self.state / CLAIM, {**(self._read_claim() or {}), "refused": True})
 
     def remove_companions(self, names: Sequence[str]) -> None:

@@ -57,23 +57,6 @@ def add_engine_flags(parser: argparse.ArgumentParser, known: Mapping[str, type[E
         add_flags(parser, engine.settings_class, group=f"with --engine {name}")
 
 
-def with_options_joined(words: Sequence[str]) -> list[str]:
-    """A command line on which `--slurm-options --mem=8G` is one word, joined by `=`.
-
-    The value of a setting of an engine whose metavar is OPTIONS begins with dashes, and argparse would take it for the
-    next flag.
-    """
-    fields = (field for engine in find_engines().values() for field in dataclasses.fields(engine.settings_class))
-    flags = {flag_name(field.name) for field in fields if field.metadata["metavar"] == "OPTIONS"}
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1] in flags:
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
-
-
 def make_engine(
     name: str,
     workers: int,
@@ -111,6 +94,11 @@ def make_engine(
 Settings = TypeVar("Settings")
 
 
+_ON_SLURM = Removed(
+    "give --engine ray --ray-address auto in a job that starts a Ray by `ray symmetric-run` (docs/clusters.md#slurm)"
+)
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """Settings that every stage has besides its own."""
@@ -137,7 +125,10 @@ class RunSettings:
         "keep_dropped": Removed(
             "leave it out; what is dropped, and why, is always written to OUTPUT/dropped, and its text is in the input",
             unused=False,
-        )
+        ),
+        "engine slurm": _ON_SLURM,
+        "slurm_options": _ON_SLURM,
+        "slurm_tasks_per_job": _ON_SLURM,
     }
 
 

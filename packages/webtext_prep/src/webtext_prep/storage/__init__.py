@@ -2,8 +2,9 @@
 
     for line in open_for_reading(location("s3://bucket/corpus/part-00000.jsonl")): ...
 
-Each function asks the store of the location (`stores/`): plain files for paths, buckets for URLs of object storage,
-fsspec for other URLs, or a store that another package brings under the entry-point group `webtext.stores`.
+Each function asks the store of the location (`stores/`): plain files for paths, buckets for URLs of object storage, or
+a store that another package brings under the entry-point group `webtext.stores`. Other URLs are read through fsspec,
+and not written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from command_kit import hide_credentials
 from command_kit.plugins import find_plugins
 from webtext_prep.errors import InputError
 from webtext_prep.storage import stores
@@ -94,6 +96,17 @@ def store_of(place: Location) -> Store:
     return known.get(place.protocol, known[""])
 
 
+def writable(place: Location) -> Store:
+    """The store of a location that is to be written. Raises InputError where files can only be read."""
+    store = store_of(place)
+    if store.is_read_only:
+        raise InputError(
+            f"{hide_credentials(str(place))} can be read, but not written: write to a local folder, or to a URL of "
+            "s3://, gs:// or az://."
+        )
+    return store
+
+
 def modules_of(places: Iterable[Location]) -> set[str]:
     """Modules that their stores need and that take long to import, for whoever forks processes that will use them."""
     kinds = {place.protocol: place for place in places if not isinstance(place, Path)}
@@ -110,12 +123,12 @@ def create(place: Location, *, durable: bool = True) -> AbstractContextManager[B
 
     Without `durable` a power cut may lose it: for files between two phases. Raises OSError.
     """
-    return store_of(place).create(place, durable=durable)
+    return writable(place).create(place, durable=durable)
 
 
 def publish(file: Path, place: Location) -> None:
     """Move a finished local file to its final place. Raises OSError."""
-    store_of(place).publish(file, place)
+    writable(place).publish(file, place)
 
 
 def stamp(place: Location) -> list[Any]:
@@ -168,17 +181,17 @@ def files_in(folder: Location) -> list[Location]:
 
 def remove(place: Location) -> None:
     """Remove a file, if it is there. Raises OSError."""
-    store_of(place).remove(place)
+    writable(place).remove(place)
 
 
 def remove_folder(folder: Location) -> None:
     """Remove a folder and all that lies below it, if it is there. Raises OSError."""
-    store_of(folder).remove_folder(folder)
+    writable(folder).remove_folder(folder)
 
 
 def remove_leftovers(folder: Location) -> None:
     """Remove temporary files that killed writers left in a folder."""
-    store_of(folder).remove_leftovers(folder)
+    writable(folder).remove_leftovers(folder)
 
 
 def read_bytes(place: Location) -> bytes:

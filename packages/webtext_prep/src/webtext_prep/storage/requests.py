@@ -99,6 +99,7 @@ def words_of(error: BaseException) -> list[str]:
     words = ["CredentialsMissing"] if asked else []
     words += re.findall(r"<Code>(\w+)</Code>", text)[:1]
     words += ["301"] if "redirect without LOCATION" in text else re.findall(r"status code: (\d{3})", text)[:1]
+    words += re.findall(r"^(\d{3}), message=", text, re.MULTILINE)[:1]  # aiohttp's, below fsspec's FileNotFoundError
     words += re.findall(r"HttpError \{\s+kind: (\w+)", text)[:1] + re.findall(r"\b\w+(?:Error|NotFound)(?=[:(])", text)
     return words + [kind.__name__ for found in chain for kind in type(found).__mro__]
 

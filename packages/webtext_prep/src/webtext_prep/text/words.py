@@ -12,7 +12,7 @@ Khmer, Burmese, Tai, Javanese, Balinese and more. Tibetan syllables and Ethiopic
 where UAX #29 (Unicode Text Segmentation, 4.1) finds no words without a dictionary; digits of all scripts make runs.
 
 Words are found in a text as it is written, and compared case folded (CaseFolding.txt, full folding). All properties
-come from `words.json`, made by `benchmarks/word_characters.py`, and none from the running Python, whose Unicode version
+come from `words.json`, made by `tools/word_characters.py`, and none from the running Python, whose Unicode version
 depends on its own: the same text has the same words on every machine.
 """
 

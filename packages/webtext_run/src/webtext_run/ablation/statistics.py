@@ -10,7 +10,7 @@ have as many degrees of freedom as their effective number (Kish 1965) less one, 
 
 `interval_of` joins both, each with its own t (Banerjee 1961): no confidence is lost however the variance is divided.
 One t of Satterthwaite's degrees of freedom would cover as little as 87% with two seeds, and 92% with three
-(`benchmarks/ablate_coverage.py` has what this one covers). SciPy is imported when it is needed: it takes a while.
+(docs/guide/ablate.md has what this one covers). SciPy is imported when it is needed: it takes a while.
 """
 
 from __future__ import annotations

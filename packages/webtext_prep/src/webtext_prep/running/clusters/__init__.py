@@ -1,1 +1,1 @@
-"""What the engines for clusters are made of: Ray and Slurm."""
+"""What the engine for clusters is made of, which imports Ray."""

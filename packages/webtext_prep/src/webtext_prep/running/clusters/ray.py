@@ -10,9 +10,10 @@ than some seconds has one: it is a process of its own. If it is lost with its no
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import logging
 import os
+import pickle
 import platform
 import secrets
 import shutil
@@ -34,8 +35,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from command_kit import available_cores
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import codec
-from webtext_prep.running.engines.base import Attempts, Call, OnProgress, libraries_of, stage_of
+from webtext_prep.running.engines.base import Attempts, Call, OnProgress, libraries_of, stage_of, travelling
 from webtext_prep.running.processes import allow_open_files, refuse_others, versions_here
 from webtext_prep.running.tasks import Context, Task
 
@@ -169,16 +169,16 @@ class Reports:
         return found
 
 
-def work(phase: str, task: str, position: int, reports: str) -> str:
+def work(phase: bytes, task: Task, position: int, reports: str) -> bytes:
     """Run a task.
 
     Args:
-        phase: the `Surroundings` and the call, encoded by `codec`, as JSON.
-        task: the task, likewise.
+        phase: the `Surroundings` and the pickled call, pickled.
+        task: the task.
         position: of the task.
         reports: the name of the actor.
 
-    Returns the JSON object of the units that it reported, and its `result` or its `error`, encoded by `codec`.
+    Returns the units that it reported, and its result or its exception, pickled.
     """
     done, due = 0, time.monotonic() + REPORT_SECONDS
 
@@ -190,35 +190,36 @@ def work(phase: str, task: str, position: int, reports: str) -> str:
             with contextlib.suppress(Exception):  # it is not there, or not yet
                 ray.get_actor(reports).put.remote(position, units)
 
-    said: dict[str, Any]
     try:
         surroundings, call = _unpack(phase)
         slots = min(surroundings.at_once, _cores_here())
-        result = call(codec.decode(json.loads(task)), Context(surroundings.scratch, slots, report))
-        said = {"result": codec.encode(result)}
+        result = call(task, Context(surroundings.scratch, slots, report))
+        return pickle.dumps((done, result, None))
     except (Exception, SystemExit) as error:
-        said = {"error": codec.encode_error(error)}
-    return json.dumps({"units": done, **said})
+        return pickle.dumps((done, None, travelling(error)))
 
 
 @lru_cache(maxsize=1)
-def _unpack(phase: str) -> tuple[Surroundings, Call]:
+def _unpack(phase: bytes) -> tuple[Surroundings, Call]:
     """The surroundings and the call; makes this process look like the driver. Ray keeps it for tasks of one driver.
 
     Raises InputError where it can't: other versions are installed, or a setting does not hold here.
     """
-    encoded_surroundings, encoded_call = json.loads(phase)
-    surroundings: Surroundings = codec.decode(encoded_surroundings)
+    surroundings: Surroundings
+    surroundings, pickled = pickle.loads(phase)  # noqa: S301 - of the driver that Ray has this process work for
     refuse_others(versions_here(surroundings.versions.keys() - {"Python"}), surroundings.versions, platform.node())
     with contextlib.suppress(OSError):  # a node that sees storage alone
         surroundings.scratch.mkdir(parents=True, exist_ok=True)
         os.chdir(surroundings.cwd)
     sys.path += [folder for folder in surroundings.search if folder not in sys.path]
     allow_open_files()
+    call: Call = pickle.loads(pickled)  # noqa: S301 - the same, now that it has the same code
     try:
-        return surroundings, codec.decode(encoded_call)
+        if (stage := stage_of(call)) is not None:
+            dataclasses.replace(stage)  # checks its settings once more
     except InputError as error:  # a file that a setting names, which this machine has not
         raise InputError(f"on the machine {platform.node()}: {error}") from error
+    return surroundings, call
 
 
 @cache
@@ -261,7 +262,7 @@ class RayRun:
         versions = versions_here(libraries_of(call))
         surroundings = Surroundings(versions, scratch, self._most, str(Path.cwd()), search)
         # Once for all tasks: with the versions of files that they read it may be large.
-        self._phase = ray.put(json.dumps([codec.encode(surroundings), codec.encode(call)]))
+        self._phase = ray.put(pickle.dumps((surroundings, pickle.dumps(call))))
         self._memory = _memory_of(call)
         self._remote = ray.remote(work)
         self._name = f"webtext-{secrets.token_hex(8)}"
@@ -312,18 +313,18 @@ class RayRun:
         task = self._tasks[position]
         memory = min(self._memory << self._attempts.failed(position), self._largest_memory)
         remote = self._remote.options(num_cpus=1, memory=memory or None, max_retries=0, name=f"webtext {task.name}")
-        self._running[remote.remote(self._phase, json.dumps(codec.encode(task)), position, self._name)] = position
+        self._running[remote.remote(self._phase, task, position, self._name)] = position
 
     def _take(self, reference: Any) -> Iterator[tuple[int, Any]]:
         """What a task has to say; or, if its worker or node died, the task once more."""
         position = self._running.pop(reference)
         try:
-            said = json.loads(ray.get(reference))
-            if "result" in said:
-                self._on_progress(position, said["units"])
-                yield position, codec.decode(said["result"])
+            units, result, failure = pickle.loads(ray.get(reference))  # noqa: S301 - as Ray itself reads
+            if failure is None:
+                self._on_progress(position, units)
+                yield position, result
                 return
-            self._attempts.refuse_or_fail(position, codec.decode_error(said["error"]))
+            self._attempts.refuse_or_fail(position, failure)
         except exceptions.RayTaskError as error:  # not the task's own: that is in its answer
             raise WebtextError(f"the task {self._tasks[position].name} could not be begun: {error.cause!r}.") from error
         except exceptions.RayError as error:

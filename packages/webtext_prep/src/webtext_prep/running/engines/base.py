@@ -11,6 +11,9 @@ An engine need not know how files come to a task on another machine: the call th
 from __future__ import annotations
 
 import abc
+import contextlib
+import pickle
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,6 +42,32 @@ def libraries_of(call: Call) -> tuple[str, ...]:
     """The libraries of the stage whose method a call is; see `Stage.libraries`."""
     named: tuple[str, ...] = getattr(stage_of(call), "libraries", ())
     return named
+
+
+def travelling(error: Exception | SystemExit) -> Exception:
+    """An exception as another process can have it, its traceback as a note.
+
+    One that pickle can't bring there whole becomes a WebtextError that names it.
+    """
+    notes = f"where the task ran:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    try:
+        found = pickle.loads(pickle.dumps(error))  # noqa: S301 - of this process
+        str(found)
+        if type(found) is not type(error) or not isinstance(found, Exception):
+            raise TypeError
+    except Exception:
+        found = WebtextError(_sentence(error))
+    found.add_note(notes)
+    return found
+
+
+def _sentence(error: Exception | SystemExit) -> str:
+    if isinstance(error, SystemExit):
+        return f"internal error: a task ended its process with exit code {error.code}."
+    message = ""
+    with contextlib.suppress(Exception):  # some fail even here
+        message = f": {error}"
+    return f"internal error: {type(error).__name__}{message} (run again with --debug for more)."
 
 
 @dataclass(frozen=True)
@@ -87,9 +116,6 @@ class Engine(abc.ABC):
         Raises a task's exception, after the other running tasks have been stopped; WebtextError naming the task that
         failed `MAX_ATTEMPTS` times.
         """
-
-    def abandon(self, scratch: Path) -> None:  # noqa: B027 - most engines leave nothing
-        """Before a restart, cancel what a killed command with the same scratch folder has left running elsewhere."""
 
     def close(self) -> None:  # noqa: B027 - most engines keep nothing
         """Stop what `run` has started and kept for its next call."""

@@ -20,8 +20,7 @@ from command_kit import Progress
 from command_kit.processes import STOP_SECONDS, WorkerProcess
 from webtext_prep import storage
 from webtext_prep.errors import RetryableError
-from webtext_prep.running import codec
-from webtext_prep.running.engines.base import Attempts, Call, Engine, OnProgress, stage_of
+from webtext_prep.running.engines.base import Attempts, Call, Engine, OnProgress, stage_of, travelling
 from webtext_prep.running.tasks import Context, Task
 
 Result = TypeVar("Result")
@@ -47,7 +46,7 @@ def _work(tasks: Connection, results: Connection, call: Call, totals: Any, scrat
         except ConnectionError:
             raise
         except Exception as error:  # the result can't travel
-            results.send((False, _travelling(error)))
+            results.send((False, travelling(error)))
 
 
 def _answer(call: Call, task: Task, context: Context) -> tuple[bool, Any]:
@@ -55,12 +54,7 @@ def _answer(call: Call, task: Task, context: Context) -> tuple[bool, Any]:
     try:
         return True, call(task, context)
     except (Exception, SystemExit) as error:
-        return False, _travelling(error)
-
-
-def _travelling(error: Exception | SystemExit) -> Exception:
-    """An exception as engines of other machines have it arrive; what they can't send can't always be pickled either."""
-    return codec.decode_error(codec.encode_error(error))
+        return False, travelling(error)
 
 
 # In the parent

@@ -6,16 +6,12 @@ Stages, formats and the job know only this interface; nothing else opens or writ
 from __future__ import annotations
 
 import abc
-import contextlib
 import importlib
-import tempfile
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from command_kit.atomic import LEFTOVER_SUFFIX, UnfinishedFile, remove_leftovers_of
 from webtext_prep.storage.locations import Location, Url
 
 
@@ -35,12 +31,17 @@ class Note:
 
 
 class Store(abc.ABC):
-    """One kind of storage. All methods raise OSError (FileNotFoundError, PermissionError, ...) as `open` does."""
+    """One kind of storage. All methods raise OSError (FileNotFoundError, PermissionError, ...) as `open` does.
+
+    A request that fails is never taken for an answer: a file is not there only where the storage says so.
+    """
 
     protocols: ClassVar[tuple[str, ...]] = ()
     """URL schemes that it serves, such as `s3`. A store that names none serves all schemes that no other one names."""
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that take long to import: processes of an engine may be forked with them."""
+    is_read_only: ClassVar[bool] = False
+    """Whether files can only be read there; such a store has none of the methods for writing."""
 
     def check(self, url: Url) -> None:
         """Raise ImportError or ValueError where a URL can't be served here: a package for it is missing."""
@@ -50,17 +51,6 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def open(self, location: Location) -> BinaryIO:
         """Open a file for reading bytes."""
-
-    @abc.abstractmethod
-    def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
-        """Open a file for writing bytes: it appears complete when the block ends well, and not at all when it raises.
-
-        `durable` asks that it survives a power cut, which costs milliseconds per file. Missing folders are made.
-        """
-
-    @abc.abstractmethod
-    def publish(self, file: Path, location: Location) -> None:
-        """Move a finished local file to its final place, where it appears complete."""
 
     @abc.abstractmethod
     def stamp(self, location: Location) -> list[Any]:
@@ -78,9 +68,22 @@ class Store(abc.ABC):
     def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
         """The entries of a folder by name, each with whether it is a folder; none if there is no such folder."""
 
-    @abc.abstractmethod
+    # Writing
+
+    def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+        """Open a file for writing bytes: it appears complete when the block ends well, and not at all when it raises.
+
+        `durable` asks that it survives a power cut, which costs milliseconds per file. Missing folders are made.
+        """
+        raise NotImplementedError
+
+    def publish(self, file: Path, location: Location) -> None:
+        """Move a finished local file to its final place, where it appears complete."""
+        raise NotImplementedError
+
     def remove(self, location: Location) -> None:
         """Remove a file, if it is there."""
+        raise NotImplementedError
 
     def remove_folder(self, folder: Location) -> None:
         """Remove a folder and all that lies below it, if it is there."""
@@ -90,9 +93,9 @@ class Store(abc.ABC):
             else:
                 self.remove(entry)
 
-    @abc.abstractmethod
     def remove_leftovers(self, folder: Location) -> None:
         """Remove temporary files that killed writers left in `folder`."""
+        raise NotImplementedError
 
     def read_note(self, location: Location) -> Note:
         """A small file with its version and age."""
@@ -106,43 +109,3 @@ class Store(abc.ABC):
         was lost may have FileExistsError raised, though this writer has written it.
         """
         raise NotImplementedError
-
-
-class DraftStore(Store):
-    """A store to which a file is copied when it is finished: until then it lies in this machine's temporary folder.
-
-    So nothing is visible before it is whole, even if a writer dies.
-    """
-
-    @abc.abstractmethod
-    def put(self, file: Path, location: Location) -> None:
-        """Copy a local file to its final place, where it appears complete."""
-
-    @contextlib.contextmanager
-    def create(self, location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
-        """See `Store`."""
-        draft = UnfinishedFile(_drafts())
-        try:
-            yield draft.file
-            draft.file.flush()
-            self.put(draft.name, location)
-        finally:
-            draft.discard()
-
-    def publish(self, file: Path, location: Location) -> None:
-        """See `Store`."""
-        self.put(file, location)
-        file.unlink(missing_ok=True)
-
-    def remove_leftovers(self, folder: Location) -> None:
-        """See `Store`."""
-        for entry, is_folder in self.list_folder(folder):
-            if not is_folder and entry.name.startswith(".") and entry.name.endswith(LEFTOVER_SUFFIX):
-                self.remove(entry)
-        with contextlib.suppress(PermissionError):  # another user's
-            remove_leftovers_of(_drafts())
-
-
-def _drafts() -> Path:
-    """What the drafts of files to be put elsewhere are named after, in this machine's temporary folder."""
-    return Path(tempfile.gettempdir()) / "webtext-upload"

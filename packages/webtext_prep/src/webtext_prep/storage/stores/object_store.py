@@ -18,18 +18,21 @@ import errno
 import functools
 import io
 import os
+import tempfile
+import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from command_kit import hide_credentials
+from command_kit.atomic import UnfinishedFile, remove_leftovers_of
 from webtext_prep.errors import StorageBusyError, StorageError
 from webtext_prep.storage.locations import Location, Url
-from webtext_prep.storage.requests import EXTRAS, Value, ask, in_background, words_of
-from webtext_prep.storage.stores.base import DraftStore, Note
+from webtext_prep.storage.requests import AGAIN, EXTRAS, Value, ask, in_background, words_of
+from webtext_prep.storage.stores.base import Note, Store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -141,7 +144,7 @@ _unconditional: set[str] = set()
 """Buckets of systems that know no conditions."""
 
 
-class ObjectStore(DraftStore):
+class ObjectStore(Store):
     """The objects of a bucket, whose folders are what their keys begin with."""
 
     protocols: ClassVar[tuple[str, ...]] = tuple(EXTRAS)
@@ -176,8 +179,24 @@ class ObjectStore(DraftStore):
         reader = ReadAhead(lambda begin, end: fetch(begin, end, meta["e_tag"])[1], meta["size"], first)
         return cast(BinaryIO, io.BufferedReader(reader, BUFFER_BYTES))
 
-    def put(self, file: Path, location: Location) -> None:
-        """See `DraftStore`. Parts follow from the size alone: equal files have equal entity tags."""
+    @contextlib.contextmanager
+    def create(self, location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
+        """See `Store`. Until it is whole it lies in this machine's temporary folder: a writer that dies leaves none."""
+        draft = UnfinishedFile(_drafts())
+        try:
+            yield draft.file
+            draft.file.flush()
+            self._put(draft.name, location)
+        finally:
+            draft.discard()
+
+    def publish(self, file: Path, location: Location) -> None:
+        """See `Store`."""
+        self._put(file, location)
+        file.unlink(missing_ok=True)
+
+    def _put(self, file: Path, location: Location) -> None:
+        """Upload a file. Parts follow from the size alone: equal files have equal entity tags."""
         size = file.stat().st_size
         if size <= 2 * PART_BYTES:
             _ask(location, lambda client, key: client.put(key, file.read_bytes(), use_multipart=False))
@@ -240,8 +259,9 @@ class ObjectStore(DraftStore):
             _ask(location, lambda client, key: client.delete(key))
 
     def remove_leftovers(self, folder: Location) -> None:
-        """See `Store`. Also ends uploads to S3 of files of this folder that were not finished, which obstore can't."""
-        super().remove_leftovers(folder)
+        """See `Store`. Ends uploads to S3 of files of this folder that were not finished, which obstore can't."""
+        with contextlib.suppress(PermissionError):  # another user's
+            remove_leftovers_of(_drafts())
         url = cast(Url, folder)
         if EXTRAS[url.protocol] == "s3":
             _end_uploads(url.parts[0], "".join(f"{part}/" for part in url.parts[1:]))
@@ -251,7 +271,7 @@ class ObjectStore(DraftStore):
 
         def read(client: Any, key: str) -> Note:
             answer = client.get(key)
-            age = _time_of_server(client, key) - answer.meta["last_modified"]
+            age = _time_of_server(location, client, key) - answer.meta["last_modified"]
             return Note(bytes(answer.bytes()), _tag(location, answer.meta), max(0.0, age.total_seconds()))
 
         return _ask(location, read)
@@ -271,6 +291,11 @@ class ObjectStore(DraftStore):
                 client.put(key, data)
 
         _ask(location, write)
+
+
+def _drafts() -> Path:
+    """What files that are to be uploaded are named after, in this machine's temporary folder."""
+    return Path(tempfile.gettempdir()) / "webtext-upload"
 
 
 def _ask(location: Location, call: Callable[[Any, str], Value]) -> Value:
@@ -293,15 +318,25 @@ def _tag(location: Location, meta: ObjectMeta) -> str:
     return str(cast(dict[str, Any], meta)[_tag_name(location)])
 
 
-def _time_of_server(client: Any, key: str) -> datetime:
-    """The time by the server's clock; by ours, where it can't be asked in passing."""
+def _time_of_server(location: Location, client: Any, key: str) -> datetime:
+    """The time by the server's clock; by ours, where these credentials sign no request of our own."""
     import obstore
 
-    with contextlib.suppress(Exception):
+    try:
         url = obstore.sign(client, "HEAD", key, timedelta(minutes=5))
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10) as answer:  # noqa: S310
-            return email.utils.parsedate_to_datetime(answer.headers["Date"])
-    return datetime.now(UTC)
+    except Exception:
+        return datetime.now(UTC)
+    for _ in range(AGAIN):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10) as answer:  # noqa: S310
+                said = answer.headers["Date"]
+        except urllib.error.HTTPError as error:  # tells the time, too
+            said = error.headers["Date"]
+        except OSError:
+            continue
+        if said:
+            return email.utils.parsedate_to_datetime(said)
+    raise _failed(location, "does not tell the time: wait a while", busy=True)
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Makes a folder of pages of documentation, a sample of what each generator made, for `learn_extraction.py`.
 
-    ./uvw run --group peers benchmarks/documentation_pages.py FOLDER --packages work/packages
+    ./uvw run --group peers tools/documentation_pages.py FOLDER --packages work/packages
 
 The pages are those of Debian packages (12, bookworm), in the versions that PACKAGES says, which `apt-get download`
 fetches where they don't lie in `--packages` yet. Of each only the kind is known: `truth.json` has `page_type` and a

@@ -1,8 +1,8 @@
 """Learns which blocks of a page are its main text, and kinds of pages; writes the parameters of `--extractor learned`.
 
-    ./uvw run --group peers benchmarks/learn_extraction.py FOLDER ...
-    ./uvw run --group peers benchmarks/learn_extraction.py FOLDER ... --folds work/folds.json
-    ./uvw run --group peers benchmarks/learn_extraction.py FOLDER ... --without-each work/without.json
+    ./uvw run --group peers tools/learn_extraction.py FOLDER ...
+    ./uvw run --group peers tools/learn_extraction.py FOLDER ... --folds work/folds.json
+    ./uvw run --group peers tools/learn_extraction.py FOLDER ... --without-each work/without.json
 
 Folders are as `extraction_pages.py` says. The same ones give the same parameters, byte for byte. With `--folds`, what
 the extractor finds on each page is written instead, its text and kind: learned from the pages of other domains alone;

@@ -1,6 +1,6 @@
 """Makes the table of characters that words are cut by: `webtext_prep/text/words.json`.
 
-    ./uvw run benchmarks/word_characters.py
+    ./uvw run tools/word_characters.py
 
 The properties are those of the package `regex`, which brings the Unicode Character Database with it: the running
 Python's would differ from one version of Python to the next. What each of them is for, `text/words.py` says.
