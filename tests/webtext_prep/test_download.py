@@ -26,7 +26,6 @@ from webtext_prep.crawl.frontier import crawler
 from webtext_prep.crawl.http import addresses
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
-from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.processes import run_until_done
@@ -745,14 +744,6 @@ def test_only_the_first_urls_of_all_lists_are_fetched_with_max_urls(site, tmp_pa
 def test_a_url_that_is_listed_twice_is_fetched_once_and_counted_twice(site, tmp_path):
     assert fetch(tmp_path, site.urls("/a", "/b", "/a")) == ["ok", "ok", "duplicate"]
     assert site.counts()["/a"] == 1
-
-
-def test_dropped_urls_are_kept_with_their_reasons_where_asked_for(site, tmp_path):
-    site.routes["/gone"] = lambda r: r.answer(404)
-    source = write_list(tmp_path / "urls.jsonl.zst", [Document(url) for url in site.urls("/a", "/gone")])
-    download(source, tmp_path / "out")
-    (dropped,) = read_documents(tmp_path / "out" / "dropped" / "part-00000.jsonl.zst")
-    assert (dropped.url, dropped.metadata["reason"]) == (site.url("/gone"), "http_404")
 
 
 def test_metadata_of_the_list_stays_with_its_page_and_the_page_names_its_own_title(site, tmp_path):

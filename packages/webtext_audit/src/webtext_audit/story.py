@@ -17,6 +17,7 @@ from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.filter import SCORE
+from webtext_prep.urls.held_out import HELD_OUT
 
 MOST_PLACES = 5
 """Places of one URL that are shown of each step, at most."""
@@ -166,6 +167,8 @@ class Story:
             return {"verdict": UNKNOWN, "note": NEVER_CAME}
         # A stage that keeps totals alone. With a single reason it is that one.
         reasons = [reason for reason, count in step.record["dropped"].items() if count]
+        if step.record["settings"].get("only_held_out"):
+            reasons = [f"not_{HELD_OUT}"]
         return {
             "verdict": DROPPED,
             **({"reason": reasons[0]} if len(reasons) == 1 else {"reasons_of_this_step": reasons}),
