@@ -70,7 +70,8 @@ def test_what_was_taken_out_of_files_of_ones_own_is_removed_from_their_token_fil
     for path, its in zip(own, (urls[::2], urls[1::2]), strict=True):
         path.write_text(rows({url: PAGES[url] for url in its if url not in gone}))
     done = webtext(*words, "--json")
-    assert (done.code, done.json["not_found"], bool(done.json["changes"])) == (1, gone, True)
+    told = json.loads(done.out)
+    assert (done.code, told["not_found"], bool(told["changes"])) == (1, gone, True)
     assert webtext(*words, "--apply").code == 0
     assert sum(IndexedTokens(prefix).documents for prefix in before) == len(PAGES) - len(gone)
 

@@ -228,6 +228,12 @@ class ScoreFilter(Filter):
         # Brown et al. 2020, appendix A: numpy.random.pareto(alpha) > 1 - score, whose probability is this.
         return document_key(document, PARETO) < (2 - score / UNITS) ** -self.pareto * 2.0**64
 
+    def judge(self, document: Document) -> str | None:
+        """Whether the score, which goes to the metadata, is too low."""
+        (score,) = self.scores_of([document], compiled=False)
+        document.metadata[SCORE] = score / UNITS
+        return None if self.passes(document, score) else LOW_SCORE
+
     def score_shard(self, task: Task, context: Context) -> None:
         """Task: the scores of the documents of a shard, and their keys, to two files."""
         scores, keys = list[int](), list[int]()
