@@ -43,6 +43,7 @@ FOREIGN_FLAGS |= {
     "--reset-attention-mask",
     "--vocab-file",
     "--merge-file",
+    "--only",
     "--flag",
     "--no-flag",
     "--version",

@@ -60,15 +60,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     passages = ["the cat sat on the mat", "In the beginning was line", "a text of a line"]
     (folder / "lambada.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in passages))
-    question = {"ctx": "In the beginning", "endings": ["was line 1", "was", "x", "of a text"], "label": 1}
-    (folder / "hellaswag.jsonl").write_text(json.dumps(question) + "\n")
     (folder / "wiki.txt").write_text("In the beginning was line 7 . A text of lines , it was . ")
     return folder
 
 
 def observed(inputs: Path) -> tuple[object, ...]:
     """Flags for two samples every 4 steps, one of them with markup, and three tasks every 6."""
-    tasks = [f"lambada:{inputs / 'lambada.jsonl'}", f"hellaswag:{inputs / 'hellaswag.jsonl'}",
+    tasks = [f"lambada:{inputs / 'lambada.jsonl'}", f"text-loss:{inputs / 'wiki.txt'}",
              f"wikitext,overlap=8:{inputs / 'wiki.txt'}"]  # fmt: skip
     return (
         "--sample-every", 4, "--sample-prompt", "In the", "<b>&", "--sample-tokens", 12,
@@ -114,7 +112,7 @@ def test_they_are_there_before_the_first_step_every_so_many_and_after_the_last(w
     samples = [(row["step"], row["prompt"]) for row in found if row["kind"] == "sample"]
     assert samples == [(step, prompt) for step in (0, 4, 8, 12) for prompt in ("In the", "<b>&")]
     tasks = [(row["step"], row["task"]) for row in found if row["kind"] == "task"]
-    assert tasks == [(step, name) for step in (0, 6, 12) for name in ("lambada", "hellaswag", "wikitext")]
+    assert tasks == [(step, name) for step in (0, 6, 12) for name in ("lambada", "text-loss", "wikitext")]
     assert all(row["tokens"] == row["step"] * 8 * 16 for row in found)
     sample = next(row for row in found if row["kind"] == "sample")
     assert sample["written"] == 12 and sample["finished"] in ("length", "end_of_text")

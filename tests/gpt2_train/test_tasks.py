@@ -1,4 +1,4 @@
-"""The evaluation tasks on texts: wikitext, lambada, hellaswag, text-loss, against the simple definitions."""
+"""The evaluation tasks on texts: wikitext, lambada, text-loss, against the simple definitions."""
 
 import dataclasses
 import json
@@ -18,8 +18,7 @@ from tests.gpt2_train.test_evaluate import report
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.evaluation.command import evaluation_of
-from gpt2_train.evaluation.tasks import Task, read_rows
-from gpt2_train.evaluation.tasks.hellaswag import prepared
+from gpt2_train.evaluation.tasks import Task, parse_task, read_rows
 from gpt2_train.evaluation.tasks.text_loss import TextLoss
 from gpt2_train.evaluation.tasks.wikitext import Wikitext, detokenized
 from gpt2_train.inference.scorer import Scorer
@@ -195,72 +194,6 @@ def test_lambada_is_the_probability_of_the_last_word(
     assert found["last_word_perplexity"] == pytest.approx(math.exp(-sum(totals) / 2), rel=1e-4)
 
 
-# hellaswag
-
-
-def test_hellaswag_chooses_by_sum_and_by_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where each token costs the same, the shortest ending has the largest sum; by length all but the space differs."""
-    run = save(tmp_path / "run", constant_model({}, others=0.0))
-    question = {"ctx_a": "A man sits.", "ctx_b": "he", "activity_label": "Sitting", "ind": 1}
-    endings = ["stands up and goes.", "is.", "eats [step] all of it.", "sleeps."]
-    rows = write_rows(
-        tmp_path / "h.jsonl",
-        [
-            {**question, "endings": endings, "label": "1"},
-            {**question, "endings": endings, "label": 0},
-            {"ctx": "Another.", "endings": ["it", "they do"], "label": 0},
-        ],
-    )
-    found = report(capsys, "hellaswag", rows, "--checkpoint", run)
-    assert (found["questions"], found["accuracy"]) == (3, pytest.approx(2 / 3))
-    assert found["length_normalised_accuracy"] == pytest.approx(1 / 3)  # the longest loses least by its space
-    assert prepared(" How to bake [title] Take [substeps] flour.") == "How to bake. Take flour."
-
-
-def test_hellaswag_scores_endings_behind_their_beginning(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    endings = ["one", "the other", "none", "all of it"]
-    scorer = Scorer(in_memory(random_model()))
-    totals = [scorer.logprobs(list(b"x: A b C"), list(f" {ending}".encode())).total for ending in endings]
-    best = totals.index(max(totals))
-    by_length = [total / len(ending) for total, ending in zip(totals, endings, strict=True)]
-    row = {"ctx_a": "A b", "ctx_b": "c", "activity_label": "x", "endings": endings, "label": best}
-    rows = write_rows(tmp_path / "h.jsonl", [row])
-    found = report(capsys, "hellaswag", rows, "--checkpoint", run_folder)
-    assert found["accuracy"] == 1
-    assert found["length_normalised_accuracy"] == (by_length.index(max(by_length)) == best)
-
-
-# arc-easy, and bits per byte of right answers
-
-
-def test_arc_easy_reads_both_published_forms(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers, labels = ["the sun", "a lamp", "né"], ["A", "B", "C"]
-    scorer = Scorer(in_memory(random_model()))
-    totals = [
-        scorer.logprobs(list(b"Question: What shines?\nAnswer:"), list(f" {answer}".encode())).total
-        for answer in answers
-    ]
-    hub = {"question": "What shines?", "choices": {"text": answers, "label": labels}}
-    choices = [{"text": text, "label": label} for text, label in zip(answers, labels, strict=True)]
-    rows = [
-        *({**hub, "answerKey": label} for label in labels),
-        {"question": {"stem": "What shines?", "choices": choices}, "answerKey": "C"},
-    ]
-    file = write_rows(tmp_path / "arc.jsonl", rows)
-    found = report(capsys, "arc-easy", file, "--checkpoint", run_folder)
-    best = totals.index(max(totals))
-    assert (found["questions"], found["accuracy"]) == (4, (1 + (best == 2)) / 4)
-    bits = [-total / math.log(2) / len(f" {answer}".encode()) for total, answer in zip(totals, answers, strict=True)]
-    assert found["right_answer_bits_per_byte"] == pytest.approx((sum(bits) + bits[2]) / 4, rel=1e-4)
-    write_rows(tmp_path / "wrong.jsonl", [{**hub, "answerKey": "D"}])
-    asked = ("arc-easy", tmp_path / "wrong.jsonl", "--checkpoint", run_folder)
-    assert "question 1 can't be read (ValueError" in refusal(capsys, *asked)
-
-
 # text-loss, and which task is meant
 
 
@@ -312,21 +245,19 @@ def test_mistakes_of_tasks_are_named(run_folder: Path, tmp_path: Path, capsys: p
     assert "is not UTF-8" in refusal(capsys, "text-loss", tmp_path / "bad", *base)
     (tmp_path / "empty").write_text("")
     assert "is empty" in refusal(capsys, "text-loss", tmp_path / "empty", *base)
-    assert "is empty" in refusal(capsys, "hellaswag", tmp_path / "empty", *base)
+    assert "is empty" in refusal(capsys, "lambada", tmp_path / "empty", *base)
     for line, sentence in (("{", "line 1: not JSON"), ('{"a": 1}', "line 1: no text"), ("[]", "line 1: no text")):
         (tmp_path / "rows").write_text(line)
         assert sentence in refusal(capsys, "lambada", tmp_path / "rows", *base)
-    for row in (
-        {"endings": ["a"], "label": 3, "ctx": "b"},
-        {"endings": ["a"]},
-        {"endings": [""], "label": 0, "ctx": ""},
-    ):
-        write_rows(tmp_path / "rows", [row])
-        assert "question 1" in refusal(capsys, "hellaswag", tmp_path / "rows", *base)
     assert "--overlap is -1" in refusal(capsys, "wikitext", *base, "--overlap", -1)
     (tmp_path / "c.toml").write_text("overlap = 1")
     assert "unknown setting overlap" in refusal(capsys, "lambada", *base, "--config", tmp_path / "c.toml")
-    with pytest.raises(Gpt2UsageError, match=r"p.toml \[evaluate\]: no task perplexity; known are arc-easy, "):
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate", "hellaswag", "FILE.jsonl"])
+    assert "hellaswag is gone: lm-evaluation-harness measures it" in capsys.readouterr().err
+    with pytest.raises(Gpt2UsageError, match="--eval-task arc-easy:FILE: arc-easy is gone"):
+        parse_task("arc-easy:FILE")
+    with pytest.raises(Gpt2UsageError, match=r"p.toml \[evaluate\]: no task perplexity; known are held-out-loss, "):
         evaluation_of({"task": "perplexity"}, "p.toml [evaluate]")
 
 
@@ -347,12 +278,6 @@ TEXTS_OF_TASKS = {
     "text-loss": STRANGE,
     "wikitext": f" = {STRANGE} = \n\n {STRANGE} \n",
     "lambada": json.dumps({"text": f"some words {STRANGE} end"}),
-    "hellaswag": json.dumps(
-        {"ctx_a": STRANGE, "ctx_b": "so", "activity_label": "x", "endings": ["a", "b", "c", "d"], "label": 0}
-    ),
-    "arc-easy": json.dumps(
-        {"id": "1", "question": STRANGE, "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"}
-    ),
 }
 
 

@@ -12,7 +12,6 @@ from webtext_prep.dedup.preview import THRESHOLDS, sample_hash, wilson
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError
-from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
 
 
@@ -165,7 +164,6 @@ def test_a_preview_that_will_not_fit_stops_before_it_writes(tmp_path):
 def test_a_preview_needs_no_more_disk_than_it_says(tmp_path, monkeypatch, options):
     """It needs more of it than a run for files between phases, and none for an output."""
     source = write(tmp_path / "in", documents_of_all_similarities(), 2)
-    monkeypatch.setattr(dedup, "CANDIDATES", 1.0)
     job = job_of(Dedup(**options), shards_in(source), tmp_path / "out")
     needed = job.estimate(job.sample()).needs
     run_needs = job_of(Dedup(), shards_in(source), tmp_path / "out").estimate(job.sample()).needs

@@ -20,12 +20,11 @@ from offline_datasets import datasets
 from indexed_tokens import Tokenizer
 from webtext_audit.export.card import ExportedCorpus, card, domain_list, header, plain
 from webtext_audit.export.columns import Column, Measures, TopDomains, choose_columns, kind_of, proper_domain
-from webtext_audit.stages.export import Export, write_file
+from webtext_audit.stages.export import write_file
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.documents.formats.parquet import Parquet
-from webtext_prep.running.stage import PROCESS_BYTES
 
 FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 
@@ -172,12 +171,6 @@ def test_settings_that_make_no_sense_are_refused(corpus, tmp_path, webtext, flag
     refused = webtext("export", corpus, "--output", tmp_path / "dataset", *flags)
     assert refused.code == 2
     assert problem in refused.sentence
-
-
-def test_it_says_what_it_needs(corpus):
-    needs = Export().needs(type("Sample", (), {"written": 1000, "documents": 43})(), workers=2)
-    assert needs.output == 1000
-    assert needs.memory > 2 * PROCESS_BYTES
 
 
 # Columns

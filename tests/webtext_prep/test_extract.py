@@ -607,19 +607,6 @@ def test_an_archive_without_any_page_with_text_is_an_error(tmp_path):
         extract(tmp_path / "a.warc.gz", tmp_path / "out")
 
 
-def test_the_estimate_tells_texts_from_pages(tmp_path):
-    html, texts = Archive(), Archive()
-    words = " ".join(random.Random(1).choices([f"word{n}" for n in range(5000)], k=2_000))
-    for n in range(20):
-        html.response(f"http://a.org/{n}", page(words))
-        texts.add("conversion", f"http://a.org/{n}", words.encode() * 5, content_type="text/plain")
-    (tmp_path / "html.warc.gz").write_bytes(html.data)
-    (tmp_path / "texts.warc.wet.gz").write_bytes(texts.data)
-    jobs = [job_of(Extract(), [tmp_path / name], tmp_path / "out") for name in ("html.warc.gz", "texts.warc.wet.gz")]
-    of_html, of_texts = (job.estimate(job.sample()).needs.output for job in jobs)
-    assert of_texts > 5 * of_html > 0
-
-
 def test_an_output_of_an_earlier_version_asks_for_a_restart(tmp_path, webtext):
     """Other texts would stand beside those that are there."""
     (tmp_path / "page.html").write_text(

@@ -2,9 +2,11 @@
 
 import pytest
 
+from webtext_prep import storage
+from webtext_prep.errors import StorageBusyError
 from webtext_prep.running import markers
 from webtext_prep.running.file_ranges import TaskState
-from webtext_prep.running.markers import Done, Markers
+from webtext_prep.running.markers import Done, Markers, OutputMarker
 from webtext_prep.running.tasks import Files, Task
 from webtext_prep.storage.stores import local
 
@@ -29,6 +31,25 @@ def test_a_marker_gives_back_the_result(kept, tmp_path, result):
     assert kept.read(task, "other key") is None
     (tmp_path / "output" / "a").write_bytes(b"fewer")
     assert kept.read(task, "key") is None
+
+
+def test_an_output_that_could_not_be_asked_about_is_not_taken_for_a_lost_one(kept, bucket, s3, unpersistent, tmp_path):
+    """One failed request, and finished work was done again."""
+    task, whole = Task("one", writes=Files(made=bucket / "a")), OutputMarker(tmp_path / "whole.json")
+    with storage.create(bucket / "a") as file:
+        file.write(b"some bytes")
+    kept.write(task, "key", Done(1, 1))
+    whole.write("key", [bucket / "a"], bucket)
+    s3.fail("HEAD", status=503)
+    for ask in (lambda: kept.read(task, "key"), lambda: whole.holds("key", bucket)):
+        with pytest.raises(StorageBusyError):
+            ask()
+        assert ask()
+        s3.fail("HEAD", status=503)
+    s3.reset()
+    storage.remove(bucket / "a")
+    assert kept.read(task, "key") is None
+    assert not whole.holds("key", bucket)
 
 
 @pytest.mark.parametrize(("folder", "is_done"), [("output", True), ("scratch", False)])

@@ -25,7 +25,10 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.folders.stage_record import read_record
 from webtext_prep.documents.formats.compression import read_chunks
+from webtext_prep.documents.records.base import Keys, SourceFile
+from webtext_prep.documents.records.plain_text import TextRecords
 from webtext_prep.errors import InputError, StorageBusyError, StorageError
 from webtext_prep.storage import lease, location
 from webtext_prep.storage.stores import object_store as objects
@@ -89,12 +92,13 @@ def test_names_with_signs_that_urls_use_otherwise(bucket):
     assert [entry.name for entry, is_folder in storage.list_folder(bucket) if is_folder] == ["a b"]
 
 
-def test_a_folder_of_more_than_a_thousand_objects(bucket, s3):
-    for number in range(1005):
+def test_a_folder_of_more_objects_than_one_answer_holds(bucket, s3, monkeypatch):
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")  # of S3 itself 1,000
+    for number in range(15):
         s3.backend.put_object(bucket.name, f"many/{number:05}.txt", b"")
     s3.backend.put_object(bucket.name, "many/", b"")  # as consoles make a folder
     found = storage.list_folder(bucket / "many")
-    assert [entry.name for entry, _ in found] == [f"{number:05}.txt" for number in range(1005)]
+    assert [entry.name for entry, _ in found] == [f"{number:05}.txt" for number in range(15)]
     assert [method for method, path in s3.requests] == ["GET", "GET"]
     assert storage.is_folder(bucket / "many")
     assert len(s3.requests) == 3
@@ -242,6 +246,22 @@ def test_a_failing_storage_is_not_taken_for_a_damaged_file(bucket, s3, small, na
     s3.faults.append(Fault(lambda method, path: s3.ranges[-1] != "bytes=0-999", times=99, status=503, code="SlowDown"))
     with pytest.raises(StorageBusyError):
         read()
+
+
+def test_a_failing_storage_is_not_taken_for_damaged_metadata(bucket, s3, unpersistent):
+    """A text was left out for good, and a finished stage was to be made again with --restart."""
+    put(bucket / "a.txt", b"a text")
+    put(bucket / "a.json", b"{}")
+    put(bucket / "stage.json", b'{"stage": "clean"}')
+    source = SourceFile(bucket / "a.txt", "a.txt", bucket / "a.json")
+    for part, ask in (
+        ("a.json", lambda: list(TextRecords().read(source, Keys(("text",), ("url",))))),
+        ("stage.json", lambda: read_record(bucket)),
+    ):
+        assert ask()
+        s3.fail("GET", part, status=503, code="SlowDown")
+        with pytest.raises(StorageBusyError, match="did not answer as it should"):
+            ask()
 
 
 # Writing

@@ -24,8 +24,8 @@ from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.engines import base as attempts
 from webtext_prep.running.engines.ray import RayEngine, RaySettings
+from webtext_prep.running.estimates import PROCESS_BYTES
 from webtext_prep.running.processes import versions_here
-from webtext_prep.running.stage import PROCESS_BYTES
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra webtext-gpt2[ray]")
 
@@ -185,7 +185,7 @@ def test_the_memory_that_a_stage_states_is_found_in_a_wrapped_call():
     class Wrapped:
         call = Merge().run
 
-    assert _memory_of(Wrapped()) == Merge.process_bytes >= PROCESS_BYTES
+    assert _memory_of(Wrapped()) == Merge().process_bytes >= PROCESS_BYTES
     assert _memory_of(practice_calls.square) == 0
 
 

@@ -252,7 +252,7 @@ def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):
 
 
 def test_the_estimate_of_space_knows_of_saved_pages():
-    sample = Sample(files=1, size=10**6, largest=10**6, documents=10_000)
+    sample = Sample(size=650_000, text=650_000, written=240_000, documents=10_000)
     with_pages, without = (Download(save_pages=save).needs(sample, 1) for save in (True, False))
     assert with_pages.output - without.output > 10_000 * 10_000
     assert with_pages.scratch > 10_000 * 10_000

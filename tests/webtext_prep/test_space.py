@@ -3,9 +3,11 @@
 import json
 import random
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import practice_stages
 import pytest
+from dedup_runs import scratch_used
 from jobs import job_of
 
 from command_kit.machine import Disk, Machine
@@ -15,7 +17,8 @@ from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import shards_in, write_documents
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.errors import InputError
-from webtext_prep.running.preflight import Needs, compare, readable
+from webtext_prep.running.estimates import Needs
+from webtext_prep.running.preflight import compare, readable
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.merge import Merge
@@ -105,21 +108,20 @@ def test_this_machine_has_memory_and_a_disk_also_for_folders_to_come(tmp_path):
 
 @pytest.mark.parametrize("format_name", ["jsonl.zst", "jsonl.gz", "jsonl", "parquet"])
 def test_a_sample_tells_the_size_of_all(tmp_path, format_name):
-    documents = [Document(f"http://a.org/{at}", text) for at, text in enumerate(texts(4000))]
+    documents = [Document(f"http://a.org/{at}", text) for at, text in enumerate(texts(1000))]
     shards = []
     for number in range(5):
         shards.append(tmp_path / f"part-{number:05}.{format_name}")
         with write_documents(shards[-1]) as writer:
-            for document in documents[number * 800 : (number + 1) * 800]:
+            for document in documents[number * 200 : (number + 1) * 200]:
                 writer.write(document)
     sizes = [shard.stat().st_size for shard in shards]
     found = take_sample(shards, sizes, format_name=format_name)
     text = sum(len(document.text) for document in documents)
-    assert (found.files, found.size, found.largest) == (5, sum(sizes), max(sizes))
-    assert found.documents == pytest.approx(4000, rel=0.05)
+    assert found.size == sum(sizes)
+    assert found.documents == pytest.approx(1000, rel=0.05)
     assert found.text == pytest.approx(text, rel=0.15)
     assert found.written == pytest.approx(sum(sizes), rel=0.15)
-    assert found.excerpt
 
 
 def test_kinds_of_files_are_sampled_each_by_itself(tmp_path):
@@ -132,7 +134,7 @@ def test_kinds_of_files_are_sampled_each_by_itself(tmp_path):
     found = take_sample(files, [file.stat().st_size for file in files], is_one_document=Merge().reads.is_one_document)
     assert found.documents == 1050
     assert found.text == 14_000 + 40_000
-    assert found.packed < found.text
+    assert found.written < found.text
 
 
 def test_damaged_and_empty_files_do_not_stop_the_estimate(tmp_path):
@@ -142,26 +144,27 @@ def test_damaged_and_empty_files_do_not_stop_the_estimate(tmp_path):
     files = sorted(tmp_path.iterdir())
     found = take_sample(files, [file.stat().st_size for file in files])
     assert found.size == 9000
-    assert found.text == 27_000
+    assert found.text == 24_300
 
 
-def test_merge_and_tokenize_need_what_they_then_write(tmp_path):
-    """Estimates from the sample against the bytes of real runs."""
-    folder = tmp_path / "input"
+def test_merge_and_tokenize_need_what_they_then_write(tmp_path, monkeypatch):
+    """Estimates from the sample against the bytes of real runs, on prose."""
+    folder, prose = tmp_path / "input", " ".join(" ".join(topics.values()).split())
     with write_documents(folder / "part-00000.jsonl.zst") as writer:
-        for at, text in enumerate(texts(3000)):
-            writer.write(Document(f"http://a.org/{at}", text))
+        for at in range(2000):
+            writer.write(Document(f"http://a.org/{at}", prose[at * 3000 % len(prose) :][:3000]))
     merge = job_of(Merge(), shards_in(folder), tmp_path / "merged")
     needed = merge.estimate(merge.sample()).needs
+    used = scratch_used(monkeypatch)
     merge.run()
     made = sum(shard.stat().st_size for shard in shards_in(tmp_path / "merged"))
     assert needed.output == pytest.approx(made, rel=0.2)
-    assert needed.scratch >= 0.8 * made
+    assert max(used) <= needed.scratch < 3 * max(used)
     tokenize = job_of(Tokenize(), shards_in(tmp_path / "merged"), tmp_path / "corpus")
     needed = tokenize.estimate(tokenize.sample()).needs
     tokenize.run()
     made = sum(file.stat().st_size for file in tmp_path.glob("corpus_text_document.[bi]*"))
-    assert needed.output == pytest.approx(made, rel=0.2)
+    assert made <= needed.output < 2 * made
 
 
 @pytest.mark.parametrize("name", ["list.txt", "list.txt.gz"])
@@ -176,33 +179,31 @@ def test_blacklist_needs_what_it_then_writes(tmp_path, name):
     job.run()
     made = sum(shard.stat().st_size for shard in shards_in(tmp_path / "urls"))
     assert needed.documents == pytest.approx(20_000, rel=0.05)
-    assert needed.output == pytest.approx(made, rel=0.2)
+    assert made <= needed.output < 2 * made
     assert needed.scratch >= needed.output
 
 
 def test_a_download_needs_more_for_more_urls_and_no_more_than_are_asked_for():
     def needed(urls, **settings):
-        return Download(**settings).needs(Sample(1, 100 * urls, 100 * urls, documents=urls), 2)
+        return Download(**settings).needs(Sample(100 * urls, 100 * urls, 40 * urls, urls), 2)
 
     assert needed(2_000_000).output == pytest.approx(2 * needed(1_000_000).output)
     assert needed(2_000_000, max_urls=1_000_000) == needed(1_000_000)
     # All of it lies in the database, too.
-    assert needed(1_000_000).scratch == needed(1_000_000).output
+    assert needed(1_000_000).scratch == pytest.approx(needed(1_000_000).output, rel=0.3)
 
 
 def test_the_output_of_one_stage_is_the_input_of_the_next():
-    found = Needs(1_000_000_000, 5, 6, 7000).as_input()
-    assert (found.size, found.packed, found.written, found.documents) == (10**9, 10**9, 10**9, 7000)
-    assert found.text == 2_700_000_000
-    # Without a look at any text, tokens are estimated: two bytes each.
-    assert Tokenize().needs(found, 1).output == pytest.approx(2 * found.text / 4, rel=0.01)
+    merged = Merge().needs(Sample(10**9, 3 * 10**9, 10**9, 7000), 1).as_input()
+    assert merged == Sample(10**9, 3 * 10**9, 10**9, 7000)
+    # Tokens are estimated from the text: at most two bytes for four.
+    assert Tokenize().needs(merged, 1).output == 1_650_000_000
 
 
 def test_few_documents_need_no_memory_for_the_words_of_many():
     """Two workers asked for 690 MB, however little text there was, and a busy machine refused them."""
-    few, more, many = (Tokenize().needs(Sample(1, text=text, documents=9), 2).memory for text in (10**4, 10**6, 10**9))
+    few, many = (Tokenize().needs(Sample(text=text), 2).memory for text in (10**4, 10**9))
     assert few < 450_000_000 < many
-    assert 2 * 10 * 10**6 < more - few < 3 * 10 * 10**6
 
 
 # What is said
@@ -302,6 +303,9 @@ def test_the_estimate_is_recorded_beside_the_state_and_not_in_the_output(write_s
         "scratch": 1_100_000_000,
         "memory": 1_200_000_000,
         "documents": 812_345,
+        "kept": 0,
+        "text": 0,
+        "seconds": 0.0,
         "others": [],
     }
     assert contents(tmp_path / "one") == contents(tmp_path / "two")

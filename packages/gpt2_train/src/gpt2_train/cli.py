@@ -36,7 +36,7 @@ COMMANDS = {
         "gpt2_train.conversion.checkpoint_command",
         "check files of checkpoints",
     ),
-    "plot": ("gpt2_train.metrics.command", "draw the losses, rates and scores of one or more runs"),
+    "plot": ("gpt2_train.metrics.command", "draw the losses of one or more runs in the terminal"),
     "seen": (
         "gpt2_train.data.seen",
         "say in which steps a run has read documents, and which checkpoints have seen them",

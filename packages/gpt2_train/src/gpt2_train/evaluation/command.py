@@ -19,6 +19,7 @@ from command_kit.errors import meant
 from command_kit.settings import given_values, make_settings, source_name
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
+from gpt2_train.evaluation.tasks import REMOVED as REMOVED_TASKS
 from gpt2_train.evaluation.tasks import Task, tasks
 from gpt2_train.inference.model import InferenceSettings, print_notes
 
@@ -35,12 +36,13 @@ DEFAULT_TASK = "held-out-loss"
 """The task of a table [evaluate] that names none."""
 
 REMOVED = {
+    **REMOVED_TASKS,
     "--task": "the task comes first, `gpt2 evaluate TASK FILE`",
     "--data": "give the token files after the task, `gpt2 evaluate held-out-loss PREFIX`",
     "--text": "give the text after the task, `gpt2 evaluate text-loss FILE`",
     "--input": "give the file after the task, `gpt2 evaluate TASK FILE`",
 }
-"""Flags that there are no more, and what to use instead."""
+"""Tasks and flags that there are no more, and what to use instead."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The measurements of a run: `log` writes metrics.jsonl, `sinks/` send it elsewhere, `plots/` draw it (`command`)."""
+"""The measurements of a run: `log` writes metrics.jsonl, `sinks/` send it elsewhere, `curves` draws it (`command`)."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE, is_number, read_records, run_settings
+from gpt2_train.config.files import METRICS_FILE, is_number, read_records
 
 NOT_MEASURED = frozenset({"step", "steps", "tokens", "seconds", "used_seconds", "valid_tokens", "seconds_left"})
 """Numbers of a row that say when and how much, not how well."""
@@ -45,41 +45,23 @@ def task_name(row: dict[str, Any]) -> str:
     return f"{row.get('task')}:{','.join(parts)}" if parts else str(row.get("task"))
 
 
-@dataclass(frozen=True)
-class Moment:
-    """The moment at which a value was measured.
-
-    Attributes:
-        step: optimizer steps taken.
-        tokens: tokens seen.
-        seconds: seconds of training.
-    """
-
-    step: int
-    tokens: int
-    seconds: float
-
-
 @dataclass
 class RecordedRun:
     """A training run.
 
     Attributes:
         name: how it is called in charts.
-        folder: where it lies.
-        settings: its `config.toml`, empty without one.
-        values: of each quantity (a name such as `loss`, or `lambada/last_word_accuracy`), in the order of steps.
+        values: (step, value) of each quantity (a name such as `loss`, or `lambada/last_word_accuracy`), in the order of
+            steps.
     """
 
     name: str
-    folder: Path
-    settings: dict[str, Any] = field(default_factory=dict)
-    values: dict[str, list[tuple[Moment, float]]] = field(default_factory=dict)
+    values: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
 
     @property
-    def last(self) -> Moment:
-        """The last moment of the run."""
-        return max((points[-1][0] for points in self.values.values()), key=lambda place: place.step)
+    def last_step(self) -> int:
+        """The last step at which something was measured."""
+        return max(points[-1][0] for points in self.values.values())
 
 
 def read_runs(texts: tuple[str, ...]) -> list[RecordedRun]:
@@ -117,9 +99,7 @@ def read_run(folder: Path, name: str) -> RecordedRun:
     path = folder / METRICS_FILE
     if not path.is_file():
         raise Gpt2UsageError(f"{folder} holds no {METRICS_FILE}: give the folder that `gpt2 train --output` wrote.")
-    run = RecordedRun(name, folder)
-    if (folder / CONFIG_FILE).exists():
-        run.settings = run_settings(folder)
+    run = RecordedRun(name)
     _add_values(run, read_records(path))
     if not run.values:
         raise Gpt2UsageError(f"{path} holds no measurement yet: wait for the first logged step.")
@@ -127,33 +107,20 @@ def read_run(folder: Path, name: str) -> RecordedRun:
 
 
 def _add_values(run: RecordedRun, rows: Iterable[dict[str, Any]]) -> None:
-    place = Moment(0, 0, 0.0)
+    step = 0
     for row in rows:
-        if row["step"] < place.step:
-            place = _cut_from(run, row["step"])
-        place = _place_of(row, place)
+        if row["step"] < step:
+            _cut_from(run, row["step"])
+        step = int(row["step"])
         for name, value in measurements(row).items():
             points = run.values.setdefault(name, [])
-            if points and points[-1][0].step == place.step:
+            if points and points[-1][0] == step:
                 points.pop()
-            points.append((place, value))
+            points.append((step, value))
 
 
-def _cut_from(run: RecordedRun, step: int) -> Moment:
-    """Forget what was measured at `step` and after; returns the place of what stays last."""
-    last = Moment(0, 0, 0.0)
-    for name, points in list(run.values.items()):
-        while points and points[-1][0].step >= step:
-            points.pop()
-        if points:
-            last = max(last, points[-1][0], key=lambda place: place.step)
-        else:
-            del run.values[name]
-    return last
-
-
-def _place_of(row: dict[str, Any], before: Moment) -> Moment:
-    """The moment of `row`, the row before it at `before`."""
-    tokens = int(row["tokens"]) if is_number(row.get("tokens")) else before.tokens
-    seconds = float(row["seconds"]) if is_number(row.get("seconds")) else before.seconds
-    return Moment(int(row["step"]), tokens, seconds)
+def _cut_from(run: RecordedRun, step: int) -> None:
+    """Forget what was measured at `step` and after."""
+    run.values = {
+        name: kept for name, points in run.values.items() if (kept := [point for point in points if point[0] < step])
+    }

@@ -40,8 +40,8 @@ from gpt2_train.distributed.collectives import barrier, from_first_rank, on_all_
 from gpt2_train.distributed.device import autocast, works_by_itself
 from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.mesh import World, seed_micro_step
+from gpt2_train.metrics.curves import loss_curves
 from gpt2_train.metrics.log import step_of
-from gpt2_train.metrics.plots import loss_curves
 from gpt2_train.metrics.records import read_run
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import backward_root, losses_and_gradient

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
-from webtext_audit.plan.plan_file import CorpusPlan
+from webtext_audit.plan import CorpusPlan
 from webtext_audit.receipts import cuts_in, drops_of, outcomes_in, receipts_in, with_texts
 from webtext_audit.report.figures import (
     BINS_PER_DOUBLING,

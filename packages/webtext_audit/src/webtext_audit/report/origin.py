@@ -12,7 +12,7 @@ from command_kit import charts, duration, hide_credentials
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
-from webtext_audit.plan.plan_file import CorpusPlan, Expected, about
+from webtext_audit.plan import CorpusPlan, Expected, about
 from webtext_audit.report.collect import Gathered, ReportedCorpus
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.training import PIPELINE, bits_per_byte
@@ -295,14 +295,11 @@ def comparison(plan: CorpusPlan, steps: list[Step]) -> Markup | None:
     if not pairs:
         return None
     given = ", ".join(map(hide_credentials, plan.input))
-    note = (
-        f"Planned for {given}, from {plan.sampled:,} of {plan.total:,} {plan.unit}, with {plan.workers} tasks at once."
-    )
+    note = f"Planned for {given}, with {plan.workers} tasks at once."
     first = next(((stage, step) for stage, step in pairs if stage is plan.stages[0]), None)
     more = None
-    if first is not None and first[1].record.get("in", 0) != first[0].read:
-        read = first[1].record.get("in", 0)
-        more = tag("p", f"The plan was of {first[0].read:,} {first[0].unit}, and {read:,} came in.", class_="note")
+    if first is not None and abs((read := first[1].record.get("in", 0)) - first[0].read) > 0.1 * read:
+        more = tag("p", f"The plan was of {about(first[0].read)} {first[0].unit}, and {read:,} came in.", class_="note")
     most = max(step.record.get("out", 0) for _, step in pairs)
     longest = max(float(step.run.get("seconds", 0)) for _, step in pairs)
     largest = max((_bytes(step) or 0 for _, step in pairs), default=0)

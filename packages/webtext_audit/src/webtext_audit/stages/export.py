@@ -34,16 +34,14 @@ from webtext_audit.export.card import (
 from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace_all
 from webtext_prep.documents.formats.arrow_tables import new_parquet
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.parquet import RowWriter
 from webtext_prep.errors import InputError
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes
+from webtext_prep.running.stage import Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
@@ -95,11 +93,6 @@ def _parquet(stream: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
 
 PIECE_BYTES = 16 << 20
 """Files begin and end where so much text of a shard is full (of small files: a quarter of one), or the shard ends."""
-GROUP_MEMORY = 128 << 20
-"""Of a task that writes: a row group as Python's values, as Arrow's, and compressed."""
-TOKENIZER_MEMORY = 80 << 20
-DOMAIN_MEMORY = 400
-"""Of each domain in the last task."""
 
 Piece = tuple[int, int, int, int]
 """Input (its number), its first document and the one after its last, and bytes of text."""
@@ -137,11 +130,6 @@ class Export(Stage):
         TopDomains.parse(self.top_domains)
         if not self.license.strip():
             raise InputError(f"--license is empty: say which, or leave it out ({UNKNOWN}).")
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """About as much output as input. Memory for row groups, the tokenizer, and a domain for every eighth page."""
-        memory = workers * (PROCESS_BYTES + max(GROUP_MEMORY, TOKENIZER_MEMORY)) + sample.documents * DOMAIN_MEMORY // 8
-        return Needs(sample.written, sample.documents * 10, memory, sample.documents)
 
     # Phases
 

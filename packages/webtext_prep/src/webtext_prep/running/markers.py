@@ -51,7 +51,10 @@ class Markers:
         self._folder, self._scratch = folder, scratch
 
     def read(self, task: Task, key: str) -> Done | None:
-        """The finished task of `task`'s marker, or None where there is none, or it no longer holds."""
+        """The finished task of `task`'s marker, or None where there is none, or it no longer holds.
+
+        Raises OSError where an output can't be asked about: only one that is not there is to be made again.
+        """
         try:
             marker = parse_json((self._folder / f"{task.name}.json").read_bytes())
             if marker.get("boot", "") not in ("", self._boot(task)):
@@ -60,7 +63,7 @@ class Markers:
                 storage.size(output) for output in task.writes.all()
             ]:
                 return None
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         return Done(marker["result"], marker.get("units", 0))
 
@@ -95,12 +98,15 @@ class OutputMarker:
         self._path = path
 
     def holds(self, key: str, folder: Location) -> bool:
-        """Whether the output was finished under `key`, and its files below `folder` are still what they were."""
+        """Whether the output was finished under `key`, and its files below `folder` are still what they were.
+
+        Raises OSError where they can't be asked about.
+        """
         try:
             marker = parse_json(self._path.read_bytes())
             places = [folder / name for name in marker["outputs"]]
             return marker["key"] == key and list(marker["outputs"].values()) == storage.sizes(places)
-        except (OSError, ValueError, KeyError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):
             return False
 
     def write(self, key: str, outputs: Sequence[Location], folder: Location) -> None:

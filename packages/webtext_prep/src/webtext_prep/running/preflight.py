@@ -1,8 +1,8 @@
 """The disk and memory that a run will need, said before it starts, and the end of one that will not fit.
 
-A stage estimates its needs (`Stage.needs`) from a sample of its input (`take_sample`); here they are compared
-with what there is on the disks of output and state, and with the memory that this process may take. What an
-interrupted run has written already is not needed again. An estimate is no promise: `--no-space-check` goes on.
+What a stage takes follows from a sample of its input (`running/estimates.py`); here that is compared with what there is
+on the disks of output and state, and with the memory that this process may take. What an interrupted run has written
+already is not needed again. An estimate is no promise: `--no-space-check` goes on.
 """
 
 from __future__ import annotations
@@ -12,43 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from command_kit.machine import Machine
-from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.errors import InputError
+from webtext_prep.running.estimates import Needs
 from webtext_prep.storage.locations import Location
 
 WORTH_SAYING = 100_000_000
 """Bytes of disk from which on the estimate is shown,"""
 MEMORY_WORTH_SAYING = 0.5
 """or this share of the memory."""
-USUAL_RATIO = 2.7
-"""Bytes of text in a byte of a compressed shard."""
-USUAL_SHARD = 64 << 20
-"""Bytes of a shard."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Needs of a run of a stage, in bytes, about.
-
-    Attributes:
-        output: of the finished output.
-        scratch: of the files between phases, at their most, on top of the whole output.
-        memory: of all its processes together, at their most.
-        documents: how many documents (or other units that the stage counts) that is for.
-        others: sentences on what else it needs, of other people's servers, say.
-    """
-
-    output: int
-    scratch: int = 0
-    memory: int = 0
-    documents: int = 0
-    others: tuple[str, ...] = ()
-
-    def as_input(self) -> Sample:
-        """The output as the input of another stage, about, before there is any: JSON lines, compressed."""
-        largest = min(self.output, USUAL_SHARD)
-        text = int(self.output * USUAL_RATIO)
-        return Sample(1, self.output, largest, text, self.output, self.output, self.documents)
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,11 @@ from webtext_prep.documents.folders.shards import (
     write_documents,
 )
 from webtext_prep.documents.formats.base import DocumentWriter
-from webtext_prep.running.preflight import Needs
+from webtext_prep.running.estimates import Needs, costs_of, needs_of
 from webtext_prep.running.run import DROPPED, StageRun
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-
-PROCESS_BYTES = 100 << 20
-"""Memory of a process with what most stages import: Python, codecs, and a document at a time."""
 
 Chosen = tuple[list[Location], list[str]]
 """Files to read, and sentences for the summary about the others."""
@@ -167,8 +164,6 @@ class Stage(abc.ABC):
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
     writes: ClassVar[Writes] = Writes()
     """Its output."""
-    process_bytes: ClassVar[int] = PROCESS_BYTES
-    """Memory of a process that runs its tasks."""
 
     @property
     def reads(self) -> Reads:
@@ -191,9 +186,14 @@ class Stage(abc.ABC):
         """All that the output depends on besides settings and files, such as the digest of a user's function."""
         return {}
 
+    @property
+    def process_bytes(self) -> int:
+        """Memory of a process that runs its tasks, at most."""
+        return costs_of(self.name, self).memory
+
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Needs of a run over input like `sample`, with that many tasks at once; about as much output as input."""
-        return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
+        """Needs of a run over input like `sample`, with that many tasks at once."""
+        return needs_of(costs_of(self.name, self), sample, workers)
 
     @abc.abstractmethod
     def run(self, job: StageRun) -> Outcome:

@@ -23,7 +23,6 @@ from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.url_lists import (
     UrlPart,
     encode_url,
@@ -38,7 +37,6 @@ from webtext_prep.documents.folders.url_lists import (
 from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task
@@ -139,7 +137,6 @@ class Blacklist(Stage):
         "URLs",
         has_standard_input=True,
     )
-    process_bytes: ClassVar[int] = 200 << 20
 
     blocked_domains: str = setting("", "the list of blocked sites, instead of the shipped one", metavar="FILE")
     blocked_extensions: str = setting("", "the list of blocked extensions, instead of the shipped one", metavar="FILE")
@@ -159,12 +156,6 @@ class Blacklist(Stage):
     def setting_files(self) -> list[Path]:
         """The lists given instead of the shipped ones."""
         return [Path(name) for name in (self.blocked_domains, self.blocked_extensions) if name]
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """All URLs split by shard, compressed lists also cut into runs before that, and the shards."""
-        is_compressed = sample.text > sample.size
-        scratch = sample.packed * (2 if is_compressed else 1)
-        return Needs(sample.written, scratch, workers * self.process_bytes, sample.documents)
 
     def judge(self, url: str, seen: set[str] | None = None) -> str | None:
         """The reason to drop `url`, or None to keep it.

@@ -86,7 +86,6 @@ class Clean(DocumentStage):
     order: ClassVar[int] = 50
     version: ClassVar[int] = 5
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
-    process_bytes: ClassVar[int] = 380 << 20
 
     language: str = setting("en", "the language to keep, as ISO 639-1 code; 'any' keeps all", metavar="CODE")
     language_detector: str = setting("langdetect", "what names the language of a text", choices=known_detectors)

@@ -93,7 +93,6 @@ class Decontaminate(Stage):
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     writes: ClassVar[Writes] = Writes(tables=(MATCHES, FREQUENT_NGRAMS))
-    process_bytes: ClassVar[int] = 275 << 20
 
     evaluation: tuple[str, ...] = setting(
         (), "evaluation texts: text, JSON, table or Parquet files; of a record every text counts", metavar="FILE"

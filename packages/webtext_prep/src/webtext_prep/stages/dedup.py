@@ -32,8 +32,7 @@ import numpy.typing as npt
 from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import PART_CHARACTERS
-from webtext_prep.dedup.phases import BLOCKS, SORTED_DOCUMENTS, NearDuplicates, groups_of
+from webtext_prep.dedup.phases import BLOCKS, NearDuplicates, groups_of
 from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.documents.folders.sampling import Sample, take_sample
@@ -41,25 +40,15 @@ from webtext_prep.documents.folders.shards import SUPERSEDED, read_documents
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.preflight import Needs
+from webtext_prep.running.estimates import Needs
 from webtext_prep.running.run import DROPPED, StageRun
 from webtext_prep.running.stage import Outcome, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
     from webtext_prep.dedup.drop_rates import Groups, Loss
-
-SORTING_BYTES = 48
-"""Memory for each key that is sorted."""
-COMPONENT_BYTES = 24
-"""Memory of a document in `components`, most of it mapped from files."""
-COMPILER_BYTES = 250 << 20
-"""Memory of a process that has loaded compiled functions."""
-CANDIDATES = 0.5
-"""The share of documents that may be alike others, for which disk is reserved."""
 
 
 @dataclass(frozen=True)
@@ -106,33 +95,14 @@ class Dedup(NearDuplicates):
                 raise InputError(f"{flag_name(name)} must be from 0 to 1, but is {getattr(self, name)}.")
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Keys of all documents, and the texts of half of them: more than half have rarely been candidates."""
-        scratch, memory, documents = self._needs(sample, workers)
-        return Needs(
-            sample.written, scratch["printed"] + max(scratch["bands"], scratch["candidates"]), memory, documents
-        )
+        """As the table says, and files between phases for `--against`, too."""
+        of_all = super().needs(sample + take_sample(self.old_shards, storage.sizes(self.old_shards)), workers)
+        return dataclasses.replace(super().needs(sample, workers), scratch=of_all.scratch, memory=of_all.memory)
 
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """The same at the lowest similarity. Files between phases stay to the end, so that a preview resumes."""
-        from webtext_prep.dedup.preview import THRESHOLDS
-
-        scratch, memory, documents = dataclasses.replace(self, similarity=THRESHOLDS[0])._needs(sample, workers)
-        return Needs(0, sum(scratch.values()), memory, documents)
-
-    def _needs(self, sample: Sample, workers: int) -> tuple[dict[str, int], int, int]:
-        """Bytes of each kind of file between phases, bytes of memory, and documents."""
-        bands, _ = bands_for(self.similarity)
-        old = take_sample(self.old_shards, storage.sizes(self.old_shards))
-        documents, packed = sample.documents + old.documents, sample.packed + old.packed
-        candidates = int(CANDIDATES * documents)
-        printed = documents * (8 * bands + 8)
-        sorted_bands = candidates * bands * 6  # members of 4 bytes, and the ends of their buckets
-        collected = int(1.2 * CANDIDATES * packed) + candidates * 8 * bands  # packed faster, and in small frames
-        text = min(sample.text + old.text, PART_CHARACTERS[0])
-        deciding = text + 2 * text * (2 if Shingling.parse(self.shingle).kind == "word" else 7)
-        sorting = min(documents, SORTED_DOCUMENTS) * SORTING_BYTES
-        memory = max(workers * (COMPILER_BYTES + max(deciding, sorting)), documents * COMPONENT_BYTES)
-        return {"printed": printed, "bands": sorted_bands, "candidates": collected}, memory, documents
+        """More candidates, at the lowest similarity, and no output. Files between phases stay, so that it resumes."""
+        found = self.needs(sample, workers)
+        return dataclasses.replace(found, output=0, scratch=2 * found.scratch)
 
     # Tasks
 

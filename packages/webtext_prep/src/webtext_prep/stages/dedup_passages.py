@@ -49,11 +49,10 @@ from webtext_prep.dedup.passages import (
 from webtext_prep.documents.batches import CHARACTERS, MOST, batches, in_batches
 from webtext_prep.documents.document import Document, encode_json
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
-from webtext_prep.documents.folders.sampling import Sample, characters_in
+from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.markers import digest
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
@@ -72,12 +71,8 @@ BLOCK = 8192
 """Documents whose repeats are read at once."""
 SHOWN = 200
 """Characters of a passage in its row."""
-REPEATED = 0.1
-"""The share of windows that may be repeated, for which disk is reserved."""
 OPEN = 16
 """Shards whose identities are open at a time."""
-WORD_BYTES = 6
-"""Of text, with what follows a word."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,6 @@ class DedupPassages(Stage):
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
     writes: ClassVar[Writes] = Writes(tables=(REPEATS,))
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels",)
-    process_bytes: ClassVar[int] = 600 << 20
 
     words: int = setting(50, "cut passages of this many words or more that stand earlier in the corpus", ge=10, le=1000)
     shortest_piece: int = setting(200, "drop pieces of this many characters or fewer", ge=0)
@@ -106,14 +100,6 @@ class DedupPassages(Stage):
         ge=0,
         lt=1,
     )
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """Anchors of all windows, and records of a tenth of them: see REPEATED."""
-        words = sample.text / WORD_BYTES
-        anchors = words * 2 / (self.words - self.words // 2 + 1)
-        scratch = 10 * anchors + REPEATED * (words * WINDOW.itemsize + anchors * REPEAT.itemsize)
-        memory = workers * (self.process_bytes + int(0.2 * sample.largest_share * sample.text))
-        return Needs(sample.written, int(scratch), memory, sample.documents)
 
     # Tasks
 

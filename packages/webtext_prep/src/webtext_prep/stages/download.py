@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from command_kit import available_cores
 from webtext_prep import storage
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.documents.document import Document
@@ -26,23 +25,11 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES
-from webtext_prep.running.preflight import USUAL_RATIO, Needs
+from webtext_prep.running.estimates import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Writes, shards_outcome
+from webtext_prep.running.stage import Outcome, Reads, Writes, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-
-PAGES_A_URL = 0.6
-"""Share of URLs whose page gives a document: a third of old lists, nearly all of fresh ones."""
-BYTES_A_PAGE = 5_000
-"""Of text, in the mean over pages of the web."""
-BYTES_A_ROW = 60
-"""Of each URL in the outcomes, compressed."""
-BYTES_A_PLACE = 25
-"""More, if the row says where the page was saved."""
-BYTES_A_SAVED_PAGE = 28_000
-"""Of HTML, compressed: a page of the web has some 110 kB."""
 
 
 def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
@@ -89,14 +76,10 @@ class Download(FetchSettings):
     writes: ClassVar[Writes] = dataclasses.replace(FetchSettings.writes, others=_saved_pages)
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Documents and outcomes of an ordinary list, the same in the database, page bodies and extractors."""
-        urls = min(sample.documents, self.max_urls or sample.documents)
-        row = BYTES_A_ROW + (BYTES_A_PLACE if self.save_pages else 0)
-        page = BYTES_A_PAGE / USUAL_RATIO + (BYTES_A_SAVED_PAGE if self.save_pages else 0)
-        output = int(urls * (PAGES_A_URL * page + row))
-        memory = workers * PROCESS_BYTES + PAGE_BYTES + available_cores() * PARSER_BYTES
-        expected = self.expected(int(urls * (1 - PAGES_A_URL)))
-        return Needs(output, output, memory, urls, tuple(expected))
+        """What `--max-urls` of the lists need."""
+        share = (self.max_urls or sample.documents) / max(1, sample.documents)
+        found = super().needs(sample.part(share), workers)
+        return dataclasses.replace(found, others=tuple(self.expected(found.documents - found.kept)))
 
     # The whole job
 

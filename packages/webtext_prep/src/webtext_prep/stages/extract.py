@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from command_kit import available_cores, hide_credentials, setting
+from command_kit import hide_credentials, setting
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
-from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
-from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
 from webtext_prep.opt_outs.decisions import (
     AGENT,
     KEYS,
@@ -40,9 +39,8 @@ from webtext_prep.opt_outs.decisions import (
     read_host_file,
 )
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
-from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, shard_writer, shards_outcome
+from webtext_prep.running.stage import Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
 from webtext_prep.storage.locations import Location
 
@@ -60,14 +58,8 @@ BYTES_PER_RANGE = 128 << 20
 HOST_FILE_BYTES = 4 << 20  # of a file of a host in an archive; of most only the first 500 KiB are looked at
 PAGES_AHEAD = 2_000
 """Pages that may wait, finished, for one before them: while it takes its 20 seconds, the others go on."""
-TEXT_SHARE = 0.08
-"""Bytes of text in a byte of HTML with its headers, decompressed,"""
 CONVERTED = b"WARC-Type: conversion"
 """but all is text in archives that hold such records."""
-BYTES_A_PAGE = 110_000
-"""Of HTML."""
-BYTES_A_ROW = 70
-"""Of each page in the outcomes, compressed."""
 
 
 def _is_html(path: Location) -> bool:
@@ -154,15 +146,6 @@ class Extract(PageStage):
         if not place.is_file():
             raise InputError(f"--opt-outs-from {place} is no file: give what `webtext opt-outs --output` has written.")
         return [place]
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """Documents, and outcomes; pages in memory, and extractors."""
-        is_text = CONVERTED in sample.excerpt
-        pages = sample.text // BYTES_A_PAGE
-        text = sample.text if is_text else int(sample.text * TEXT_SHARE)
-        output = int(text / USUAL_RATIO) + pages * BYTES_A_ROW
-        memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
-        return Needs(output, 0, memory, pages)
 
     def run(self, job: StageRun) -> Outcome:
         """Each range of pages of an archive, and each group of HTML files, by itself."""

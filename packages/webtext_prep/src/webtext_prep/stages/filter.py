@@ -37,17 +37,15 @@ from webtext_prep import storage
 from webtext_prep.documents.batches import batches
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import Sample, characters_in
+from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.text import machine_code
 from webtext_prep.text.classifiers import (
-    COMPILER_BYTES,
     Classifier,
     check_fasttext,
     classifier_file,
@@ -206,12 +204,6 @@ class ScoreFilter(Filter):
     def setting_files(self) -> list[Path]:
         """The file of the classifier (`--model`), whose content decides what is dropped."""
         return [self._model_file]
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """The classifier in each process, and the scores and keys of all documents, besides what each stage needs."""
-        scratch = 12 * sample.documents if self.keep_share is not None else 0
-        memory = workers * (COMPILER_BYTES + 2 * storage.size(self._model_file))
-        return dataclasses.replace(super().needs(sample, workers), scratch=scratch, memory=memory)
 
     def scores_of(self, documents: Sequence[Document], *, compiled: bool) -> list[int]:
         """The scores of some documents, in units."""

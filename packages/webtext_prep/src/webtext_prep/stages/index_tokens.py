@@ -47,7 +47,7 @@ from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Previews, Reads, Writes
+from webtext_prep.running.stage import Outcome, Previews, Reads, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -62,8 +62,8 @@ _AT_ONCE = 100_000
 _PART = re.compile(r"part-.*\.u32")
 SORT_BYTES = 15
 """Memory for each token that is being sorted, the result included."""
-MACHINE_CODE_BYTES = 120 << 20
-"""Memory of the compiler, and of what it has compiled, in a process."""
+PROCESS_BYTES = 220 << 20
+"""Memory of a process, with the compiler and what it has compiled."""
 URL_SHARE = 0.1
 """Bytes of URLs for each token, about: 100 for a document of 1,000."""
 TIMED_TOKENS = 2 << 20
@@ -110,7 +110,6 @@ class IndexTokens(Previews):
     summary: ClassVar[str] = "token files -> an index in which `webtext trace` finds what a model wrote"
     reads = Reads(PAIRS, _is_of_pair, named=_files_of_pair)
     writes: ClassVar[Writes] = Writes("extras", folders=(), others=_files_of_index, beside=_index_of)
-    process_bytes: ClassVar[int] = PROCESS_BYTES + MACHINE_CODE_BYTES
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
     part_tokens: int = setting(
@@ -124,14 +123,6 @@ class IndexTokens(Previews):
     def is_preview(self) -> bool:
         """Whether only to say what it takes."""
         return self.dry_run
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """Four bytes a token and the URLs; memory for a part in each worker."""
-        tokens = sample.size // 2
-        at_work = min(workers * self.part_tokens, tokens)
-        busy = min(workers, -(-tokens // self.part_tokens)) if tokens else 1
-        memory = busy * self.process_bytes + SORT_BYTES * at_work
-        return Needs(int((POSITION.itemsize + URL_SHARE) * tokens), int(URL_SHARE * tokens), memory)
 
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
         """A sample is sorted here."""
@@ -230,7 +221,7 @@ class IndexTokens(Previews):
             "documents": tokens.documents,
             "parts": len(parts),
             "disk_bytes": int((POSITION.itemsize + URL_SHARE) * total),
-            "memory_bytes": len(at_work) * self.process_bytes + SORT_BYTES * sum(at_work),
+            "memory_bytes": len(at_work) * PROCESS_BYTES + SORT_BYTES * sum(at_work),
             "seconds": round(each * total / max(1, len(at_work)), 1),
         }
         return Findings(_described(found), found)

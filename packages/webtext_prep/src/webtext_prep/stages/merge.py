@@ -29,7 +29,7 @@ from command_kit import hide_credentials, setting
 from command_kit.progress import REPORT_EVERY
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.documents.folders.raw_files import (
     MOST_TASKS,
     choose_splits,
@@ -44,7 +44,6 @@ from webtext_prep.documents.folders.raw_files import (
     splits_of,
     without_descriptions,
 )
-from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import files_by_record
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Damaged, FilePart, Keys, Record, RecordReader, SourceFile, Unreadable
@@ -53,9 +52,8 @@ from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, receipts_writer, shard_writer, shards_outcome
+from webtext_prep.running.stage import Outcome, Reads, receipts_writer, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import bucket_of, shards_for
@@ -68,8 +66,6 @@ BYTES_PER_PART = 64 << 20
 """Bytes of the parts in which a larger file is read, if it has parts,"""
 BYTES_PER_STREAM = 256 << 20
 """and one without any, as it is compressed or a table, is first cut into runs."""
-BYTES_PER_URL = 160
-"""Memory of one entry in the table of URLs that a shard has had."""
 
 DAMAGED_BYTES = "damaged_bytes"
 """The note that counts the bytes of files that are damaged."""
@@ -139,18 +135,6 @@ class Merge(HoldsOut):
             hint = "" if self.split else "; --split NAME chooses"
             notes.append(f"splits read, with their files: {counts_of(splits)}{left_out}{hint}.")
         return chosen, notes
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """All documents twice: by task, and in shards. Memory for runs, and for the URLs of the shards at work.
-
-        A large file may be cut into runs before."""
-        shards = self.shards or shards_for(sample.size, BYTES_PER_SHARD)
-        urls = sample.documents * min(workers, shards) // shards * BYTES_PER_URL
-        run = 2 * min(RUN_BYTES, sample.text)
-        scratch = sample.packed
-        if sample.largest > BYTES_PER_STREAM:
-            scratch += int(sample.packed * sample.largest_share)
-        return Needs(sample.written, scratch, workers * (PROCESS_BYTES + run) + urls, sample.documents)
 
     def _reader(self, place: Location) -> RecordReader:
         reader = reader_of(place)

@@ -28,13 +28,11 @@ from indexed_tokens import (
 from indexed_tokens.checksums import Checksum, check_checksum, joined, recorded_checksums
 from indexed_tokens.writer import PairDraft, Written
 from webtext_prep import storage
-from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage
+from webtext_prep.running.stage import Outcome, Reads, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.token_stage import (
@@ -112,10 +110,6 @@ class MergeTokens(TokenFileStage):
         pairs = [held_out_prefix(pair) for pair in map(pair_named, given) if pair is not None]
         held_out = [str(pair) for pair in pairs if idx_path(pair).is_file()]
         return [(self, held_out, f"{output}_{HELD_OUT}")] if held_out else []
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """As much as there is."""
-        return Needs(sample.size, memory=workers * PROCESS_BYTES)
 
     def copy(self, task: Task, context: Context) -> Written:
         """Task: a range of the tokens, the sequences or the documents of one pair to its place; its checksums."""

@@ -27,20 +27,18 @@ from command_kit import setting
 from command_kit.settings import Removed
 from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
 from indexed_tokens.checksums import checksum_of_file
-from indexed_tokens.gigatoken_encoder import HARD_TEXTS, MOST_BYTES, GigatokenEncoder
+from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from indexed_tokens.writer import Written
 from webtext_prep import storage
-from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.markers import digest
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, receipts_writer
+from webtext_prep.running.stage import Outcome, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
@@ -57,16 +55,6 @@ from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draf
 
 KINDS = ("tokens", "table")
 """The suffixes of an encoded shard's two files."""
-INDEX_BYTES = 20
-"""Of each document in the index: length, position, document."""
-USUAL_SHARE = 0.25
-"""Tokens a byte of a document, where none can be looked at."""
-TABLE_BYTES = 16
-"""Of each document in an encoded shard's table."""
-TOKENIZER_BYTES = 100 << 20
-"""Memory of the tokenizer in a process, without the words that it keeps:"""
-WORD_BYTES = 10
-"""for each byte of text at most, up to `MOST_BYTES`."""
 CHECK_SHARDS, CHECK_DOCUMENTS = 8, 32
 """Before it starts, the encoder is compared with tiktoken on the first 32 documents of 8 shards,"""
 CHECK_EVERY = 1000
@@ -175,18 +163,6 @@ class Tokenize(HoldsOut, TokenFileStage):
         documents = (itertools.islice(read_documents(path), CHECK_DOCUMENTS) for path in some)
         texts = (document.text for document in itertools.chain.from_iterable(documents))
         self._check(engine, itertools.chain(HARD_TEXTS, texts))
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """All tokens twice, by shard and shuffled, as many of them a byte as the sample has; memory for a part each."""
-        tokenizer = self.open_tokenizer()
-        excerpt = sample.excerpt.decode("utf-8", "ignore")
-        share = len(tokenizer.encode(excerpt)) / len(sample.excerpt) if sample.excerpt else USUAL_SHARE
-        tokens = int(share * sample.text) + sample.documents
-        size = tokens * smallest_dtype(tokenizer.vocabulary_size).itemsize
-        words = min(MOST_BYTES, WORD_BYTES * sample.text)
-        memory = workers * (PROCESS_BYTES + TOKENIZER_BYTES + words + 2 * min(self.part_bytes, size))
-        index, table = (sample.documents * each for each in (INDEX_BYTES, TABLE_BYTES))
-        return Needs(size + index, size + table, memory, sample.documents)
 
     def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to sorted runs, and receipts. Returns its tally, and the number of documents in each run."""

@@ -36,14 +36,13 @@ from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.preflight import Needs
+from webtext_prep.running.estimates import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import DOCUMENT_SHARDS, PROCESS_BYTES, Outcome, Reads, Stage, Writes, receipts_writer
+from webtext_prep.running.stage import DOCUMENT_SHARDS, Outcome, Reads, Stage, Writes, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text import classifiers, machine_code
 from webtext_prep.text.classifiers import (
-    COMPILER_BYTES,
     FEWEST_BITS,
     FILE,
     MOST_BITS,
@@ -129,11 +128,8 @@ class TrainFilter(Stage):
         return self.reads.find(self.good)[0] if self.good else []
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """The weights, the sample once more, and four bytes for each of its n-grams."""
-        text = min(2 * self.sample_bytes, sample.text)
-        scratch = int(sample.packed * text / sample.text) if sample.text else 0
-        memory = COMPILER_BYTES + self.ngrams * text + (8 << self.bits)
-        return Needs(4 << self.bits, scratch, max(workers * PROCESS_BYTES, memory), sample.documents)
+        """What `--sample-bytes` of either side need."""
+        return super().needs(sample.part(2 * self.sample_bytes / max(1, sample.text)), workers)
 
     def _side(self, document: Document, of: str) -> int | None:
         """0 or 1, as in `SIDES`, or None for a document of neither; `of` is what its file is."""

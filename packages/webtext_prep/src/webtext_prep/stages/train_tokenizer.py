@@ -34,9 +34,9 @@ from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.documents.formats.base import DocumentWriter
-from webtext_prep.running.preflight import Needs
+from webtext_prep.running.estimates import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Writes, receipts_writer
+from webtext_prep.running.stage import Outcome, Stage, Writes, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import Entries, document_key, first_by_key, shuffle_key
@@ -101,10 +101,6 @@ HELD_OUT_EVERY = 32
 """One document in this many is held out,"""
 HELD_OUT_BYTES = 4_000_000
 """and this much of their text is measured."""
-TOKEN_BYTES = 100
-"""Bytes of a token in the three files together, about."""
-MEMORY_FACTOR = 4
-"""Bytes of memory for a byte of the sample, at most: it is different words that count."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +154,8 @@ class TrainTokenizer(Stage):
     seed: int = setting(1234, "of the choice of documents", ge=0)
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """The files, and disk and memory for the different words of the sample."""
-        text = min(self.sample_bytes, sample.text)
-        scratch = text // 4
-        memory = max(workers * PROCESS_BYTES, PROCESS_BYTES + MEMORY_FACTOR * text)
-        return Needs(self.vocabulary_size * TOKEN_BYTES, scratch, memory, sample.documents)
+        """What `--sample-bytes` of the input need."""
+        return super().needs(sample.part(self.sample_bytes / max(1, sample.text)), workers)
 
     def choose(self, task: Task, context: Context) -> None:
         """Task: keys and sizes of the documents of a shard that may be in the sample."""

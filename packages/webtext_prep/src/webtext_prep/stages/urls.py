@@ -21,8 +21,7 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.documents.formats.lines import has_ranges
 from webtext_prep.errors import InputError
 from webtext_prep.reddit.pages import (
@@ -34,12 +33,11 @@ from webtext_prep.reddit.pages import (
     page_of,
     without_repeats,
 )
-from webtext_prep.reddit.rows import KINDS, Submission, is_dump, read_blocks, read_rows
+from webtext_prep.reddit.rows import KINDS, is_dump, read_blocks
 from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, subreddit_names, time_of
 from webtext_prep.running.file_ranges import SECONDS, TaskState
-from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Reads, Stage, shard_writer, shards_outcome
+from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import shards_for
@@ -50,12 +48,6 @@ BYTES_PER_BUCKET = 64 << 20
 """Bytes of dumps for each bucket in which the pages of a shard are put together."""
 BYTES_PER_RANGE = 1 << 30
 """Bytes of the ranges in which a dump that is not compressed is read."""
-WINDOW_BYTES = 2 << 30
-"""What a decompressor may need: dumps are compressed with windows as large as that."""
-ROW_BYTES = 140
-"""Of one row in a shard, compressed; and about as much between the phases."""
-LINK_BYTES = 900
-"""Memory of one submission while its page is put together."""
 
 PAGES_AT_ONCE = 1000
 """Rows of a shard that are written together."""
@@ -116,18 +108,6 @@ class Urls(Stage):
     def setting_files(self) -> list[Path]:
         """Lists of subreddits."""
         return [Path(name) for name in (*self.subreddits, *self.exclude_subreddits) if is_list_of_names(name)]
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """The rows that are kept, as far as a sample tells, twice; memory for runs, buckets and decompressors."""
-        rows = [row for row in read_rows(sample.excerpt.rpartition(b"\n")[0]) if isinstance(row, Submission)]
-        kept = sum(self.rules.reason(row) is None for row in rows)
-        size = int(sample.documents * (kept + 1) / (len(rows) + 1)) * ROW_BYTES
-        _, buckets = self._layout(sample.size)
-        is_compressed = sample.text > sample.size
-        window = min(WINDOW_BYTES, int(sample.text * sample.largest_share)) if is_compressed else 0
-        bucket = size // ROW_BYTES // buckets * LINK_BYTES
-        memory = PROCESS_BYTES + max(window + 2 * RUN_BYTES, bucket)
-        return Needs(size, size, workers * memory, sample.documents)
 
     def read(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: a dump, or a range of it, to partition files next to the state of the task.

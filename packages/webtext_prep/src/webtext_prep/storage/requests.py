@@ -123,10 +123,10 @@ def explained(error: Exception, url: Url) -> Exception:
     for pattern, kind, sentence in _SENTENCES:
         if found := next((word for word in words if re.fullmatch(pattern, word)), None):
             return kind(sentence.format(place=place, how=how, found=found))
-    if isinstance(error, FileNotFoundError) or "404" in words:
-        return FileNotFoundError(errno.ENOENT, "No such file or directory", place)
     if {"PermissionError", "PermissionDeniedError", "UnauthenticatedError", "401", "403"} & {*words}:
         return PermissionError(errno.EACCES, "Permission denied", place)
+    if isinstance(error, FileNotFoundError) or "404" in words:
+        return FileNotFoundError(errno.ENOENT, "No such file or directory", place)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR):
         return error
     reason = getattr(error, "strerror", None) or (str(error) or type(error).__name__).splitlines()[0]

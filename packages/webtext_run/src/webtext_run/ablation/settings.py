@@ -46,7 +46,7 @@ class AblateSettings:
     )
     eval_task: tuple[str, ...] = setting(
         (),
-        "evaluation tasks to measure at the end, such as arc-easy:FILE.jsonl (as in gpt2 train)",
+        "evaluation tasks to measure at the end, such as lambada:FILE.jsonl (as in gpt2 train)",
         metavar="NAME:FILE",
     )
     output: str = _run("", "folder of the ablation; the same command on it resumes", metavar="DIR")

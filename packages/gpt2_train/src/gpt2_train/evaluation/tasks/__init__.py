@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from gpt2_train.inference.scorer import Scorer
 
 
+_HARNESS = "lm-evaluation-harness measures it, to the same figures: `python -m gpt2_train.evaluation.lm_harness`"
+REMOVED = {"hellaswag": _HARNESS, "arc-easy": _HARNESS}
+"""Tasks that there are no more, and what to use instead."""
+
+
 class Task(abc.ABC):
     """One way to measure a model.
 
@@ -86,6 +91,8 @@ def parse_task(text: str) -> Task:
     head, colon, file = text.partition(":")
     name, *settings = re.split(r",(?=[\w-]+=)", head)
     flag = f"--eval-task {text}"
+    if name in REMOVED:
+        raise Gpt2UsageError(f"{flag}: {name} is gone: {REMOVED[name]}.")
     if name not in known:
         raise Gpt2UsageError(f"{flag}: no task {name!r}; {meant(name, known)}known are {', '.join(known)}.")
     task = known[name]

@@ -27,7 +27,7 @@ from typing import Any
 
 from command_kit import parse_json, read_json
 from webtext_prep import storage
-from webtext_prep.errors import InputError
+from webtext_prep.errors import InputError, StorageError
 from webtext_prep.storage.locations import Location
 
 RECORD = "stage.json"
@@ -56,12 +56,17 @@ _KINDS: dict[str, type] = {
 
 
 def read_record(folder: Location, name: str = RECORD) -> dict[str, Any] | None:
-    """The record of a finished stage in `folder`, or None if there is none. Raises InputError if it is damaged."""
+    """The record of a finished stage in `folder`, or None if there is none.
+
+    Raises InputError if it is damaged, and StorageError where the storage does not say.
+    """
     path = folder / name
     try:
         record = parse_json(storage.read_bytes(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except StorageError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(f"can't read {path} ({error}): run the stage again with --restart.") from error
     if not isinstance(record, dict) or "stage" not in record:

@@ -16,7 +16,7 @@ from typing import Any
 from webtext_prep.documents.document import Document, decode_url_row, encode_document
 from webtext_prep.documents.folders.shards import format_of
 from webtext_prep.documents.formats.arrow_tables import row_groups
-from webtext_prep.documents.formats.columns import column_names
+from webtext_prep.documents.formats.arrow_values import column_names
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_lines, read_utf8

@@ -22,8 +22,7 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep import storage
-from webtext_prep.documents.formats.arrow_values import Mark, columns_as_json, marks_of, names_of_int96
-from webtext_prep.documents.formats.columns import column_names
+from webtext_prep.documents.formats.arrow_values import Mark, column_names, columns_as_json, marks_of, names_of_int96
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, check_ratio
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.storage.locations import Location

@@ -26,7 +26,6 @@ import msgspec
 import numpy as np
 
 from webtext_prep.documents.document import encode_json
-from webtext_prep.documents.formats.columns import column_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -493,3 +492,21 @@ def _spark_marks(kind: Any) -> list[Mark]:
         return [Mark.VARIANT]
     is_months = kind.endswith(("year", "month"))
     return [Mark.PLAIN if not kind.startswith("interval ") else Mark.MONTHS if is_months else Mark.MICROSECONDS]
+
+
+def column_names(header: Sequence[str]) -> list[str]:
+    """The names that a header gives, without the space around them; a column without a name, or with that of an
+    earlier one, is called by its number, in a way in which no other is called. The time is linear.
+
+    >>> column_names(["text", "", "text", "text_3"])
+    ['text', 'column_2', 'text_3_', 'text_3']
+    """
+    own = [cell.strip() for cell in header]
+    real, names = set(own), dict[str, None]()
+    for number, name in enumerate(own, 1):
+        if not name or name in names:
+            name = f"{name or 'column'}_{number}"
+            while name in real:
+                name += "_"
+        names[name] = None
+    return list(names)

@@ -29,6 +29,7 @@ from webtext_prep.documents.formats.compression import COMPRESSED_SUFFIXES, MAX_
 from webtext_prep.documents.formats.lines import EncodingError, read_utf8
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.json_files import decode_utf8
+from webtext_prep.errors import StorageError
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
 MOST_CHARACTERS = 64 << 10
@@ -162,11 +163,13 @@ def looks_like_html(text: str) -> bool:
 
 
 def read_sidecar(file: SourceFile) -> dict[str, Any]:
-    """The metadata next to a file, if there is any. Raises Unreadable."""
+    """The metadata next to a file, if there is any. Raises Unreadable, and StorageError where that may pass."""
     if file.sidecar is None:
         return {}
     try:
         value = parse_json(storage.read_bytes(file.sidecar))
+    except StorageError:
+        raise  # says nothing of the file
     except (OSError, ValueError) as error:
         raise Unreadable("its metadata can't be read", f"{file.sidecar.name}: {error}") from error
     if not isinstance(value, dict):

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
-from webtext_prep.documents.formats.columns import column_names
+from webtext_prep.documents.formats.arrow_values import column_names
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.formats.lines import lines_in, read_lines
 from webtext_prep.documents.records.base import FileBlock, Keys, Record, RecordReader, SourceFile, Unreadable
