@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
+from datasketch import MinHash
 from rensa import RMinHash
 
 import peers
@@ -22,6 +24,7 @@ from measuring import Row, documents, rate_of, webtext, write_json_lines
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.text import fingerprints
 from webtext_prep.text.fingerprints import PERMUTATIONS, Shingling
+from webtext_prep.text.words import fold, words_of
 
 TITLE = "dedup: documents of 3 kB, a tenth of them near-duplicates of another; 128 permutations, similarity 0.8"
 PEERS = ("datasketch", "xxhash", "numba", "rensa")
@@ -56,13 +59,13 @@ def _fingerprints(texts: list[str], shingle: str) -> Iterator[Row]:
 
     def loop(some: list[str]) -> None:
         for text in some:
-            sketch = fingerprints.empty_sketch().copy()
-            for entry in fingerprints.shingles(text, shingling.kind, shingling.size):
+            sketch = _sketch()
+            for entry in _shingles(text, shingling):
                 sketch.update(entry)
 
     def batch(some: list[str]) -> None:
         for text in some:
-            fingerprints.signature(fingerprints.shingles(text, shingling.kind, shingling.size))
+            _sketch().update_batch(list(_shingles(text, shingling)))
 
     yield measured(f"datasketch: update, {shingle}", loop, 100)
     yield measured(f"datasketch: update_batch, {shingle}", batch, 20, _unequal(texts[::20], shingling))
@@ -71,10 +74,24 @@ def _fingerprints(texts: list[str], shingle: str) -> Iterator[Row]:
         yield _datatrove(texts[::100])
 
 
+def _sketch() -> MinHash:
+    return MinHash(fingerprints.PERMUTATIONS, fingerprints.SEED, xxhash.xxh32_intdigest, scheme="affine32")
+
+
+def _shingles(text: str, shingling: Shingling) -> set[bytes]:
+    """The n-grams of a text that is long enough for one."""
+    parts = words_of(text) if shingling.kind == "word" else " ".join(fold(text).split())
+    joiner, size = " " if shingling.kind == "word" else "", shingling.size
+    return {joiner.join(parts[at : at + size]).encode() for at in range(len(parts) - size + 1)}
+
+
 def _unequal(texts: list[str], shingling: Shingling) -> str:
     """How many of our signatures differ from datasketch's."""
-    ours = fingerprints.signatures(texts, shingling)
-    theirs = [fingerprints.signature(fingerprints.shingles(text, shingling.kind, shingling.size)) for text in texts]
+    ours, theirs = fingerprints.signatures(texts, shingling), []
+    for text in texts:
+        sketch = _sketch()
+        sketch.update_batch(list(_shingles(text, shingling)))
+        theirs.append(sketch.hashvalues)
     unequal = int((ours != np.stack(theirs)).any(axis=1).sum())
     return f"{unequal} of {len(texts):,} of our signatures differ"
 
@@ -132,7 +149,7 @@ def _template(count: int, seconds: float, folder: Path) -> Row:
         for slot in own:
             template[slot] = f"{source.choice(words)}-{number}"
         pages.append({"url": f"https://forum.example/{number}", "text": " ".join(template)})
-    first, second = (fingerprints.shingles(page["text"], "word", 5) for page in pages[:2])
+    first, second = (_shingles(page["text"], Shingling("word", 5)) for page in pages[:2])
     written = write_json_lines(folder / f"template-{count}" / "part-00000.jsonl.zst", pages).parent
     used = webtext("dedup", "--input", written, "--output", folder / f"template-{count}-out", "--workers", "1")
     note = f"Jaccard {_similarity(first, second):.2f} to each other, start-up included: {used.cpu:.1f} s of CPU"
@@ -145,7 +162,7 @@ def _quality(found: list[dict[str, str]], folder: Path) -> Row:
     source = write_json_lines(folder / "pairs" / "part-00000.jsonl.zst", found).parent
     webtext("dedup", "--input", source, "--output", folder / "pairs-out", "--workers", "1")
     rows = [json.loads(line) for line in read_lines(folder / "pairs-out" / "dropped" / "part-00000.jsonl.zst")]
-    sets = {row["url"]: fingerprints.shingles(row["text"], "word", 5) for row in found}
+    sets = {row["url"]: _shingles(row["text"], Shingling("word", 5)) for row in found}
     ranked = sorted(found, key=lambda row: (-len(row["text"]), row["url"]))
     holders: dict[bytes, list[str]] = {}
     expected = set()

@@ -289,22 +289,6 @@ def test_the_version_and_help_come_without_what_takes_long_to_load():
     assert found.stdout.endswith("\nset()\nset()\n")
 
 
-def test_signatures_come_without_scipy():
-    """datasketch imports it, and asyncio's client of a database, for indices that `dedup` does not use."""
-    code = (
-        "import importlib, sys\n"
-        "from webtext_prep.stages.dedup import Dedup\n"
-        "for name in Dedup.preload:\n    importlib.import_module(name)\n"
-        "from webtext_prep.text import fingerprints\n"
-        "fingerprints.signatures(['a text'], fingerprints.Shingling('word', 2), compiled=False)\n"
-        "print({'datasketch.minhash', 'datasketch.aio', 'datasketch.lsh', 'scipy'} & set(sys.modules))\n"
-        "from datasketch import MinHash, MinHashLSH\n"
-        "print(type(fingerprints.empty_sketch()) is MinHash)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "{'datasketch.minhash'}\nTrue\n"
-
-
 # What is mistyped
 
 

@@ -6,7 +6,6 @@ import re
 import sys
 import unicodedata
 
-import numpy as np
 import pytest
 import regex
 from hypothesis import given
@@ -19,7 +18,6 @@ from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
 from webtext_prep.stages.decontaminate import _Matcher
-from webtext_prep.text import machine_code
 from webtext_prep.text.contamination import (
     LINE_END,
     SENTENCE_END,
@@ -124,20 +122,6 @@ def test_hits_equal_the_simple_definition(evaluation, text, size, least):
         hits = [(at, tuple(ngrams.text_of(number).split())) for at, number in _Matcher(ngrams).hits(text)]
         assert hits == plain_hits(text, expected)
         assert not hits or ngrams.suspects(["", text, "z"])[1]
-        assert_the_same_without_machine_code(ngrams, evaluation, text, size, least)
-
-
-def assert_the_same_without_machine_code(ngrams, evaluation, text, size, least):
-    plain = NGrams.of((EvaluationText("e", entry) for entry in evaluation), size, least, compiled=False)
-    for name in ("words", "starts", "sizes", "texts", "table", "screen"):
-        found, expected = getattr(plain, name), getattr(ngrams, name)
-        assert found.dtype == expected.dtype
-        assert found.tolist() == expected.tolist(), name
-    texts = ["", text, "z", *evaluation]
-    assert plain.suspects(texts, compiled=False) == ngrams.suspects(texts)
-    chosen = np.arange(len(ngrams)) % 3 > 0
-    for entry in texts:
-        assert _Matcher(plain, chosen, compiled=False).hits(entry) == _Matcher(ngrams, chosen).hits(entry)
 
 
 @given(st.text('x .!。।」")', max_size=120), st.integers(0, 12), st.integers(0, 12))
@@ -395,19 +379,6 @@ def test_short_evaluation_texts_count_as_a_whole(run, write_shards, evaluation):
     evaluation.write_text(json.dumps({"q": " ".join(WORDS[:8])}) + "\n" + json.dumps({"q": " ".join(WORDS[8:15])}))
     folder = write_shards([[" ".join(WORDS[:8]), " ".join(WORDS[8:15]) + " x" * 300]])
     assert run(folder).json["dropped"] == {"contaminated": 1}
-
-
-def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards, contents, tmp_path, monkeypatch):
-    """The first run compiled for seconds, however few documents there were."""
-    texts = [f"{sentences(seed, 20)} {QUESTION * (seed % 2)} {sentences(seed + 9, 20)}" for seed in range(6)]
-    folder = write_shards([texts[:4], texts[4:]])
-    with monkeypatch.context() as patched:
-        for module in ("text.contamination_kernels", "text.fingerprint_kernels"):
-            patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
-        assert run(folder, output="plain").json["notes"] == {"cut": 3}
-    monkeypatch.setattr(machine_code, "PLAIN_CHARACTERS", 0)
-    run(folder, output="compiled")
-    assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
 
 
 def test_a_changed_evaluation_file_is_read_again(run, write_shards, evaluation):

@@ -17,7 +17,6 @@ from webtext_prep.documents.folders.shards import REPEATS, read_documents, shard
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.stages import dedup_passages
 from webtext_prep.stages.dedup_passages import DedupPassages
-from webtext_prep.text import machine_code
 from webtext_prep.urls.held_out import is_held_out
 
 WORDS = [f"word{number}" for number in range(1000)]
@@ -182,16 +181,13 @@ def test_what_repeats_itself_is_left_once(run, write_shards, read_shards, tmp_pa
     assert read_shards(tmp_path / "out")[0].text == "To be, or not to be?"
 
 
-def test_the_same_bytes_at_any_number_of_workers_with_and_without_machine_code(
-    run, write_shards, contents, tmp_path, monkeypatch
-):
+def test_the_same_bytes_at_any_number_of_workers(run, write_shards, contents, tmp_path):
     source = random.Random(1)
     shards = [[" ".join(sentence(source.randrange(40), 70) for _ in range(5)) for _ in range(12)] for _ in range(3)]
     folder = write_shards(shards)
     assert run(folder)["dropped"] == {"repeated": 18}
-    monkeypatch.setattr(machine_code, "PLAIN_CHARACTERS", 0)
-    run(folder, "--workers", 2, output="compiled")
-    assert contents(tmp_path / "out") == contents(tmp_path / "compiled")
+    run(folder, "--workers", 2, output="divided")
+    assert contents(tmp_path / "out") == contents(tmp_path / "divided")
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from dedup_runs import WORDS, command, read_receipts, read_table, run, urls, write
+from plain_shingles import shingles
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import InputError
 from webtext_prep.stages.dedup import Dedup
-from webtext_prep.text import fingerprints
 
 
 def text_of(seed: object, words: int = 60) -> str:
@@ -159,7 +159,7 @@ def test_the_shorter_one_loses(tmp_path, capsys, old_and_new):
 
 def by_hand(documents: list[tuple[Document, bool]], loses: str) -> tuple[set[str], set[str]]:
     """New documents that go and old ones that are superseded, by the definition of the rule."""
-    sets = {document.url: fingerprints.shingles(document.text, "word", 5) for document, _ in documents}
+    sets = {document.url: shingles(document.text, "word", 5) for document, _ in documents}
     first = {"new": lambda is_old: not is_old, "old": lambda is_old: is_old, "shorter": lambda is_old: False}[loses]
     order = sorted(documents, key=lambda entry: (first(entry[1]), -len(entry[0].text), entry[0].url))
     kept: list[tuple[str, bool]] = []

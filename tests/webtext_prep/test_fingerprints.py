@@ -10,11 +10,11 @@ import xxhash
 from datasketch import MinHash
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.webtext_prep.support.plain_shingles import shingle_hashes, shingles, signature
 from tests.webtext_prep.support.plain_words import plain_words
 
-from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.text import fingerprint_kernels, fingerprints, hashes
-from webtext_prep.text.compiled import compiled
+from webtext_prep.errors import InputError
+from webtext_prep.text import fingerprint_kernels, fingerprints
 from webtext_prep.text.fingerprints import Shingling
 
 # Letters that fold to others, to several, or to some that are no part of a word; spaces; what is neither; surrogates.
@@ -28,7 +28,7 @@ SHINGLINGS = st.builds(Shingling, st.sampled_from(["word", "char"]), st.integers
 
 
 def defined_set(text: str, shingling: Shingling) -> np.ndarray:
-    return fingerprints.shingle_hashes(fingerprints.shingles(text, shingling.kind, shingling.size))
+    return shingle_hashes(shingles(text, shingling.kind, shingling.size))
 
 
 def as_shingle(passage: str, kind: str) -> bytes:
@@ -46,9 +46,9 @@ def assert_as_defined(texts: list[str], shingling: Shingling) -> None:
     values, ends = fingerprints.shingle_sets(texts, shingling)
     assert (values.dtype, ends.dtype, len(ends)) == (np.uint64, np.int64, len(texts))
     for row, text in enumerate(texts):
-        expected = fingerprints.shingles(text, shingling.kind, shingling.size)
-        assert np.array_equal(signatures[row], fingerprints.signature(expected))
-        assert np.array_equal(values[ends[row - 1] if row else 0 : ends[row]], fingerprints.shingle_hashes(expected))
+        expected = shingles(text, shingling.kind, shingling.size)
+        assert np.array_equal(signatures[row], signature(expected))
+        assert np.array_equal(values[ends[row - 1] if row else 0 : ends[row]], shingle_hashes(expected))
 
 
 def test_shinglings_are_parsed():
@@ -57,25 +57,6 @@ def test_shinglings_are_parsed():
     for wrong in ("", "word", "line:5", "word:0", "word:101", "char:-1", "char:5:5"):
         with pytest.raises(InputError, match="is not known: give word:N or char:N"):
             Shingling.parse(wrong)
-
-
-@pytest.mark.parametrize("ours, theirs", [("xxh32", xxhash.xxh32_intdigest), ("xxh3", xxhash.xxh3_64_intdigest)])
-def test_hashes_are_those_of_xxhash(ours, theirs):
-    """Every length at which an algorithm does something else, at any alignment."""
-    data = np.random.default_rng(1).integers(0, 256, 6000).astype(np.uint8)
-    compute = getattr(hashes, ours)
-    for length in [*range(300), 511, 512, 513, 1023, 1024, 1025, 1087, 1088, 1089, 2048, 2049, 4096, 5000]:
-        start = length % 7
-        assert compute(data, start, start + length) == theirs(data[start : start + length].tobytes()), length
-
-
-@compiled
-def shingle_hash(data: np.ndarray, start: int) -> np.uint64:
-    return hashes.xxh3(data, start, start + 9)
-
-
-def test_other_compiled_functions_can_use_the_hashes():
-    assert shingle_hash(np.frombuffer(b"_123456789_", np.uint8), 1) == xxhash.xxh3_64_intdigest(b"123456789")
 
 
 @pytest.mark.parametrize("kind", ["word", "char"])
@@ -102,9 +83,9 @@ def test_case_folding_makes_no_text_longer_than_there_is_room_for():
 
 @given(st.lists(ANY_TEXT, max_size=4), SHINGLINGS)
 @example(["", " ", "..", "a", "a b", "!? ..."], Shingling("word", 2))
+@example(["ŉ\u0345 ß\u1fb7 x", "ΐ ΐ", " \u0390\n\n\ta"], Shingling("char", 2))
 def test_batches_are_what_the_definition_says(texts, shingling):
     assert_as_defined(texts, shingling)
-    fingerprints.check_against_datasketch(texts, shingling)
 
 
 @pytest.mark.parametrize("shingling", [Shingling("word", 5), Shingling("char", 5), Shingling("char", 16)])
@@ -143,27 +124,10 @@ def test_unusual_texts_take_linear_time(text, kind):
     """A quadratic step would take hours for each."""
     (found,) = fingerprints.signatures([text], Shingling(kind, 5))
     values, ends = fingerprints.shingle_sets([text], Shingling(kind, 5))
-    expected = fingerprints.shingles(text, kind, 5)
-    assert np.array_equal(found, fingerprints.signature(expected))
-    assert np.array_equal(values, fingerprints.shingle_hashes(expected))
+    expected = shingles(text, kind, 5)
+    assert np.array_equal(found, signature(expected))
+    assert np.array_equal(values, shingle_hashes(expected))
     assert ends.tolist() == [len(values)]
-
-
-@given(st.lists(ANY_TEXT, max_size=4), SHINGLINGS)
-@example(["", " ", "..", "a", "a b", "!? ..."], Shingling("word", 2))
-@example(["ŉ\u0345 ß\u1fb7 x", "ΐ ΐ", " \u0390\n\n\ta"], Shingling("char", 2))
-def test_without_machine_code_the_bits_are_the_same(texts, shingling):
-    """A first dedup of 1,135 documents took 45 s of CPU for compiling: few texts do without, with the same results."""
-    assert np.array_equal(
-        fingerprints.signatures(texts, shingling, compiled=False), fingerprints.signatures(texts, shingling)
-    )
-    found: list[list[np.ndarray]] = [[], []]
-    for arrays, way in zip(found, (False, True), strict=True):
-        arrays += fingerprints.shingle_sets(texts, shingling, compiled=way)
-        for text in texts:
-            arrays += fingerprints.shingle_spans(text, shingling, compiled=way)
-    assert [array.dtype for array in found[0]] == [array.dtype for array in found[1]]
-    assert [array.tolist() for array in found[0]] == [array.tolist() for array in found[1]]
 
 
 @given(ANY_TEXT, SHINGLINGS)
@@ -184,14 +148,3 @@ def test_spans_of_a_text_that_case_folding_lengthens():
     _, starts, ends = fingerprints.shingle_spans("Straße, nach ŉord", Shingling("word", 2))
     # U+0149 folds to an apostrophe, which is a letter to Python, and n.
     assert [("Straße, nach ŉord"[s:e]) for s, e in zip(starts, ends, strict=True)] == ["Straße, nach", "nach ŉord"]
-
-
-@pytest.mark.parametrize("function", ["signatures", "shingle_sets"])
-def test_a_difference_from_the_definition_is_an_error(monkeypatch, function):
-    texts, shingling = ["one two three four five six", "seven"], Shingling("word", 5)
-    fingerprints.check_against_datasketch(texts, shingling)
-    fingerprints.check_against_datasketch([], shingling)
-    wrong = getattr(fingerprints, function)(["one two three four five sax", "seven"], shingling)
-    monkeypatch.setattr(fingerprints, function, lambda *_: wrong)
-    with pytest.raises(WebtextError, match=r"internal error: compiled fingerprints of word:5 .*'one two three"):
-        fingerprints.check_against_datasketch(texts, shingling)

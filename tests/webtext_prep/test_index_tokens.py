@@ -18,8 +18,6 @@ from indexed_tokens import IndexedTokensError, IndexedTokensWriter, corpus_token
 from indexed_tokens.suffix_index import SuffixIndex, documents_with, occurrences
 from webtext_prep.documents.document import Document
 from webtext_prep.stages.index_tokens import SORT_BYTES
-from webtext_prep.text import machine_code
-from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.suffix_sorting import document_suffixes, suffix_array
 
 # Suffixes
@@ -29,11 +27,7 @@ def suffixes(documents, dtype=np.uint16):
     documents = [document for document in documents if document]
     ends = np.cumsum([len(document) for document in documents], dtype=np.int64)
     tokens = np.array([token for document in documents for token in document], dtype)
-    found = document_suffixes(tokens, ends)
-    plain = prefix_doubling.document_suffixes(tokens, ends)
-    assert plain.dtype == found.dtype
-    assert np.array_equal(plain, found)
-    return found.tolist()
+    return document_suffixes(tokens, ends).tolist()
 
 
 @given(st.integers(1, 4).flatmap(lambda most: st.lists(st.lists(st.integers(0, most), max_size=30), max_size=6)))
@@ -135,19 +129,6 @@ def check_urls(prefix, documents):
         ids = [*tokenizer.encode(document.text), tokenizer.end_of_text]
         found = [index.url(number) for number, _ in documents_with(index, occurrences(index, ids), 99)[1]]
         assert document.url in found
-
-
-def test_few_tokens_are_sorted_without_machine_code_to_the_same_bytes(prefix, webtext, monkeypatch, contents):
-    """Each index of some hundred documents loaded the compiler, and compiled for seconds the first time."""
-    command = ("index-tokens", prefix, "--part-tokens", 300, "--workers", 1)
-    with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "webtext_prep.tokens.suffix_sorting", None)  # can't be imported
-        assert webtext(*command).code == 0
-    folder = prefix.with_name("corpus_text_document.suffixes")
-    plain = contents(folder)
-    monkeypatch.setattr(machine_code, "PLAIN_CHARACTERS", 0)
-    assert webtext(*command, "--restart").code == 0
-    assert contents(folder) == plain
 
 
 @pytest.mark.parametrize("part_tokens", [100, 1_000_000])

@@ -72,10 +72,7 @@ def test_it_tells_what_it_has_learned(corpora, train, webtext):
     assert "held_out_good" not in train("--good", corpora[0], "--against", corpora[1], "--sample-bytes", 1)[1]
 
 
-def test_the_same_bytes_whatever_the_shards_their_order_the_workers_and_the_compiler(
-    write_shards, train, quality, monkeypatch
-):
-    monkeypatch.setattr("webtext_prep.text.machine_code.PLAIN_CHARACTERS", 0)
+def test_the_same_bytes_whatever_the_shards_their_order_and_the_workers(write_shards, train, quality):
     mixed = random.Random(1).sample([*GOOD, *AGAINST], 290)
     good, against = ([d for d in mixed if d in side] for side in (GOOD, AGAINST))
     folders = write_shards([good[:10], good[10:]], "g"), write_shards([against[50:], against[:50]], "a")
@@ -183,7 +180,7 @@ def test_every_score_passes_the_threshold_that_shows_it_and_no_higher_one(qualit
 
 
 @pytest.mark.parametrize("share", [0.3, 0.005, 1.0])
-def test_a_share_is_exact_and_the_same_documents_whatever_the_shards(run, write_shards, share, monkeypatch):
+def test_a_share_is_exact_and_the_same_documents_whatever_the_shards(run, write_shards, share):
     both = [*GOOD, *AGAINST, *(Document(f"http://blank.org/{n}", "...") for n in range(10))]
     whole, done = run("--keep-share", share, source=write_shards([both], "whole"))
     assert len(whole) == max(1, round(300 * share))
@@ -191,7 +188,6 @@ def test_a_share_is_exact_and_the_same_documents_whatever_the_shards(run, write_
     assert sorted(d.metadata["quality_score"] for d in whole) == scores[-len(whole) :]
     assert done["lowest_score_kept"] == scores[-len(whole)]
     random.Random(3).shuffle(both)
-    monkeypatch.setattr("webtext_prep.text.machine_code.PLAIN_CHARACTERS", 0)
     parts, _ = run("--keep-share", share, "--workers", 2, source=write_shards([both[:7], both[7:]], "parts"))
     assert {d.url for d in parts} == {d.url for d in whole}
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from webtext_prep import storage
 from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, DocumentBlocks
@@ -27,8 +28,8 @@ from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.document import Document
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import machine_code
-from webtext_prep.text.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
+from webtext_prep.text.compiled import compiled
+from webtext_prep.text.fingerprints import Shingling, bands_for, signatures
 
 Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 """Numbers of documents: 32 bits wide where that will do."""
@@ -70,9 +71,10 @@ def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64],
     return order[is_shared], np.cumsum(sizes[sizes > 1])
 
 
-# Loops over documents, which are compiled for large corpora: they call nothing that numba would not know.
+_I32S, _I64S = types.int32[::1], types.int64[::1]
 
 
+@compiled(types.void(_I32S, _I32S, _I64S), types.void(_I64S, _I64S, _I64S))
 def unite(parents: Numbers, members: Numbers, ends: npt.NDArray[np.int64]) -> None:
     """Join the components of the members of each bucket.
 
@@ -95,6 +97,7 @@ def unite(parents: Numbers, members: Numbers, ends: npt.NDArray[np.int64]) -> No
         start = end
 
 
+@compiled(types.void(_I32S, _I64S, _I64S), types.void(_I64S, _I64S, _I64S))
 def flatten(parents: Numbers, lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> None:
     """Let each document point to the root of its component, and add up there what the component weighs.
 
@@ -119,6 +122,7 @@ def flatten(parents: Numbers, lengths: npt.NDArray[np.int64], weights: npt.NDArr
         weights[document] = max(weights[document], 0)
 
 
+@compiled(types.int64(_I32S, _I64S, types.int64, _I32S), types.int64(_I64S, _I64S, types.int64, _I32S))
 def divide(parents: Numbers, weights: npt.NDArray[np.int64], most: int, parts: npt.NDArray[np.int32]) -> int:
     """Divide the components into parts of at most `most`, but for a component that weighs more by itself.
 
@@ -147,8 +151,6 @@ def divide(parents: Numbers, weights: npt.NDArray[np.int64], most: int, parts: n
 
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
-DOCUMENT_CHARACTERS = 128
-"""Work on a document that is divided into parts, as on so many characters of text: see `machine_code.pays`."""
 PARTS = 1024
 """Parts that keep all cores at work: larger corpora have larger ones, up to the most."""
 
@@ -158,24 +160,18 @@ def fingerprint_blocks(
     shingling: Shingling,
     threshold: float,
     report: Callable[[int], None],
-    *,
-    compiled: bool = True,
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """Of each block of documents their number, and its part of the shard's files of keys and of lengths.
 
-    `report` gets the number of `documents` done; `compiled` is whether there are enough for machine code.
-    Raises WebtextError if the signatures of a sample of the documents are not datasketch's.
+    `report` gets the number of `documents` done.
     """
     bands, rows = bands_for(threshold)
     done = 0
     for texts in in_batches((document.text for document in documents), BLOCK_DOCUMENTS, BLOCK_CHARACTERS, len):
-        if compiled and not done:
-            check_against_datasketch(texts[:: len(texts) // 4 + 1], shingling)
         found = np.empty((bands, len(texts)), np.uint64)
         for first in range(0, len(texts), BATCH_DOCUMENTS):
             batch = texts[first : first + BATCH_DOCUMENTS]
-            printed = signatures(batch, shingling, compiled=compiled)
-            found[:, first : first + len(batch)] = band_keys(printed, bands, rows)
+            found[:, first : first + len(batch)] = band_keys(signatures(batch, shingling), bands, rows)
             report(done + first + len(batch))
         yield len(texts), found.tobytes(), np.array([len(text) for text in texts], np.int64).tobytes()
         done += len(texts)
@@ -260,24 +256,19 @@ class Fingerprints:
         Returns the part of each document, -1 for one that no bucket connects; and the number of parts.
         """
         count = self.blocks.documents
-        join, add_up, assign = unite, flatten, divide
-        if machine_code.pays(DOCUMENT_CHARACTERS * count):
-            from webtext_prep.text.compiled import compiled
-
-            join, add_up, assign = compiled(unite), compiled(flatten), compiled(divide)
         parents = _mapped(count, number_type(count), scratch)
         parents[:] = np.arange(count)
         for members, ends in shared:
-            join(parents, members, ends)
+            unite(parents, members, ends)
         lengths, weights = self.all_lengths(scratch), _mapped(count, np.int64, scratch)
-        add_up(parents, lengths, weights)
+        flatten(parents, lengths, weights)
         if wanted is not None:
             is_wanted = np.zeros(count, np.bool_)
             is_wanted[parents[wanted]] = True
             weights[~is_wanted] = 0
         least, most = PART_CHARACTERS
         found = np.empty(count, np.int32)
-        return found, assign(parents, weights, int(min(max(weights.sum() // PARTS, least), most)), found)
+        return found, divide(parents, weights, int(min(max(weights.sum() // PARTS, least), most)), found)
 
 
 def _mapped(count: int, kind: type[np.generic], folder: Path) -> npt.NDArray[Any]:

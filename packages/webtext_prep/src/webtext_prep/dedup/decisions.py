@@ -3,9 +3,6 @@
 Candidates are documents that share a bucket with another. Their texts are kept in scratch files, compressed; their sets
 of shingles are made again by the task that compares them: sets take 1.4 (words) to 7 bytes (characters) a byte of text,
 compressed texts 0.4.
-
-Few pairs are decided without machine code, by the rule of `greedy`, word for word: each document is compared with all
-kept ones that share a bucket with it, at some 20 microseconds a pair.
 """
 
 from __future__ import annotations
@@ -20,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.dedup.blocks import Against, PackedRecord
-from webtext_prep.dedup.candidates import shared_buckets
+from webtext_prep.dedup.greedy import find_duplicates
 from webtext_prep.documents.document import Document, encode_document
-from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
+from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 from webtext_prep.urls.held_out import is_held_out
 
 MEMORY_BYTES = 256 << 20
@@ -150,46 +147,6 @@ def matching_text(
     return text[start : min(ends[lasts[best]], start + MATCH_CHARACTERS)]
 
 
-MOST_PAIRS = 100_000
-"""More pairs than this are left to `greedy`, which compares few of them in full."""
-
-
-def pairs_in_buckets(keys: npt.NDArray[np.uint64]) -> int:
-    """How many pairs of documents share a bucket, counted once for each bucket; keys as in `find_duplicates`."""
-    sizes = [np.diff(shared_buckets(keys[:, band])[1], prepend=0) for band in range(keys.shape[1])]
-    return sum(int((size * (size - 1) // 2).sum()) for size in sizes)
-
-
-def find_duplicates(
-    hashes: npt.NDArray[np.uint64],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    keys: npt.NDArray[np.uint64],
-    threshold: float,
-    *,
-    is_old: npt.NDArray[np.bool_],
-    report: Callable[[int], None] = lambda decided: None,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-    """The representative of each document that goes, and how similar it is: see `greedy.find_duplicates`."""
-    representatives, similarities = np.full(len(starts), -1, np.int32), np.zeros(len(starts))
-    sets = [hashes[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    kept: list[dict[int, list[int]]] = [{} for _ in range(keys.shape[1])]
-    for document, own_keys in enumerate(keys.tolist()):
-        own = list(zip(kept, own_keys, strict=True))
-        near = {other for bucket, key in own for other in bucket.get(key, ())}
-        for other in sorted(near):  # the first of equals is taken
-            if is_old[document] and is_old[other]:
-                continue
-            similarity = jaccard(sets[document], sets[other])
-            if similarity >= threshold and similarity > similarities[document]:
-                representatives[document], similarities[document] = other, similarity
-        if representatives[document] < 0:
-            for bucket, key in own:
-                bucket.setdefault(key, []).append(document)
-        report(document + 1)
-    return representatives, similarities
-
-
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
 
@@ -243,7 +200,6 @@ class CandidatePart:
         lengths: of their texts, in characters.
         hashes: their sets of shingles, one after another.
         ends: of each of them.
-        compiled: whether there is enough to do for machine code.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -253,7 +209,6 @@ class CandidatePart:
     lengths: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint64]
     ends: npt.NDArray[np.int64]
-    compiled: bool
 
     @classmethod
     def read(
@@ -262,8 +217,6 @@ class CandidatePart:
         shingling: Shingling,
         folder: Path,
         report: Callable[[int], None],
-        *,
-        compiled: bool = True,
     ) -> CandidatePart:
         """The part that packed frames make up, with sets that don't fit into memory in a file of `folder`."""
         store = SetStore(folder)
@@ -276,14 +229,14 @@ class CandidatePart:
             keys.append(np.frombuffer(found.keys, np.uint64).reshape(len(found.urls), -1))
             for first in range(0, len(found.texts), BATCH_DOCUMENTS):
                 texts = [as_text(content) for content in found.texts[first : first + BATCH_DOCUMENTS]]
-                store.add(*shingle_sets(texts, shingling, compiled=compiled))
+                store.add(*shingle_sets(texts, shingling))
                 lengths += [len(text) for text in texts]
                 report(len(lengths))
             urls += found.urls
             domains += found.domains
         hashes, ends = store.finish()
         whole = np.array(lengths, np.int64)
-        return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, whole, hashes, ends, compiled)
+        return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, whole, hashes, ends)
 
     def duplicates_at(
         self, threshold: float, against: Against, report: Callable[[int], None] = lambda decided: None
@@ -298,14 +251,14 @@ class CandidatePart:
         ranks = 2 * yields.astype(np.int64) + ~self.held_out(against.hold_out)
         order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), ranks.tolist())
         starts = np.append(0, self.ends[:-1])
-        keys = self.keys[order]
-        decide: Any = find_duplicates
-        if self.compiled or pairs_in_buckets(keys) > MOST_PAIRS:
-            from webtext_prep.dedup import greedy
-
-            decide = greedy.find_duplicates
-        by_rank, similarity_by_rank = decide(
-            self.hashes, starts[order], self.ends[order], keys, threshold, is_old=is_old[order], report=report
+        by_rank, similarity_by_rank = find_duplicates(
+            self.hashes,
+            starts[order],
+            self.ends[order],
+            self.keys[order],
+            threshold,
+            is_old=is_old[order],
+            report=report,
         )
         representatives = np.empty(len(order), np.int64)
         similarities = np.empty(len(order), np.float64)
@@ -341,7 +294,7 @@ class CandidatePart:
                 continue
             text = as_text(content)
             theirs = self.hashes[self.ends[other - 1] if other else 0 : self.ends[other]]
-            spans = shingle_spans(text, shingling, compiled=self.compiled)
+            spans = shingle_spans(text, shingling)
             number, url, duplicate_of = int(self.numbers[at]), as_text(self.urls[at]), as_text(self.urls[other])
             similarity, match = float(similarities[at]), matching_text(text, spans, theirs)
             yield Duplicate(number, url, self.domains[at], duplicate_of, self.domains[other], similarity, match)

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from webtext_prep.dedup.candidates import shared_buckets
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import compiled, inner, tuple_of
 
 CROWDED = 64
 """A bucket with more kept members than this is searched by shingles."""
@@ -96,19 +97,43 @@ class _Work(NamedTuple):
     crowded: int
 
 
-@compiled
+_SETS = tuple_of(_Sets, types.uint64[::1], types.int64[::1], types.int64[::1], types.uint64[:, ::1])
+_BUCKETS = tuple_of(_Buckets, types.int32[:, ::1], types.int32[::1], types.int64[::1], types.int64[::1])
+_INDEX = tuple_of(
+    _Index,
+    types.int64[::1],
+    types.int32[::1],
+    types.int64[::1],
+    types.int32[::1],
+    types.uint32[::1],
+    types.int64[::1],
+)
+_STATE = tuple_of(
+    _State,
+    types.int32[::1],
+    types.float64[::1],
+    types.boolean[::1],
+    types.int32[::1],
+    types.boolean[::1],
+    types.uint8[::1],
+    types.uint64[::1],
+)
+_WORK = tuple_of(_Work, _SETS, _BUCKETS, _STATE, _INDEX, _INDEX, types.float64, types.int64)
+
+
+@inner
 def _at_least(share: float, size: int) -> int:
     """The least whole number of shingles that is `share` of `size`, and at least one."""
     return max(math.ceil(share * size - MARGIN), 1)
 
 
-@compiled
+@inner
 def _slot(shingle: np.uint64, slots: int) -> int:
     # Hashes are uniform, but sets are sorted by them: the lower bits are as good as any.
     return int(shingle & np.uint64(slots - 1))
 
 
-@compiled
+@inner
 def _rarest(
     sets: _Sets, document: int, wanted: int, degrees: npt.NDArray[np.uint8], room: npt.NDArray[np.uint64]
 ) -> None:
@@ -126,7 +151,7 @@ def _rarest(
         starts[degree] += 1
 
 
-@compiled
+@inner
 def _add(index: _Index, document: int, shingles: npt.NDArray[np.uint64]) -> None:
     used = int(index.used[0])
     for shingle in shingles:
@@ -140,7 +165,7 @@ def _add(index: _Index, document: int, shingles: npt.NDArray[np.uint64]) -> None
     index.used[0] = used
 
 
-@compiled
+@inner
 def _postings(index: _Index, shingles: npt.NDArray[np.uint64]) -> int:
     """How many postings a search for these shingles reads."""
     found = 0
@@ -149,7 +174,7 @@ def _postings(index: _Index, shingles: npt.NDArray[np.uint64]) -> int:
     return found
 
 
-@compiled
+@inner
 def _overlap(sets: _Sets, left: int, right: int, least: int) -> int:
     """How many shingles two documents share, or -1 if that is less than `least`."""
     at, end, other, other_end = sets.starts[left], sets.ends[left], sets.starts[right], sets.ends[right]
@@ -174,7 +199,7 @@ def _overlap(sets: _Sets, left: int, right: int, least: int) -> int:
     return found if found >= least else -1
 
 
-@compiled
+@inner
 def _may_overlap(sets: _Sets, left: int, right: int, most_apart: int) -> bool:
     """Whether two documents may have at most `most_apart` shingles that only one of them has.
 
@@ -194,7 +219,7 @@ def _may_overlap(sets: _Sets, left: int, right: int, most_apart: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def _compare(work: _Work, document: int, other: int) -> None:
     """Make `other` the representative of `document` if it is similar enough, and more so than the one it has."""
     sets, state, threshold = work.sets, work.state, work.threshold
@@ -223,7 +248,7 @@ def _compare(work: _Work, document: int, other: int) -> None:
         state.representatives[document] = other
 
 
-@compiled
+@inner
 def _share_a_bucket(buckets: _Buckets, left: int, right: int) -> bool:
     for band in range(buckets.of.shape[1]):
         if buckets.of[left, band] >= 0 and buckets.of[left, band] == buckets.of[right, band]:
@@ -231,7 +256,7 @@ def _share_a_bucket(buckets: _Buckets, left: int, right: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _search_buckets(work: _Work, document: int, least: int, most: int) -> None:
     """Compare with all kept members of a document's buckets that have from `least` to `most` of them."""
     buckets, state = work.buckets, work.state
@@ -247,7 +272,7 @@ def _search_buckets(work: _Work, document: int, least: int, most: int) -> None:
                 _compare(work, document, other)
 
 
-@compiled
+@inner
 def _search_index(work: _Work, document: int, index: _Index, shingles: npt.NDArray[np.uint64]) -> None:
     """Compare with all indexed documents that share one of `shingles` and a bucket."""
     buckets, state = work.buckets, work.state
@@ -263,7 +288,7 @@ def _search_index(work: _Work, document: int, index: _Index, shingles: npt.NDArr
             posting = index.following[posting - 1]
 
 
-@compiled
+@inner
 def _prefixes(size: int, threshold: float) -> tuple[int, int]:
     """How many of the rarest shingles of a set must be looked at: (against larger sets, against smaller ones).
 
@@ -276,7 +301,7 @@ def _prefixes(size: int, threshold: float) -> tuple[int, int]:
     )
 
 
-@compiled
+@inner
 def _enter(work: _Work, document: int) -> None:
     """Put a kept document into both indexes: larger ones find it by its short prefix, smaller ones by its long one."""
     sets, state = work.sets, work.state
@@ -289,7 +314,7 @@ def _enter(work: _Work, document: int) -> None:
         _add(work.long, document, state.room[:more])
 
 
-@compiled
+@inner
 def _keep(work: _Work, document: int) -> None:
     """Add a document to its buckets, and all members of a bucket that is crowded now to the indexes."""
     buckets, crowded = work.buckets, work.crowded
@@ -307,7 +332,7 @@ def _keep(work: _Work, document: int) -> None:
                     _enter(work, buckets.kept[at])
 
 
-@compiled
+@compiled(types.void(_WORK, types.int64, types.int64, types.int64))
 def _decide(work: _Work, first: int, last: int, first_new: int) -> None:
     """Decide the documents of ranks `first` to `last` - 1, when all before them are decided.
 
@@ -343,14 +368,14 @@ def _decide(work: _Work, first: int, last: int, first_new: int) -> None:
             _keep(work, document)
 
 
-@compiled
+@compiled(types.void(_SETS, types.int64[::1], types.int32[::1]))
 def _count(sets: _Sets, documents: npt.NDArray[np.int64], counts: npt.NDArray[np.int32]) -> None:
     for document in documents:
         for at in range(sets.starts[document], sets.ends[document]):
             counts[_slot(sets.hashes[at], len(counts))] += 1
 
 
-@compiled
+@compiled(types.void(_SETS))
 def _draw_bitmaps(sets: _Sets) -> None:
     bits = np.uint64(64 * sets.bitmaps.shape[1] - 1)
     for document in range(len(sets.starts)):

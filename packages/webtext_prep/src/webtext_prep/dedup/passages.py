@@ -49,15 +49,15 @@ def minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
     return (lowest & ~_ORDER).astype(np.int64)
 
 
-def grams_of(texts: Sequence[str], size: int, *, compiled: bool) -> list[Hashes]:
+def grams_of(texts: Sequence[str], size: int) -> list[Hashes]:
     """The hashes of each text's n-grams, by which windows of `size` words are anchored, in order."""
     with_words = [text if len(text) >= size and has_word(text) else "" for text in texts]
-    return shingle_sequences(with_words, Shingling("word", size // 2 + 1), compiled=compiled)
+    return shingle_sequences(with_words, Shingling("word", size // 2 + 1))
 
 
-def windows_of(texts: Sequence[str], size: int, *, compiled: bool) -> list[Hashes]:
+def windows_of(texts: Sequence[str], size: int) -> list[Hashes]:
     """The hashes of each text's windows of `size` words, in order."""
-    return shingle_sequences(texts, Shingling("word", size), compiled=compiled)
+    return shingle_sequences(texts, Shingling("word", size))
 
 
 class Anchored:

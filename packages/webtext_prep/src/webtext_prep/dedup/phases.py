@@ -22,7 +22,6 @@ from webtext_prep.dedup.blocks import LOSERS, Against, DocumentBlocks, runs_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
-from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.errors import InputError
@@ -31,7 +30,6 @@ from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Previews
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import machine_code
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
@@ -118,19 +116,13 @@ class NearDuplicates(Previews):
                 raise InputError(f"--against names the output itself, {job.output}: give other folders.")
         return [*job.inputs, *self.old_shards]
 
-    def hints(self, job: StageRun) -> dict[str, bool]:
-        """The hint of its tasks whether there are enough texts for machine code."""
-        characters = _characters_of(tuple(self.all_shards(job)))
-        shingles = 1 if Shingling.parse(self.shingle).kind == "word" else 4  # of characters there are more
-        return {"compiled": machine_code.pays(shingles * characters)}
-
     # Phases
 
     def prints(self, job: StageRun, sample: int = 0) -> Prints:
         """Phase `fingerprints`: the band keys and the lengths of all documents; for a preview, what samples them."""
         from webtext_prep.dedup.candidates import Fingerprints
 
-        shards, hints = self.all_shards(job), self.hints(job)
+        shards = self.all_shards(job)
         has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
         hashes = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))] if sample else []
         tasks = [
@@ -143,7 +135,6 @@ class NearDuplicates(Previews):
                     url_hashes=hashes[shard : shard + 1],
                 ),
                 {"source": str(path.parent) if has_folders else ""},
-                hints,
             )
             for shard, path in enumerate(shards)
         ]
@@ -222,10 +213,10 @@ class NearDuplicates(Previews):
 
     def tasks_of_parts(self, job: StageRun, found: dict[str, Any]) -> list[Task]:
         """A task for each part of the work, which reads its candidates."""
-        hints, candidates = self.hints(job), Files(candidates=self.candidates_of(job))
+        candidates = Files(candidates=self.candidates_of(job))
         blocks = Files(blocks=job.scratch / BLOCKS)
         return [
-            Task(f"part-{part:05}", blocks, Files(), {**found, "part": part}, hints, unkeyed=candidates)
+            Task(f"part-{part:05}", blocks, Files(), {**found, "part": part}, unkeyed=candidates)
             for part in range(found["parts"])
         ]
 
@@ -259,8 +250,7 @@ class NearDuplicates(Previews):
         urls: list[bytes] = []
         if task.writes["url_hashes"]:
             documents = _with_urls(documents, urls)
-        shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
-        blocks = fingerprint_blocks(documents, shingling, self.similarity, context.report, compiled=compiled)
+        blocks = fingerprint_blocks(documents, Shingling.parse(self.shingle), self.similarity, context.report)
         with contextlib.ExitStack() as stack:
             of_keys, of_lengths, groups = (
                 stack.enter_context(storage.create(place, durable=False))
@@ -375,8 +365,7 @@ class NearDuplicates(Previews):
 
         blocks = DocumentBlocks.load(task.reads.blocks)
         frames = (content for _, content in _frames(task, blocks))
-        shingling, compiled = Shingling.parse(self.shingle), task.hints["compiled"]
-        part = CandidatePart.read(frames, shingling, context.scratch, report, compiled=compiled)
+        part = CandidatePart.read(frames, Shingling.parse(self.shingle), context.scratch, report)
         return part, Against(task.options["new"], self.against_loses, self.hold_out), blocks
 
     def sort_receipts(self, task: Task, context: Context) -> int:
@@ -409,10 +398,6 @@ def _frames(task: Task, blocks: DocumentBlocks) -> Iterator[tuple[int, bytes]]:
         content = read_partition(task.unkeyed["candidates"][shard], (block - own[0]) * parts + task.options["part"])
         if content:
             yield block, content
-
-
-_characters_of = functools.lru_cache(maxsize=1)(characters_in)
-"""`characters_in`, asked for once: in storage each shard is a request."""
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:

@@ -20,18 +20,21 @@ import numpy.typing as npt
 from webtext_prep.extraction.code_text import CODE, code_of, is_code, is_line_numbers, language_of
 from webtext_prep.extraction.formulas import FORMULAS, formula_of
 from webtext_prep.extraction.page_tree import (
+    ALL,
     ANNOTATIONS,
     BLOCKS,
     INLINE,
     LEAST_SHOWN,
     SHUT,
     SKIPPED,
+    hidden_by_style,
     hides,
     is_annotation,
     is_hidden,
     is_inline,
     is_permalink,
     is_space_of_ruby,
+    text_of,
     tree_of,
 )
 
@@ -239,34 +242,39 @@ class _Walk:
             self.places.append((element, row, cell, self.link_characters, self.links, self.bold_characters))
         self.link_characters = self.links = self.bold_characters = 0
 
-    def begin_element(self, node: Any, tag: str, classes: str, parent: int, *, is_hiding: bool) -> int:
-        """The number of a new element."""
+    def begin_element(self, node: Any, tag: str, names: Sequence[str], classes: str | None, parent: int) -> int:
+        """The number of a new element, which has attributes of these `names`."""
         _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
-        get = node.get
-        names = f"{classes} {get('id') or ''} {get('itemprop') or ''}"
-        hints = hints_of(names) if len(names) > 2 else 0
-        role = get("role")
-        if role in ROLES:
-            hints |= HINT_BITS[ROLES[role]]
-        style = get("style")
-        is_shut = get("hidden") is not None or get("aria-hidden") == "true"
-        if not unseen:
-            unseen = int(is_shut or (style is not None and _UNSEEN.search(style) is not None))
         number = len(self.elements)
-        may_hide = is_shut or is_hiding or style is not None or tag in SHUT or get("popover") is not None
+        hints, may_hide = 0, tag in SHUT or (classes is not None and bits_of(classes) & HIDING != 0)
+        own = f"{classes or ''}  "
+        if len(names) > (classes is not None):  # most have no other attribute, and each that is asked for takes time
+            get = node.get
+            own = f"{classes or ''} {get('id') or ''} {get('itemprop') or ''}"
+            role = get("role")
+            if role in ROLES:
+                hints = HINT_BITS[ROLES[role]]
+            style = get("style")
+            is_shut = get("hidden") is not None or get("aria-hidden") == "true"
+            is_hiding = style is not None and hidden_by_style(style) == ALL
+            if not unseen:
+                unseen = int(is_shut or (is_hiding and _UNSEEN.search(style) is not None))
+            may_hide = may_hide or is_shut or is_hiding or "popover" in names
+            if tag in ATTRIBUTES:
+                placing = {name: get(name) for name in ATTRIBUTES[tag] if name in names}
+                if placing:
+                    self.attributes[number] = placing
+        if len(own) > 2:
+            hints |= hints_of(own)
         if may_hide and not hidden and is_hidden(node, tag, classes):
             hidden = number
-        shape = self.shapes.setdefault((shape, tag, classes), len(self.shapes) + 1)
+        shape = self.shapes.setdefault((shape, tag, classes or ""), len(self.shapes) + 1)
         landmarks |= LANDMARKS.get(tag, 0)
         all_hints |= hints
         self.elements.append(
             (parent, depth + 1, TAGS.get(tag, 0), hints, all_hints, landmarks, unseen, hidden, shape, len(self.texts))
         )
         self.lasts.append(0)
-        if tag in ATTRIBUTES:
-            for name in ATTRIBUTES[tag]:
-                if (value := get(name)) is not None:
-                    self.attributes.setdefault(number, {})[name] = value
         return number
 
     def read(self, text: str, in_link: bool, is_bold: bool) -> None:
@@ -286,7 +294,7 @@ class _Walk:
         self.pieces.append(code_of(node))
         links = list(node.iter("a"))
         self.links = len(links)
-        self.link_characters = sum(len("".join(link.itertext())) for link in links)
+        self.link_characters = sum(len(text_of(link)) for link in links)
         before = len(self.texts)
         self.end_block(element, row, cell, True)
         if len(self.texts) > before:
@@ -295,7 +303,8 @@ class _Walk:
     def visit(self, node: Any, element: int, row: int, cell: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
         """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
         tag = node.tag
-        classes = node.get("class")
+        names = node.keys()
+        classes = node.get("class") if "class" in names else None
         bits = 0 if classes is None else bits_of(classes)
         may_matter = bits & ODD or tag in _ODD_TAGS
         if may_matter:
@@ -317,7 +326,7 @@ class _Walk:
         if is_block:
             if pieces:
                 self.end_block(element, row, cell, is_pre)
-            here = self.begin_element(node, tag, classes or "", element, is_hiding=bool(bits & HIDING))
+            here = self.begin_element(node, tag, names, classes, element)
             if tag == "tr":
                 inner_row, inner_cell = here, -1
             elif tag in ("td", "th"):
@@ -327,9 +336,9 @@ class _Walk:
                 self.lasts[here] = len(self.texts)
                 return
             inner_pre = is_pre or tag == "pre"
-        elif (
-            tag not in INLINE or bits & HIDING or node.get("style") is not None or node.get("hidden") is not None
-        ) and is_hidden(node, tag, classes):
+        elif (bits & HIDING or "style" in names or "hidden" in names or tag not in INLINE) and is_hidden(
+            node, tag, classes
+        ):
             return
         elif tag == "a":
             if is_permalink(node, classes):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from webtext_prep.extraction.page_tree import text_of
+
 CODE = re.compile(r"linen|line-|gutter|blob|\blnt?\b|crayon|hljs|syntaxhighlighter|CodeMirror|dp-", re.IGNORECASE)
 """What the classes of code have in them, and of its line numbers."""
 _NUMBERS = re.compile(r"linen|line-?num|lineno|gutter|blob-num|\blnt?\b|crayon-num|hljs-ln-n", re.IGNORECASE)
@@ -24,7 +26,7 @@ def is_line_numbers(node: Any) -> bool:
     classes = node.get("class")
     if not classes or not _NUMBERS.search(classes):
         return False
-    return "".join(node.itertext()).translate(_BLANK).isdigit() or node.get("data-line-number") is not None
+    return text_of(node).translate(_BLANK).isdigit() or node.get("data-line-number") is not None
 
 
 _BLANK = {ord(character): None for character in " \t\n\r\xa0.:|"}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.extraction.blocks import Blocks
-from webtext_prep.extraction.features import Floats, mean_of_equal, sums
+from webtext_prep.extraction.features import Floats, mean_of_equal, neighbours, sums
 
 LEVELS = (0, 1, 2, 3, 5, 7)
 """How far up the elements around a block are looked at; 0 is its own."""
@@ -28,9 +28,7 @@ def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]
     likely = np.rint(2**20 / (1 + np.exp(-odds))) / 2**20
     w, t = sums(words), sums(likely * words)
     expected = max(_LEAST, t[-1])
-    padded = np.pad(likely, 2, constant_values=-1.0)
-    found = {"odds": odds}
-    found |= {f"likely at {by:+d}": padded[2 + by : 2 + by + number] for by in (-2, -1, 1, 2)}
+    found = {"odds": odds} | {f"likely {where}": value for where, value in neighbours(likely).items()}
     for reach in (3, 10, 30):
         low, high = np.maximum(0, place - reach), np.minimum(number, place + reach + 1)
         found[f"likely within {reach}"] = (t[high] - t[low]) / np.maximum(_LEAST, w[high] - w[low])

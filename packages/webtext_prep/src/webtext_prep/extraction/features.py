@@ -9,14 +9,16 @@ words of one language.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import BYTES, compiled
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,9 +80,16 @@ URLS = {
 """What URLs of a kind of page look like."""
 _URLS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in URLS.items()]
 
-HEADINGS = np.array([TAGS[f"h{level}"] for level in range(1, 7)])
-NO_PARAGRAPHS = np.array([*HEADINGS, TAGS["button"]])
-HOLDERS = np.array([0, *(TAGS[tag] for tag in ("div", "section", "article", "main", "td", "body"))])
+
+def _are(*numbers: int) -> npt.NDArray[np.bool_]:
+    """Of each number of an element whether it is one of these."""
+    return np.isin(np.arange(len(TAGS) + 1), numbers)
+
+
+_LEVELS = [TAGS[f"h{level}"] for level in range(1, 7)]
+HEADINGS = _are(*_LEVELS)
+NO_PARAGRAPHS = _are(*_LEVELS, TAGS["button"])
+HOLDERS = _are(0, *(TAGS[tag] for tag in ("div", "section", "article", "main", "td", "body")))
 """Elements that hold paragraphs; text in them directly is one."""
 PARAGRAPH_CHARACTERS = 25
 CHARACTERS_A_WORD = 5
@@ -153,13 +162,24 @@ def sums(values: npt.ArrayLike) -> Floats:
 
 
 def mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]:
-    """The number of equal kinds, and the mean of each of `values` over them."""
-    _, inverse, counts = np.unique(kinds, return_inverse=True, return_counts=True)
-    means = [np.bincount(inverse, value) / counts for value in values]
-    return [counts[inverse].astype(np.float64), *(mean[inverse] for mean in means)]
+    """The number of equal kinds, small numbers themselves, and the mean of each of `values` over them."""
+    counts = np.bincount(kinds)[kinds].astype(np.float64)
+    return [counts, *(np.bincount(kinds, value)[kinds] / counts for value in values)]
 
 
-@compiled
+def neighbours(values: Floats) -> dict[str, Floats]:
+    """The values of the two blocks before each and of the two behind, by where; -1 where there is none."""
+    padded = np.full(len(values) + 4, -1.0)
+    padded[2:-2] = values
+    return {f"at {by:+d}": padded[2 + by : 2 + by + len(values)] for by in (-2, -1, 1, 2)}
+
+
+def _bits(values: npt.NDArray[np.int64], of: Mapping[str, int]) -> Floats:
+    """Of each bit of those a row: whether each of the values has it."""
+    return ((values & np.array(list(of.values()))[:, None]) > 0).astype(np.float64)
+
+
+@compiled(types.int64[::1](BYTES, BYTES, types.int64[::1], types.int64[::1], types.boolean[:, ::1]))
 def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any:
     """How often each name stands in bytes. Those that begin with byte b are `by_first[b]` up to `by_first[b + 1]`;
     `begins[b, c]` is whether one begins with both bytes."""
@@ -265,9 +285,9 @@ def _densest(
     element, parent, number = blocks.element, blocks.parent, len(words)
     tag, place = blocks.tag[element], np.arange(number)
     length = np.maximum(characters, CHARACTERS_A_WORD * words)
-    is_paragraph = (length >= PARAGRAPH_CHARACTERS) & ~np.isin(tag, NO_PARAGRAPHS)
+    is_paragraph = (length >= PARAGRAPH_CHARACTERS) & ~NO_PARAGRAPHS[tag]
     points = np.where(is_paragraph, 1 + commas + np.minimum(3, np.floor(length / 100)), 0.0)
-    holder = np.where(np.isin(tag, HOLDERS), element, parent[element])
+    holder = np.where(HOLDERS[tag], element, parent[element])
     points_held = np.bincount(holder, points, len(parent)) + np.bincount(parent[holder], points / 2, len(parent))
     scores = points_held * (1 - link_shares)
     best = int(np.argmax(scores))
@@ -306,7 +326,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     links = np.minimum(blocks.link_characters, characters)
     stops = found["stops"] * words
     tag = blocks.tag[element]
-    is_heading, is_paragraph = np.isin(tag, HEADINGS), tag == TAGS["p"]
+    is_heading, is_paragraph = HEADINGS[tag], tag == TAGS["p"]
     w, c, l, s = sums(words), sums(characters), sums(links), sums(stops)  # noqa: E741
     long, paragraphs = sums(words >= LONG_WORDS), sums(words * is_paragraph)
     total = max(1.0, w[-1])
@@ -402,9 +422,8 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
         found[f"from {name} prose"] = distance
     # Neighbours.
     for name in ("words", "link share", "tag", "depth"):
-        padded = np.pad(found[name] if number > 2 else np.full(number, -1.0), 2, constant_values=-1.0)
-        for by in (-2, -1, 1, 2):
-            found[f"{name} at {by:+d}"] = padded[2 + by : 2 + by + number]
+        around_it = neighbours(found[name] if number > 2 else np.full(number, -1.0))
+        found |= {f"{name} {where}": value for where, value in around_it.items()}
     for reach in (3, 10):
         low, high = np.maximum(0, np.arange(number) - reach), np.minimum(number, np.arange(number) + reach + 1)
         around_words = w[high] - w[low]
@@ -426,15 +445,13 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
         "page questions": float(found["question"].mean()),
         "page alike": float(found["alike"].max()),
     }
-    for name, bit in HINT_BITS.items():
-        inside = (everywhere & bit) > 0
-        found[f"near {name}"] = ((near & bit) > 0).astype(np.float64)
-        found[f"in {name}"] = inside.astype(np.float64)
-        found[f"middle {name}"] = ((middle & bit) > 0).astype(np.float64)
+    for name, is_near, inside, is_middle in zip(
+        HINT_BITS, *(_bits(names, HINT_BITS) for names in (near, everywhere, middle)), strict=True
+    ):
+        found |= {f"near {name}": is_near, f"in {name}": inside, f"middle {name}": is_middle}
         page[f"page {name}"] = float(words @ inside) / total
-    for name, bit in LANDMARKS.items():
-        inside = (landmarks & bit) > 0
-        found[f"in <{name}>"] = inside.astype(np.float64)
+    for name, inside in zip(LANDMARKS, _bits(landmarks, LANDMARKS), strict=True):
+        found[f"in <{name}>"] = inside
         page[f"page <{name}>"] = float(words @ inside) / total
     found["html length"] = np.full(number, np.log1p(len(html)))
     page |= page_features(html, url)

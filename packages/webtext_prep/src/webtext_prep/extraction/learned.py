@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from command_kit import parse_json
 from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
@@ -48,7 +49,17 @@ NEAR = 3
 """A heading of a lower level than `h1` is the page's own so many blocks above the text."""
 
 
-@compiled
+@compiled(
+    types.float64[::1](
+        types.float32[:, ::1],
+        types.int64[::1],
+        types.int64[::1],
+        types.float32[::1],
+        types.int64[::1],
+        types.int64[::1],
+        types.float64[::1],
+    )
+)
 def _sums(rows: Any, roots: Any, feature: Any, threshold: Any, below: Any, above: Any, value: Any) -> Any:
     """The sum of each row's leaves. A child that is negative is the leaf -child - 1."""
     sums = np.zeros(len(rows))

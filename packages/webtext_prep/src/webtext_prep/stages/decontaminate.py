@@ -24,7 +24,6 @@ from webtext_prep import storage
 from webtext_prep.documents.batches import batches
 from webtext_prep.documents.document import Document, encode_json
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.documents.formats.lines import read_lines
@@ -33,7 +32,6 @@ from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import contamination, machine_code
 from webtext_prep.text.contamination import NGrams, cut, read_evaluation
 from webtext_prep.text.words import places_of, words_of
 
@@ -44,27 +42,22 @@ class _Matcher:
     Args:
         ngrams: the table.
         chosen: which n-grams count, shape (n-grams,), bool; all of them if None.
-        compiled: whether there is enough to do for machine code.
     """
 
-    def __init__(self, ngrams: NGrams, chosen: npt.NDArray[np.bool_] | None = None, *, compiled: bool = True) -> None:
+    def __init__(self, ngrams: NGrams, chosen: npt.NDArray[np.bool_] | None = None) -> None:
         self.ngrams = ngrams
-        self._numbers = None if compiled else contamination.numbers_of(ngrams.words, ngrams.starts, ngrams.sizes)
         self._lengths = np.unique(ngrams.sizes)[::-1].astype(np.int64)
         self._chosen = np.ones(len(ngrams), np.bool_) if chosen is None else chosen
 
     def hits(self, text: str) -> list[tuple[int, int]]:
         """(first word, number) of each n-gram in `text`, in order; at each word the longest alone."""
+        from webtext_prep.text.contamination_kernels import find
+
         words = words_of(text)
         numbers = map(self.ngrams.vocabulary.get, words, itertools.repeat(-1))
         own = np.fromiter(numbers, np.int32, len(words))
-        if self._numbers is not None:
-            found = contamination.find(own, self._numbers, self._lengths, self._chosen)
-        else:
-            from webtext_prep.text import contamination_kernels as kernels
-
-            table = self.ngrams
-            found = kernels.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
+        table = self.ngrams
+        found = find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
         return list(zip(*(array.tolist() for array in found), strict=True))
 
 
@@ -93,6 +86,10 @@ class Decontaminate(Stage):
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     writes: ClassVar[Writes] = Writes(tables=(MATCHES, FREQUENT_NGRAMS))
+    preload: ClassVar[tuple[str, ...]] = (
+        "webtext_prep.text.fingerprint_kernels",
+        "webtext_prep.text.contamination_kernels",
+    )
 
     evaluation: tuple[str, ...] = setting(
         (), "evaluation texts: text, JSON, table or Parquet files; of a record every text counts", metavar="FILE"
@@ -118,15 +115,10 @@ class Decontaminate(Stage):
         """The files of `--evaluation`, whose content decides what is dropped."""
         return [Path(name) for name in self.evaluation]
 
-    def hints(self, job: StageRun) -> dict[str, Any]:
-        """The hint of its tasks whether there are enough documents and evaluation texts for machine code."""
-        return {"compiled": machine_code.pays(characters_in([*job.inputs, *self.setting_files()]))}
-
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""
         texts = read_evaluation(self.setting_files(), self.evaluation_key)
-        counted, compiled = context.counted(texts), task.hints["compiled"]
-        ngrams = NGrams.of(counted, self.ngram, self.least_words, compiled=compiled)
+        ngrams = NGrams.of(context.counted(texts), self.ngram, self.least_words)
         if not len(ngrams):
             raise InputError(
                 f"--evaluation {', '.join(self.evaluation)} holds no text of {self.least_words} words "
@@ -138,12 +130,11 @@ class Decontaminate(Stage):
 
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
-        compiled = task.hints["compiled"]
-        matcher = _Matcher(_ngrams(task.reads.ngrams), compiled=compiled)
+        matcher = _Matcher(_ngrams(task.reads.ngrams))
         count, held, numbers = 0, array.array("q"), array.array("q")
         for documents in batches(read_documents(task.reads.shard)):
             texts = [document.text for document in documents]
-            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts, compiled=compiled), count):
+            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts), count):
                 if is_suspect and (hits := matcher.hits(texts[number - count])):
                     held.append(number)
                     numbers.extend(ngram for _, ngram in hits)
@@ -172,7 +163,7 @@ class Decontaminate(Stage):
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without the passages that hold n-grams; `matches` takes a row for each passage."""
         chosen = load_array(task.reads.chosen)
-        matcher = _Matcher(_ngrams(task.reads.ngrams), chosen, compiled=task.hints["compiled"])
+        matcher = _Matcher(_ngrams(task.reads.ngrams), chosen)
         affected = set(load_array(task.reads.held).tolist())
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
@@ -212,16 +203,15 @@ class Decontaminate(Stage):
 
     def run(self, job: StageRun) -> Outcome:
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
-        total, folder, hints = job.expected_documents(), job.scratch, self.hints(job)
+        total, folder = job.expected_documents(), job.scratch
         table = folder / "ngrams.npz"
-        reading = Task("all", Files(evaluation=self.setting_files()), Files(ngrams=table), hints=hints)
+        reading = Task("all", Files(evaluation=self.setting_files()), Files(ngrams=table))
         (sizes,) = job.map("evaluation", self.read_evaluation, [reading], unit="texts")
         counting = [
             Task(
                 f"part-{number:05}",
                 Files(ngrams=table, shard=path),
                 Files(held=folder / f"held-{number}.npy", counts=folder / f"counts-{number}.npy"),
-                hints=hints,
             )
             for number, path in enumerate(job.inputs)
         ]
@@ -234,7 +224,6 @@ class Decontaminate(Stage):
                 task.name,
                 Files(ngrams=table, chosen=chosen.chosen, held=task.writes.held, shard=path),
                 Files(**job.shard_files(number), matches=folder / f"matches-{number}.zst"),
-                hints=hints,
             )
             for number, (task, path) in enumerate(zip(counting, job.inputs, strict=True))
         ]

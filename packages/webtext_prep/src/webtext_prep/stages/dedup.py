@@ -67,8 +67,7 @@ class Dedup(NearDuplicates):
     version: ClassVar[int] = 4
     libraries = ("datasketch", "tldextract")
     writes: ClassVar[Writes] = Writes(tables=(SUPERSEDED,))
-    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.dedup.decisions",)
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.greedy")
+    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.decisions")
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a receipt for each dropped one"
 
     alarm_share: float = setting(0.5, "list domains and sources that lose more than this share of 20 or more documents")

@@ -57,7 +57,6 @@ from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import machine_code
 from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.words import edges_of
 from webtext_prep.urls.held_out import is_held_out
@@ -90,7 +89,7 @@ class DedupPassages(Stage):
     order: ClassVar[int] = 65
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
     writes: ClassVar[Writes] = Writes(tables=(REPEATS,))
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels",)
+    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels",)
 
     words: int = setting(50, "cut passages of this many words or more that stand earlier in the corpus", ge=10, le=1000)
     shortest_piece: int = setting(200, "drop pieces of this many characters or fewer", ge=0)
@@ -109,8 +108,7 @@ class DedupPassages(Stage):
         counts, within = list[int](), [np.zeros(0, np.uint16)]
         with write_partitions(task.writes.anchors, task.options["ranges"]) as writer:
             for documents in batches(context.counted(read_documents(task.reads.shard))):
-                texts, compiled = [document.text for document in documents], task.hints["compiled"]
-                grams = grams_of(texts, self.words, compiled=compiled)
+                grams = grams_of([document.text for document in documents], self.words)
                 found = [Anchored(own, self.words).anchors for own in grams]
                 counts += map(len, found)
                 hashes = np.concatenate(found)
@@ -160,9 +158,8 @@ class DedupPassages(Stage):
         ):
             chosen = read_chosen_documents(task.reads.shard, is_chosen.tobytes().__getitem__)
             for batch in in_batches(chosen, MOST, CHARACTERS, lambda entry: len(entry[1].text)):
-                texts, compiled = [document.text for _, document in batch], task.hints["compiled"]
-                grams = grams_of(texts, self.words, compiled=compiled)
-                hashes = windows_of(texts, self.words, compiled=compiled)
+                texts = [document.text for _, document in batch]
+                grams, hashes = grams_of(texts, self.words), windows_of(texts, self.words)
                 of_writer = {held_out: list[tuple[Records, Hashes]](), others: list[tuple[Records, Hashes]]()}
                 for (number, document), of_grams, of_windows in zip(batch, grams, hashes, strict=True):
                     own = is_repeated[ends[number] : ends[number + 1]]
@@ -258,7 +255,6 @@ class DedupPassages(Stage):
     def run(self, job: StageRun) -> Outcome:
         """Find the anchors that are repeated and the windows that begin earlier, and cut."""
         size, total = characters_in(job.inputs), job.expected_documents()
-        hints = {"compiled": machine_code.pays(size)}
 
         def files(kind: str, count: int = len(job.inputs)) -> list[Location]:
             return [job.scratch / kind / f"part-{number:05}" for number in range(count)]
@@ -273,8 +269,7 @@ class DedupPassages(Stage):
                     Files(shard=path, **{kind: places[kind][shard] for kind in also}),
                     Files(**{kind: places[kind][shard] for kind in kinds}),
                     {**options, "shard": shard},
-                    hints,
-                    unkeyed or Files(),
+                    unkeyed=unkeyed or Files(),
                 )
                 for shard, path in enumerate(job.inputs)
             ]

@@ -37,14 +37,12 @@ from webtext_prep import storage
 from webtext_prep.documents.batches import batches
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
 from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.text import machine_code
 from webtext_prep.text.classifiers import (
     Classifier,
     check_fasttext,
@@ -170,7 +168,10 @@ class ScoreFilter(Filter):
         cut: that of `--keep-share`, once all documents are scored.
     """
 
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
+    preload: ClassVar[tuple[str, ...]] = (
+        "webtext_prep.text.fingerprint_kernels",
+        "webtext_prep.text.classifier_kernels",
+    )
 
     cut: Cut | None = dataclasses.field(default=None, metadata={"identity": False})
 
@@ -205,9 +206,9 @@ class ScoreFilter(Filter):
         """The file of the classifier (`--model`), whose content decides what is dropped."""
         return [self._model_file]
 
-    def scores_of(self, documents: Sequence[Document], *, compiled: bool) -> list[int]:
+    def scores_of(self, documents: Sequence[Document]) -> list[int]:
         """The scores of some documents, in units."""
-        found = self._model.scores([document.text for document in documents], compiled=compiled)
+        found = self._model.scores([document.text for document in documents])
         return np.rint(UNITS * found).astype(np.int64).tolist()
 
     def passes(self, document: Document, score: int) -> bool:
@@ -222,7 +223,7 @@ class ScoreFilter(Filter):
 
     def judge(self, document: Document) -> str | None:
         """Whether the score, which goes to the metadata, is too low."""
-        (score,) = self.scores_of([document], compiled=False)
+        (score,) = self.scores_of([document])
         document.metadata[SCORE] = score / UNITS
         return None if self.passes(document, score) else LOW_SCORE
 
@@ -230,7 +231,7 @@ class ScoreFilter(Filter):
         """Task: the scores of the documents of a shard, and their keys, to two files."""
         scores, keys = list[int](), list[int]()
         for some in batches(context.counted(read_documents(task.reads.shard))):
-            scores += self.scores_of(some, compiled=task.hints["compiled"])
+            scores += self.scores_of(some)
             keys += (document_key(document, TIES) for document in some)
         save_array(task.writes.scores, np.array(scores, np.int32))
         save_array(task.writes.tie_keys, np.array(keys, np.uint64))
@@ -245,10 +246,7 @@ class ScoreFilter(Filter):
 
         def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for some in batches(documents):
-                if known is None:
-                    scores = self.scores_of(some, compiled=task.hints["compiled"])
-                else:
-                    scores = known[tally.read - len(some) : tally.read]
+                scores = self.scores_of(some) if known is None else known[tally.read - len(some) : tally.read]
                 for document, score in zip(some, scores, strict=True):
                     document.metadata[SCORE] = score / UNITS
                     is_kept = self.passes(document, score)
@@ -265,10 +263,8 @@ class ScoreFilter(Filter):
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
-        is_compiled = not is_fasttext(self._model_file) and machine_code.pays(characters_in(job.inputs))
-        hints = {"compiled": is_compiled}
         tasks = [
-            Task(f"part-{number:05}", Files(shard=path), job.shard_files(number), hints=hints)
+            Task(f"part-{number:05}", Files(shard=path), job.shard_files(number))
             for number, path in enumerate(job.inputs)
         ]
         facts: dict[str, Any] = {"classifier": self._model.about()}

@@ -51,8 +51,6 @@ from webtext_prep.running.stage import Outcome, Previews, Reads, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import machine_code
-from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.runs import encoding_refused, held_out_settings, shuffle_key
 from webtext_prep.tokens.token_stage import PAIRS, pair_named
 
@@ -110,7 +108,7 @@ class IndexTokens(Previews):
     summary: ClassVar[str] = "token files -> an index in which `webtext trace` finds what a model wrote"
     reads = Reads(PAIRS, _is_of_pair, named=_files_of_pair)
     writes: ClassVar[Writes] = Writes("extras", folders=(), others=_files_of_index, beside=_index_of)
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
+    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
     part_tokens: int = setting(
         32_000_000, "tokens that are sorted together: each takes 15 bytes of memory a worker", ge=1, le=1_000_000_000
@@ -130,14 +128,12 @@ class IndexTokens(Previews):
 
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
-        sort = prefix_doubling.document_suffixes
-        if task.hints["compiled"]:
-            from webtext_prep.tokens import suffix_sorting
+        from webtext_prep.tokens.suffix_sorting import document_suffixes
 
-            sort = suffix_sorting.document_suffixes
         tokens = IndexedTokens(prefix_of(storage.local_path(task.reads["pair"][0])))
         documents, places = task.options["documents"], task.options["tokens"]
-        order = sort(*_part_of(tokens, document_begins(tokens), documents, places)).astype(POSITION, copy=False)
+        part = _part_of(tokens, document_begins(tokens), documents, places)
+        order = document_suffixes(*part).astype(POSITION, copy=False)
         with storage.create(task.writes.part) as file:
             file.write(order.data)
         context.report(places[1] - places[0])
@@ -150,16 +146,13 @@ class IndexTokens(Previews):
         check_token_files(prefix, whole=True)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
-        hints = {"compiled": machine_code.pays(machine_code.TOKEN_CHARACTERS * tokens.total_tokens)}
-        if hints["compiled"]:
-            _refuse_too_many(parts)
+        _refuse_too_many(parts)
         tasks = [
             Task(
                 f"part-{number:05}",
                 Files(pair=job.inputs),
                 Files(part=folder / part_name(number)),
                 {"documents": list(part.documents), "tokens": list(part.tokens)},
-                hints,
             )
             for number, part in enumerate(parts)
         ]

@@ -41,7 +41,6 @@ from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import DOCUMENT_SHARDS, Outcome, Reads, Stage, Writes, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text import classifiers, machine_code
 from webtext_prep.text.classifiers import (
     FEWEST_BITS,
     FILE,
@@ -88,7 +87,6 @@ class TrainFilter(Stage):
     version: ClassVar[int] = 4
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
     writes: ClassVar[Writes] = Writes("filter", tables=(FILE,))
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifier_kernels",)
 
     good: tuple[str, ...] = setting((), "good documents", metavar="DIR", identity=False)
     against: tuple[str, ...] = setting((), "other documents, as with --input", metavar="DIR", identity=False)
@@ -203,22 +201,23 @@ class TrainFilter(Stage):
 
     def learn(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: learn from all samples, measure, and write the classifier. Returns its figures."""
-        compiled, sides = task.hints["compiled"], [task.reads[side] for side in SIDES]
-        texts = _Encoded.of(sides, self.ngrams, self.bits, context.report, compiled=compiled)
+        from webtext_prep.text import classifier_kernels
+
+        sides = [task.reads[side] for side in SIDES]
+        texts = _Encoded.of(sides, self.ngrams, self.bits, context.report)
         learned = ~is_held_out(texts.keys) if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
         targets = texts.is_good[learned].astype(np.float64)
         counts = np.array([len(targets) - targets.sum(), targets.sum()])
         # Both sides weigh the same: a step of the larger one is as much shorter as it has more texts.
         shares = (counts.min() / counts)[targets.astype(np.int64)]
         places = texts.starts[learned], texts.ends[learned]
-        settings = self.epochs, self.rate, self.bits
-        weights = _functions(compiled).learn(texts.buckets, *places, targets, shares, *settings)
-        measured = texts.measured(weights, ~learned, compiled=compiled)
+        weights = classifier_kernels.learn(texts.buckets, *places, targets, shares, self.epochs, self.rate, self.bits)
+        measured = texts.measured(weights, ~learned)
         facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **measured}
         model = LinearModel(self.ngrams, self.bits, weights)
         speakers = Speakers(model, SPEAKERS)
         for documents in batches(itertools.chain.from_iterable(map(read_documents, task.reads.all()))):
-            speakers.add([document.text for document in documents], compiled=compiled)
+            speakers.add([document.text for document in documents])
         names = dict(zip(("speaks_for", "speaks_against"), speakers.found(), strict=True))
         own = {name: getattr(self, name) for name in ("epochs", "rate", "good_when")}
         digest = xxhash.xxh3_128_hexdigest(texts.keys.tobytes() + texts.is_good.tobytes())
@@ -256,8 +255,7 @@ class TrainFilter(Stage):
         if not tally.kept:
             return Outcome(tally, [])
         samples = Files(**{side: [path for task in sampling for path in task.writes[side]] for side in SIDES})
-        hints = {"compiled": machine_code.pays(limits.size)}
-        learning = Task("all", samples, Files(filter=job.output / FILE), {"hold_out": limits.hold_out}, hints)
+        learning = Task("all", samples, Files(filter=job.output / FILE), {"hold_out": limits.hold_out})
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:
             tally.problem("too few documents to hold some out: how well it tells them apart was not measured.")
@@ -285,15 +283,6 @@ class TrainFilter(Stage):
         return ["against" if is_other else "condition" if any(others) else "both" for is_other in others]
 
 
-def _functions(compiled: bool) -> Any:
-    """The functions that learn and score: compiled ones, or others that do the same."""
-    if not compiled:
-        return classifiers
-    from webtext_prep.text import classifier_kernels
-
-    return classifier_kernels
-
-
 class Sampled(NamedTuple):
     """Which texts are learned from.
 
@@ -301,13 +290,11 @@ class Sampled(NamedTuple):
         last: for each of `SIDES` the largest key of a text in its sample.
         hold_out: whether some of both sides are held out.
         good: the keys of good texts that others in their sample may repeat, shape (texts,).
-        size: bytes of both samples.
     """
 
     last: list[int]
     hold_out: bool
     good: npt.NDArray[np.uint64]
-    size: int
 
     @classmethod
     def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Sampled:
@@ -332,8 +319,7 @@ class Sampled(NamedTuple):
             )
         held_out = [is_held_out(entries[:, 0]) for entries in chosen]
         hold_out = all(bool(of.any()) and not bool(of.all()) for of in held_out)
-        total = sum(int(entries[:, 1].sum()) for entries in chosen)
-        return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])], total)
+        return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])])
 
 
 class _Encoded(NamedTuple):
@@ -353,14 +339,12 @@ class _Encoded(NamedTuple):
     is_good: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(
-        cls, files: Iterable[Iterable[Location]], orders: int, bits: int, report: Callable[[int], None], compiled: bool
-    ) -> _Encoded:
+    def of(cls, files: Iterable[Iterable[Location]], orders: int, bits: int, report: Callable[[int], None]) -> _Encoded:
         """The texts in the files of both `SIDES`; `report` gets their number so far."""
         found, lengths, keys, sides = [], [], list[int](), list[bool]()
         for is_good, of_side in enumerate(files):
             for batch in batches(itertools.chain.from_iterable(map(read_documents, of_side))):
-                buckets, ends = buckets_of([document.text for document in batch], orders, bits, compiled=compiled)
+                buckets, ends = buckets_of([document.text for document in batch], orders, bits)
                 found.append(buckets)
                 lengths.append(np.diff(ends, prepend=0))
                 keys += map(text_key, batch)
@@ -371,11 +355,10 @@ class _Encoded(NamedTuple):
         starts = (ends - np.concatenate(lengths))[order]
         return cls(np.concatenate(found), starts, ends[order], np.array(keys, np.uint64)[order], np.array(sides)[order])
 
-    def measured(
-        self, weights: npt.NDArray[np.float32], chosen: npt.NDArray[np.bool_], *, compiled: bool
-    ) -> dict[str, Any]:
+    def measured(self, weights: npt.NDArray[np.float32], chosen: npt.NDArray[np.bool_]) -> dict[str, Any]:
         """How well the weights tell some of the texts apart; nothing where there are none."""
-        score = _functions(compiled).score
+        from webtext_prep.text.classifier_kernels import score
+
         if not chosen.any():
             return {}
         places = zip(self.starts[chosen].tolist(), self.ends[chosen].tolist(), strict=True)

@@ -1,9 +1,8 @@
-"""A linear classifier on hashed n-grams of words, in compiled code: n-grams to buckets, learning, scores.
+"""A linear classifier on hashed n-grams of words, in compiled code: which buckets count, learning, scores.
 
-A text's n-grams are ranges of its normal form, as for MinHash, and each is hashed in place by XXH3. The score is a
-logistic function of the mean weight of its different n-grams: fastText's classifier (Joulin et al. 2016, "Bag of Tricks
-for Efficient Text Classification") has a mean of vectors there, of which with two classes only one direction counts. No
-bias is needed: a constant on all weights is one.
+The score is a logistic function of the mean weight of a text's different n-grams: fastText's classifier (Joulin et al.
+2016, "Bag of Tricks for Efficient Text Classification") has a mean of vectors there, of which with two classes only one
+direction counts. No bias is needed: a constant on all weights is one.
 
 Sums are made in one order, and the exponential is made of sums and products, so that the same texts give the same
 weights on every machine.
@@ -11,26 +10,29 @@ weights on every machine.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
-from webtext_prep.text.compiled import compiled
-from webtext_prep.text.fingerprint_kernels import Alphabet, Offsets, Space, normalise, signed
-from webtext_prep.text.hashes import U32, U64, Bytes, xxh3
+from webtext_prep.text.compiled import compiled, inner
 
+U32 = np.uint32
+Offsets = npt.NDArray[np.int64]
 Buckets = npt.NDArray[np.uint32]
 Weights = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
+signed: Any = np.int64
+_WEIGHTS = types.Array(types.float32, 1, "C", readonly=True)
 NO_BUCKET = U32(0xFFFFFFFF)
 _LARGEST = 40.0
 """A larger exponent makes no difference to a score."""
 _HALVINGS = 10
 
 
-@compiled
+@inner
 def logistic(value: float) -> float:
     """1 / (1 + exp(-value)): the exponential of a 1,024th, by its Taylor series, squared ten times."""
     part = -min(abs(value), _LARGEST) / 1024.0
@@ -40,37 +42,9 @@ def logistic(value: float) -> float:
     return 1.0 / (1.0 + power) if value >= 0.0 else power / (1.0 + power)
 
 
-class Grams(NamedTuple):
-    """How texts are cut: into n-grams of 1 to `orders` words, in 2**bits buckets; and room for one text."""
-
-    orders: int
-    bits: int
-    alphabet: Alphabet
-    space: Space
-
-
-@compiled
-def buckets_of(
-    data: Bytes, start: int, end: int, grams: Grams, found: Buckets, filled: int, table: Buckets | None
-) -> int:
-    """Write the bucket of each n-gram of `data[start:end]` to `found[filled:]`: all words, then all pairs, and so on.
-
-    Returns where they end. With room for a `table`, each bucket is written once.
-    """
-    begin = filled
-    _, count = normalise(data, start, end, True, grams.alphabet, grams.space, None)
-    text, units = grams.space
-    shift = U64(64 - grams.bits)
-    for order in range(1, grams.orders + 1):
-        for at in range(count - order + 1):
-            found[filled] = U32(xxh3(text, signed(units[at]), signed(units[at + order]) - 1) >> shift)
-            filled += 1
-    return filled if table is None else keep_distinct(found, begin, filled, table)
-
-
-@compiled
-def keep_distinct(buckets: Buckets, start: int, end: int, table: Buckets) -> int:
-    """Leave each bucket of `buckets[start:end]` once, at its first place, and close the gaps; returns the new end.
+@inner
+def _keep_distinct(buckets: Buckets, start: int, end: int, to: int, table: Buckets) -> int:
+    """Move each bucket of `buckets[start:end]` once, at its first place, to `buckets[to:]`; returns the new end.
 
     `table` is room for four times as many.
     """
@@ -79,7 +53,7 @@ def keep_distinct(buckets: Buckets, start: int, end: int, table: Buckets) -> int
         size *= 2
     for slot in range(size):
         table[slot] = NO_BUCKET
-    filled = start
+    filled = to
     for at in range(start, end):
         bucket = buckets[at]
         slot = signed(U32(U32(bucket * U32(0x9E3779B1)) >> U32(8))) & (size - 1)
@@ -92,31 +66,21 @@ def keep_distinct(buckets: Buckets, start: int, end: int, table: Buckets) -> int
     return filled
 
 
-@compiled
-def buckets_of_all(data: Bytes, ends: Offsets, grams: Grams, found: Buckets, table: Buckets | None) -> Offsets:
-    """Write the buckets of several texts, which end at `ends`, one after the other; returns where each text's end."""
-    found_ends = np.empty(len(ends), np.int64)
+@compiled(types.void(types.uint32[::1], types.int64[::1]))
+def keep_distinct(buckets: Buckets, ends: Offsets) -> None:
+    """Leave each bucket once in its text, at its first place, and close the gaps, in place; `ends` is updated."""
+    longest, start = signed(0), signed(0)
+    for end in ends:
+        longest = max(longest, end - start)
+        start = end
+    table = np.empty(4 * longest + 16, np.uint32)
     start, filled = signed(0), signed(0)
     for row in range(len(ends)):
-        filled = buckets_of(data, start, ends[row], grams, found, filled, table)
-        found_ends[row] = filled
-        start = ends[row]
-    return found_ends
+        filled = _keep_distinct(buckets, start, ends[row], filled, table)
+        start, ends[row] = ends[row], filled
 
 
-@compiled
-def scores_of(data: Bytes, ends: Offsets, grams: Grams, found: Buckets, table: Buckets, weights: Weights) -> Floats:
-    """The score of each text, from 0 to 1; one half for a text without words."""
-    scores = np.empty(len(ends), np.float64)
-    start = signed(0)
-    for row in range(len(ends)):
-        filled = buckets_of(data, start, ends[row], grams, found, signed(0), table)
-        scores[row] = score(found, signed(0), filled, weights)
-        start = ends[row]
-    return scores
-
-
-@compiled
+@compiled(types.float64(types.uint32[::1], types.int64, types.int64, _WEIGHTS))
 def score(buckets: Buckets, start: int, end: int, weights: Weights) -> float:
     """The score of the text whose n-grams are `buckets[start:end]`."""
     total = 0.0
@@ -125,7 +89,28 @@ def score(buckets: Buckets, start: int, end: int, weights: Weights) -> float:
     return logistic(total / max(end - start, 1))
 
 
-@compiled
+@compiled(types.float64[::1](types.uint32[::1], types.int64[::1], _WEIGHTS))
+def scores_of(buckets: Buckets, ends: Offsets, weights: Weights) -> Floats:
+    """The score of each text, from 0 to 1; one half for a text without words."""
+    scores, start = np.empty(len(ends), np.float64), signed(0)
+    for row in range(len(ends)):
+        scores[row] = score(buckets, start, ends[row], weights)
+        start = ends[row]
+    return scores
+
+
+@compiled(
+    types.float32[::1](
+        types.uint32[::1],
+        types.int64[::1],
+        types.int64[::1],
+        types.float64[::1],
+        types.float64[::1],
+        types.int64,
+        types.float64,
+        types.int64,
+    )
+)
 def learn(
     buckets: Buckets,
     starts: Offsets,

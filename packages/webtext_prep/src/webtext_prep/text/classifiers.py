@@ -24,14 +24,13 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep.errors import InputError
-from webtext_prep.text.fingerprints import PackedTexts, Shingling
+from webtext_prep.text.fingerprints import ngram_hashes
 from webtext_prep.text.words import words_of
 
 MAGIC = b"webtext filter 2"
 _EARLIER = b"webtext filter 1"
 """Of models that count other words: `\\w+`, with no vowel signs, and a clause of Chinese as one word."""
 _LENGTH, _CHECKSUM = struct.Struct("<I"), struct.Struct("<Q")
-_WORDS = Shingling("word", 1)
 
 MOST_ORDERS, FEWEST_BITS, MOST_BITS = 5, 8, 28
 """What a linear classifier may have; see `LinearModel`."""
@@ -103,37 +102,27 @@ class LinearModel:
         """What it was learned from, and how well it tells that apart."""
         return {name: self.facts[name] for name in ("good", "against", "good_when", "auc") if name in self.facts}
 
-    def scores(self, texts: Sequence[str], *, compiled: bool = True) -> Floats:
-        """The score of each text, from 0 to 1; the same whether `compiled` or not."""
-        if not compiled:
-            own = (np.array(plain_buckets(text, self.orders, self.bits), np.uint32) for text in texts)
-            return np.array([score(buckets, 0, len(buckets), self.weights) for buckets in own], np.float64)
+    def scores(self, texts: Sequence[str]) -> Floats:
+        """The score of each text, from 0 to 1."""
         from webtext_prep.text import classifier_kernels
 
-        some = PackedTexts(texts, _WORDS)
-        found, table = (np.empty(times * self.orders * len(some.space.units) + 16, np.uint32) for times in (1, 4))
-        grams = classifier_kernels.Grams(self.orders, self.bits, some.cut.alphabet, some.space)
-        return classifier_kernels.scores_of(some.data, some.ends, grams, found, table, self.weights)
+        return classifier_kernels.scores_of(*buckets_of(texts, self.orders, self.bits), self.weights)
 
 
 def buckets_of(
-    texts: Sequence[str], orders: int, bits: int, *, compiled: bool = True, distinct: bool = True
+    texts: Sequence[str], orders: int, bits: int, *, distinct: bool = True
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """The buckets of all n-grams of some texts, one text after the other, and where those of each text end.
 
     If `distinct`, each is there once in its text.
     """
-    if not compiled:
-        own = [plain_buckets(text, orders, bits, distinct=distinct) for text in texts]
-        return np.array([bucket for of in own for bucket in of], np.uint32), np.cumsum([*map(len, own)], dtype=np.int64)
     from webtext_prep.text import classifier_kernels
 
-    some = PackedTexts(texts, _WORDS)
-    found = np.empty(orders * some.most, np.uint32)
-    table = np.empty(4 * orders * len(some.space.units) + 16, np.uint32) if distinct else None
-    grams = classifier_kernels.Grams(orders, bits, some.cut.alphabet, some.space)
-    ends = classifier_kernels.buckets_of_all(some.data, some.ends, grams, found, table)
-    return found[: ends[-1]].copy(), ends
+    hashes, ends = ngram_hashes(texts, orders)
+    found = (hashes >> np.uint64(64 - bits)).astype(np.uint32)
+    if distinct:
+        classifier_kernels.keep_distinct(found, ends)
+    return found[: ends[-1] if len(ends) else 0], ends
 
 
 class Speakers:
@@ -158,10 +147,10 @@ class Speakers:
             self._is_wanted[side] = True
         self._texts: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
-    def add(self, texts: Sequence[str], *, compiled: bool = True) -> None:
+    def add(self, texts: Sequence[str]) -> None:
         """Look for them in some texts."""
         model = self._model
-        buckets, ends = buckets_of(texts, model.orders, model.bits, compiled=compiled, distinct=False)
+        buckets, ends = buckets_of(texts, model.orders, model.bits, distinct=False)
         start = 0
         for text, end in zip(texts, ends.tolist(), strict=True):
             own, start = buckets[start:end], end
@@ -183,59 +172,10 @@ class Speakers:
         return name
 
 
-# The same as the compiled functions, to the last bit, for inputs that are too small for a compiler to pay: a text of
-# 3 kB takes half a millisecond, ten times as long.
-
-
 def ngrams_of(text: str, orders: int) -> list[str]:
     """All words of a text, case-folded, then all pairs, and so on."""
     words = words_of(text)
     return [" ".join(words[at : at + size]) for size in range(1, orders + 1) for at in range(len(words) - size + 1)]
-
-
-def plain_buckets(text: str, orders: int, bits: int, *, distinct: bool = True) -> list[int]:
-    """The bucket of each n-gram of a text, the first bits of its hash; each once, if `distinct`."""
-    ngrams = (ngram.encode("utf-8", "surrogatepass") for ngram in ngrams_of(text, orders))
-    found = [xxhash.xxh3_64_intdigest(ngram) >> (64 - bits) for ngram in ngrams]
-    return list(dict.fromkeys(found)) if distinct else found
-
-
-def logistic(value: float) -> float:
-    """1 / (1 + exp(-value))."""
-    part = -min(abs(value), 40.0) / 1024.0
-    power = 1.0 + part * (1.0 + part / 2.0 * (1.0 + part / 3.0 * (1.0 + part / 4.0)))
-    for _ in range(10):
-        power *= power
-    return 1.0 / (1.0 + power) if value >= 0.0 else power / (1.0 + power)
-
-
-def score(buckets: npt.NDArray[np.uint32], start: int, end: int, weights: npt.NDArray[np.float32]) -> float:
-    """The score of the text whose n-grams are `buckets[start:end]`."""
-    if start == end:
-        return 0.5
-    total = weights[buckets[start:end]].astype(np.float64).cumsum()[-1]  # which adds one after the other
-    return logistic(float(total) / (end - start))
-
-
-def learn(
-    buckets: npt.NDArray[np.uint32],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    targets: npt.NDArray[np.float64],
-    shares: npt.NDArray[np.float64],
-    epochs: int,
-    rate: float,
-    bits: int,
-) -> npt.NDArray[np.float32]:
-    """The weights of a classifier; see the compiled function."""
-    weights = np.zeros(1 << bits, np.float32)
-    rows = list(zip(starts.tolist(), ends.tolist(), targets.tolist(), shares.tolist(), strict=True))
-    steps = epochs * len(rows)
-    for done in range(steps):
-        start, end, target, share = rows[done % len(rows)]
-        error = target - score(buckets, start, end, weights)
-        weights[buckets[start:end]] += np.float32(rate * (1.0 - done / steps) * share * error)
-    return weights
 
 
 # How well scores tell two classes apart
@@ -324,7 +264,7 @@ class FastTextModel:
         """The label whose probability is the score."""
         return {"label": self.label}
 
-    def scores(self, texts: Sequence[str], *, compiled: bool = True) -> npt.NDArray[np.float64]:
+    def scores(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """The score of each text, from 0 to 1."""
         lines = [text.encode("utf-8", "ignore").decode("utf-8").replace("\n", " ") for text in texts]
         return np.array([found.get(self.label, 0.0) for found in self._probabilities(lines)], np.float64)
@@ -339,9 +279,6 @@ class FastTextModel:
 
 FILE = "model.filter"
 """What `webtext train-filter` writes into its output."""
-
-COMPILER_BYTES = 250 << 20
-"""Memory of a process that has loaded compiled functions."""
 
 Classifier = LinearModel | FastTextModel
 

@@ -1,15 +1,16 @@
-"""`compiled`: the one way in which functions of this package are compiled to machine code, by numba.
+"""Functions in machine code, made by numba and kept by its cache: only the first process ever waits for the compiler.
 
-Machine code is kept on disk, so that only the first process ever waits for the compiler: in `__pycache__` of the
-package, where that can't be written in the user's cache folder, and where neither can, each process compiles it again.
-One process of a machine compiles at a time, and says so once; the others wait, and load what it has made.
-numba looks at the file of a function alone to see whether its code still holds; a function that another file's
-functions are compiled into would run on as it was. So the folder's name holds the digest of all files with compiled
-functions.
+The types of their arguments are given, so that each is compiled once, when its module is imported, and workers that
+are forked from a process with the module have it. numba keeps the code by processor, in `__pycache__` next to the
+module, in the user's cache folder where that can't be written, or where `NUMBA_CACHE_DIR` says; a process that can
+write nowhere compiles for itself.
+
+numba looks at the file of a function alone to see whether its code still holds. So a compiled function calls only
+functions of its own file, and takes constants from there.
 
 Compiled functions run without the interpreter's lock, and with integers that wrap, as hash functions need them.
-Importing numba takes most of a second, loading machine code another two, and making that of dedup 12: modules with
-compiled functions are imported where there is enough to do for that, never where a command is parsed.
+Importing numba takes a quarter of a second, reading machine code half a second, and making that of `dedup` ten: modules
+with compiled functions are imported where they are used, never where a command is parsed.
 """
 
 from __future__ import annotations
@@ -17,146 +18,76 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import hashlib
-import multiprocessing
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core.caching import FunctionCache
-from numba.core.compiler_lock import global_compiler_lock
+from numba import types
+from numba.core import event
 
 from command_kit.colours import DIM, Paint, is_terminal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-PACKAGE = Path(__file__).resolve().parents[1]
-PREFIX = "machine-code-"
+_njit: Any = functools.partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+inner: Any = _njit(no_cpython_wrapper=True)
+"""Decorator: a function for compiled ones of the same file, which Python can't call."""
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+"""The type of an array of bytes that may be read-only."""
 
 
-def compiled(function: Function) -> Function:
-    """Decorator: `function` in machine code. It may use numbers, arrays and other compiled functions only."""
-    folder = kept_in()
-    njit: Any = numba.njit  # whose types leave out the last of these
-    dispatcher = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
-    if folder is None:
-        return cast(Function, dispatcher)
-    settings: Any = numba.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
-    try:
-        turn = _turn(folder)
-        dispatcher._cache, compile_now = _SharedCache(function, turn), dispatcher.compile
-    finally:
-        settings.CACHE_DIR = before
+def compiled(*signatures: Any) -> Callable[[Function], Function]:
+    """Decorator: a function in machine code for arguments of these types, numba's signatures.
 
-    def compile_in_turn(signature: Any) -> Any:
-        with turn:
-            return compile_now(signature)
-
-    dispatcher.compile = compile_in_turn
-    return cast(Function, dispatcher)
-
-
-class _Turn:
-    """The turn to compile, which one process of a machine has at a time; a `with` block gives it back at its end.
-
-    Args:
-        folder: where machine code is kept. A file in it is locked, and says for which command was compiled last.
+    It may use numbers, arrays, named tuples of them (`tuple_of`), and functions of its file that are `compiled` or
+    `inner`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._place, self._depth = folder / "compiling", 0
-        self._descriptor: int | None = None
+    def made(function: Function) -> Function:
+        with _turn(Path(function.__code__.co_filename)), event.install_listener("numba:compile", _Announcer()):
+            try:
+                return cast(Function, _njit(list(signatures), cache=True)(function))
+            except RuntimeError:  # no folder can be written
+                return cast(Function, _njit(list(signatures))(function))
 
-    def __enter__(self) -> None:
-        global_compiler_lock.acquire()  # of the threads
-        self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth and self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-        global_compiler_lock.release()
-
-    def take(self) -> None:
-        """Wait for the turn, until the end of the `with` block; do without where files can't be locked."""
-        if self._descriptor is None:
-            with contextlib.suppress(OSError):
-                self._descriptor = os.open(self._place, os.O_RDWR | os.O_CREAT, 0o666)
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def announce(self) -> None:
-        """Say that this takes a while, unless a process of the same command has said so."""
-        parent = multiprocessing.parent_process()
-        command = str(os.getpid() if parent is None else parent.pid).encode()
-        with contextlib.suppress(OSError, TypeError):
-            if os.pread(self._descriptor, 20, 0) == command:  # type: ignore[arg-type]
-                return
-            os.truncate(self._descriptor, 0)  # type: ignore[arg-type]
-            os.pwrite(self._descriptor, command, 0)  # type: ignore[arg-type]
-        line = Paint.of(sys.stderr)("compiling for this machine, the first time only, up to 15 s", DIM)
-        print("\r\x1b[K" * is_terminal(sys.stderr) + line, file=sys.stderr, flush=True)
+    return made
 
 
-@functools.lru_cache(maxsize=1)
-def _turn(folder: Path) -> _Turn:
-    return _Turn(folder)
+def tuple_of(kind: type, *members: Any) -> Any:
+    """The type of a named tuple whose members have these types."""
+    return types.BaseTuple.from_types(members, kind)
 
 
-class _SharedCache(FunctionCache):
-    """numba's cache of one function; who finds nothing there takes the turn to compile, and looks again."""
-
-    def __init__(self, function: Callable[..., Any], turn: _Turn) -> None:
-        super().__init__(function)
-        self._shared_turn = turn
-
-    def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """See numba."""
-        found = super().load_overload(signature, target_context)
-        if found is None:
-            self._shared_turn.take()
-            found = super().load_overload(signature, target_context)
-        if found is None:
-            self._shared_turn.announce()
-        return found
+def kept_in() -> str | None:
+    """The folder in which numba keeps the machine code of this module, or None if no folder can be written."""
+    try:
+        return cast(str, numba.njit(cache=True)(tuple_of).stats.cache_path)
+    except RuntimeError:
+        return None
 
 
-def digest_of(package: Path) -> str:
-    """16 hexadecimal digits that identify all compiled functions of a package: the content of their files."""
-    found = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(package.rglob("*.py")):
-        content = path.read_bytes()
-        if b"import compiled" in content:
-            found.update(f"{path.relative_to(package)}\0{len(content)}\0".encode() + content)
-    return found.hexdigest()[:16]
+@contextlib.contextmanager
+def _turn(module: Path) -> Iterator[None]:
+    """One process compiles a file at a time, the others wait, and read what it has made."""
+    with module.open("rb") as file:
+        with contextlib.suppress(OSError):  # some file systems can't
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Announcer(event.Listener):
+    """Says that this takes a while, once a process, when the first function is compiled."""
+
+    def on_start(self, event: event.Event) -> None:
+        _announce()
+
+    def on_end(self, event: event.Event) -> None:
+        pass
 
 
 @functools.lru_cache(maxsize=1)
-def kept_in() -> Path | None:
-    """Where machine code is kept, or None if no folder can be written. What other versions left there is removed."""
-    name = PREFIX + digest_of(PACKAGE)
-    for parent in _parents():
-        folder = parent / name
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-            for other in parent.glob(PREFIX + "*"):
-                if other != folder:
-                    shutil.rmtree(other, ignore_errors=True)
-            return folder
-    return None
-
-
-def _parents() -> Iterator[Path]:
-    settings: Any = numba.config
-    if settings.CACHE_DIR:  # the user's choice
-        yield Path(settings.CACHE_DIR)
-    yield PACKAGE / "__pycache__"
-    with contextlib.suppress(RuntimeError):  # no home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / PACKAGE.name
+def _announce() -> None:
+    line = Paint.of(sys.stderr)("compiling for this machine, the first time only, up to 15 s", DIM)
+    print("\r\x1b[K" * is_terminal(sys.stderr) + line, file=sys.stderr, flush=True)

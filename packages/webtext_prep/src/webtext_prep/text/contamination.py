@@ -131,11 +131,8 @@ class NGrams:
         return len(self.starts)
 
     @classmethod
-    def of(cls, found: Iterator[EvaluationText], size: int, least: int, *, compiled: bool = True) -> NGrams:
-        """The n-grams of evaluation texts: runs of `size` words, whole texts of `least` to `size` words (see `_spans`).
-
-        `compiled` is whether there is enough to do for machine code.
-        """
+    def of(cls, found: Iterator[EvaluationText], size: int, least: int) -> NGrams:
+        """The n-grams of evaluation texts: runs of `size` words, whole texts of `least` to `size` words: `_spans`."""
         vocabulary: dict[str, int] = {}
         numbers: list[npt.NDArray[np.int32]] = []
         spans: list[list[tuple[int, int]]] = []
@@ -157,7 +154,7 @@ class NGrams:
         starts, sizes, texts = _distinct(numbers, spans)
         table = hash_table(ngram_hashes(joined, starts, sizes), 2 * len(joined))
         runs = Shingling("word", int(sizes.min()) if len(sizes) else size)
-        hashes = fingerprints.shingle_sets([entry.text for entry in kept], runs, compiled=compiled)[0]
+        hashes = fingerprints.shingle_sets([entry.text for entry in kept], runs)[0]
         hashes = np.unique(np.maximum(hashes, np.uint64(1)))  # 0 is an empty slot
         slots = hash_table(hashes, 2 * len(hashes))
         screen = np.where(slots >= 0, np.append(hashes, np.uint64(0))[slots], np.uint64(0))
@@ -176,17 +173,12 @@ class NGrams:
     def _spelled(self) -> list[str]:
         return list(self.vocabulary)
 
-    def suspects(self, texts: Sequence[str], *, compiled: bool = True) -> list[bool]:
+    def suspects(self, texts: Sequence[str]) -> list[bool]:
         """Of each text whether it may hold an n-gram: all that do, and few others. Costs a tenth of looking closely."""
-        shingling = Shingling("word", int(self.sizes.min()))
-        hashes, ends = fingerprints.shingle_sets(texts, shingling, compiled=compiled)
-        if compiled:
-            from webtext_prep.text import contamination_kernels
+        from webtext_prep.text import contamination_kernels
 
-            found = contamination_kernels.any_in(hashes, ends, self.screen)
-        else:
-            found = any_in(hashes, ends, self.screen)
-        return found.tolist()
+        hashes, ends = fingerprints.shingle_sets(texts, Shingling("word", int(self.sizes.min())))
+        return contamination_kernels.any_in(hashes, ends, self.screen).tolist()
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""
@@ -261,42 +253,6 @@ def _packed(values: Sequence[str]) -> npt.NDArray[np.uint8]:
 
 def _unpacked(values: npt.NDArray[np.uint8]) -> list[str]:
     return values.tobytes().decode("utf-8", "surrogatepass").split("\0")[:-1]
-
-
-# The functions of `contamination_kernels` without machine code, for few and short texts: the same to the bit
-
-
-Ints = npt.NDArray[np.int64]
-
-
-def numbers_of(known: npt.NDArray[np.int32], starts: Ints, sizes: npt.NDArray[np.int32]) -> dict[tuple[int, ...], int]:
-    """The number of each n-gram, by its words."""
-    words = known.tolist()
-    spans = zip(starts.tolist(), sizes.tolist(), strict=True)
-    return {tuple(words[start : start + size]): number for number, (start, size) in enumerate(spans)}
-
-
-def find(
-    words: npt.NDArray[np.int32], ngrams: dict[tuple[int, ...], int], lengths: Ints, chosen: npt.NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
-    """See `contamination_kernels.find`; `ngrams` come from `numbers_of`."""
-    own, found = words.tolist(), []
-    for at in range(len(own)):
-        for length in lengths.tolist():
-            number = ngrams.get(tuple(own[at : at + length]), -1)
-            if number >= 0 and chosen[number]:
-                found.append((at, number))
-                break
-    positions, numbers = np.array(found, np.int64).reshape(-1, 2).T
-    return positions.copy(), numbers.copy()
-
-
-def any_in(
-    values: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64], table: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.bool_]:
-    """See `contamination_kernels.any_in`."""
-    hits = np.append(0, np.cumsum(np.isin(np.maximum(values, np.uint64(1)), table)))
-    return np.diff(hits[np.append(0, ends)]) > 0
 
 
 # What is cut out of a text

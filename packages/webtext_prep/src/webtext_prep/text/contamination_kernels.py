@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import compiled, inner
 
 Array = npt.NDArray[np.int64]
 
 
-@compiled
+@inner
 def _hash(words: npt.NDArray[np.int32], start: int, size: int) -> np.uint64:
     """See `contamination.ngram_hashes`."""
     value = np.uint64(0xCBF29CE484222325)
@@ -25,7 +26,7 @@ def _hash(words: npt.NDArray[np.int32], start: int, size: int) -> np.uint64:
     return value ^ (value >> np.uint64(33))
 
 
-@compiled
+@inner
 def _find(words, start, size, known, starts, sizes, table):  # type: ignore[no-untyped-def]
     """The number of the n-gram at `start` of `words`, or -1."""
     mask = np.uint64(len(table) - 1)
@@ -44,7 +45,17 @@ def _find(words, start, size, known, starts, sizes, table):  # type: ignore[no-u
     return -1
 
 
-@compiled
+@compiled(
+    types.UniTuple(types.int64[::1], 2)(
+        types.int32[::1],
+        types.int32[::1],
+        types.int64[::1],
+        types.int32[::1],
+        types.int64[::1],
+        types.int64[::1],
+        types.boolean[::1],
+    )
+)
 def find(words, known, starts, sizes, table, lengths, chosen) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
     """(positions, n-gram numbers) of the n-grams in a document, at each position the longest.
 
@@ -71,7 +82,7 @@ def find(words, known, starts, sizes, table, lengths, chosen) -> tuple[Array, Ar
     return positions[:found].copy(), numbers[:found].copy()
 
 
-@compiled
+@compiled(types.boolean[::1](types.uint64[::1], types.int64[::1], types.uint64[::1]))
 def any_in(values, ends, table):  # type: ignore[no-untyped-def]
     """Of each range of `values`, which end at `ends`, whether one of its hashes is in the set; shape (ranges,)."""
     mask, found, begin = np.uint64(len(table) - 1), np.zeros(len(ends), np.bool_), 0

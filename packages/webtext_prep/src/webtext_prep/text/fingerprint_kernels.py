@@ -12,14 +12,20 @@ made once a process, in some 20 ms, and take 6 MB each.
 from __future__ import annotations
 
 import functools
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
+from webtext_prep.errors import WebtextError
 from webtext_prep.text import words
-from webtext_prep.text.compiled import compiled
-from webtext_prep.text.hashes import A1, A3, A4, A5, U32, U64, Bytes, avalanche32, rotate32, xxh3, xxh32
+from webtext_prep.text.compiled import BYTES, compiled, inner, tuple_of
+
+U32, U64 = np.uint32, np.uint64
+Bytes = npt.NDArray[np.uint8]
 
 SEPARATOR, MARK, ALONE, NO_MORE, SEQUENCE = 0, 16, 32, 254, 255
 SIZE = 7
@@ -123,7 +129,38 @@ class Space(NamedTuple):
     units: npt.NDArray[np.uint32]
 
 
-@compiled
+_ALPHABET = tuple_of(Alphabet, types.uint8[::1], types.uint32[::1], types.uint8[:, ::1], types.uint32[:, ::1])
+_CUT = tuple_of(ShingleCut, types.boolean, types.int64, _ALPHABET, _ALPHABET)
+_SPACE = tuple_of(Space, types.uint8[::1], types.uint32[::1])
+
+
+def _of_xxhash(name: str, *arguments: Any, result: Any) -> Any:
+    """A function of the C library in the package `xxhash`, for compiled code."""
+    library = find_spec("xxhash._xxhash")
+    if library is not None and library.origin is not None:
+        llvmlite.binding.load_library_permanently(library.origin)
+    if llvmlite.binding.address_of_symbol(name) is None:
+        raise WebtextError(f"the package xxhash has no function {name} for other code: install its wheel from PyPI.")
+    return types.ExternalFunction(name, result(*arguments))
+
+
+_xxh32 = _of_xxhash("XXH32", types.intp, types.intp, types.uint32, result=types.uint32)
+_xxh3 = _of_xxhash("XXH3_64bits", types.intp, types.intp, result=types.uint64)
+
+
+@inner
+def xxh32(data: Bytes, start: int, end: int) -> np.uint32:
+    """XXH32 of `data[start:end]`, seed 0."""
+    return _xxh32(data.ctypes.data + start, end - start, U32(0))
+
+
+@inner
+def xxh3(data: Bytes, start: int, end: int) -> np.uint64:
+    """XXH3 with 64 bits of `data[start:end]`, seed 0."""
+    return _xxh3(data.ctypes.data + start, end - start)
+
+
+@inner
 def decode(data: Bytes, at: int) -> tuple[int, int]:
     """The code point at `data[at]`, which is not ASCII, and how many bytes it takes."""
     byte, second = signed(data[at]), signed(data[at + 1] & 0x3F)
@@ -135,7 +172,7 @@ def decode(data: Bytes, at: int) -> tuple[int, int]:
     return (byte & 0x07) << 18 | second << 12 | third << 6 | signed(data[at + 3] & 0x3F), 4
 
 
-@compiled
+@inner
 def normalise(
     data: Bytes, start: int, end: int, is_word: bool, alphabet: Alphabet, space: Space, spans: Offsets | None
 ) -> tuple[int, int]:
@@ -217,7 +254,7 @@ def normalise(
     return place, count
 
 
-@compiled
+@inner
 def prepare(
     data: Bytes, start: int, end: int, cut: ShingleCut, space: Space, spans: Offsets | None
 ) -> tuple[int, int, int]:
@@ -232,7 +269,7 @@ def prepare(
     return stop, count, count - cut.size + 1
 
 
-@compiled
+@inner
 def hash_range(shingle: int, cut: ShingleCut, units: Hashes32, stop: int, count: int) -> tuple[int, int]:
     """Start and end of one shingle in the normal form."""
     if count < cut.size:
@@ -240,7 +277,7 @@ def hash_range(shingle: int, cut: ShingleCut, units: Hashes32, stop: int, count:
     return signed(units[shingle]), signed(units[shingle + cut.size]) - signed(cut.is_word)
 
 
-@compiled
+@inner
 def hash32(first: int, values: Hashes32, cut: ShingleCut, space: Space, stop: int, count: int) -> None:
     """Fill `values` with XXH32 of the shingles from number `first` on."""
     for row in range(len(values)):
@@ -248,26 +285,42 @@ def hash32(first: int, values: Hashes32, cut: ShingleCut, space: Space, stop: in
         values[row] = xxh32(space.text, start, end)
 
 
-@compiled
+_PRIME1, _PRIME2, _PRIME3 = U32(0x9E3779B1), U32(0x85EBCA77), U32(0xC2B2AE3D)
+_PRIME4, _PRIME5 = U32(0x27D4EB2F), U32(0x165667B1)
+
+
+@inner
+def rotate32(value: np.uint32, count: int) -> np.uint32:
+    """`value` with its bits rotated to the left."""
+    return U32((value << U32(count)) | (value >> U32(32 - count)))
+
+
+@inner
 def hash32_ascii(first: int, values: Hashes32, size: int, text: Bytes) -> None:
-    """The same for n-grams of fewer than 16 characters of ASCII, many at a time: about ten times as fast."""
+    """The same for n-grams of fewer than 16 characters of ASCII, many at a time: about ten times as fast.
+
+    Source: the xxHash specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md).
+    """
     for row in range(len(values)):
-        values[row] = U32(A5 + U32(size))
+        values[row] = U32(_PRIME5 + U32(size))
     start = BEGIN + first
     for at in range(start, start + size // 4 * 4, 4):
         for row in range(len(values)):
             low = U32(text[at + row]) | (U32(text[at + row + 1]) << U32(8))
             high = U32(text[at + row + 2]) | (U32(text[at + row + 3]) << U32(8))
             word = U32(low | U32(high << U32(16)))
-            values[row] = U32(rotate32(U32(values[row] + U32(word * A3)), U32(17)) * A4)
+            values[row] = U32(rotate32(U32(values[row] + U32(word * _PRIME3)), 17) * _PRIME4)
     for at in range(start + size // 4 * 4, start + size):
         for row in range(len(values)):
-            values[row] = U32(rotate32(U32(values[row] + U32(U32(text[at + row]) * A5)), U32(11)) * A1)
+            values[row] = U32(rotate32(U32(values[row] + U32(U32(text[at + row]) * _PRIME5)), 11) * _PRIME1)
     for row in range(len(values)):
-        values[row] = avalanche32(values[row])
+        value = values[row]
+        value = U32(U32(value ^ (value >> U32(15))) * _PRIME2)
+        value = U32(U32(value ^ (value >> U32(13))) * _PRIME3)
+        values[row] = U32(value ^ (value >> U32(16)))
 
 
-@compiled
+@inner
 def hash64(values: Hashes64, cut: ShingleCut, space: Space, stop: int, count: int) -> None:
     """Fill `values` with XXH3 of all shingles."""
     for row in range(len(values)):
@@ -275,7 +328,7 @@ def hash64(values: Hashes64, cut: ShingleCut, space: Space, stop: int, count: in
         values[row] = xxh3(space.text, start, end)
 
 
-@compiled
+@inner
 def premix(values: Hashes32) -> None:
     """In place, what datasketch does once with the hash of a shingle: the end of MurmurHash3."""
     for row in range(len(values)):
@@ -285,7 +338,7 @@ def premix(values: Hashes32) -> None:
         values[row] = U32(value ^ (value >> U32(16)))
 
 
-@compiled
+@inner
 def take_minima(signature: Hashes32, values: Hashes32, factors: Hashes32, addends: Hashes32) -> None:
     """Lower each value of a signature to its permutation's lowest value of `values`: factor * value + addend."""
     for row in range(len(signature)):
@@ -295,7 +348,7 @@ def take_minima(signature: Hashes32, values: Hashes32, factors: Hashes32, addend
         signature[row] = lowest
 
 
-@compiled
+@compiled(types.uint32[:, ::1](BYTES, types.int64[::1], _CUT, _SPACE, types.uint32[::1], types.uint32[::1]))
 def signatures(
     data: Bytes, ends: Offsets, cut: ShingleCut, space: Space, factors: Hashes32, addends: Hashes32
 ) -> Hashes32:
@@ -317,7 +370,7 @@ def signatures(
     return found
 
 
-@compiled
+@compiled(types.int64[::1](BYTES, types.int64[::1], _CUT, _SPACE, types.uint64[::1]))
 def hashes(data: Bytes, ends: Offsets, cut: ShingleCut, space: Space, found: Hashes64) -> Offsets:
     """Write the hashes of all shingles of the texts to `found`; returns where each text's end."""
     found_ends = np.empty(len(ends), np.int64)
@@ -331,7 +384,7 @@ def hashes(data: Bytes, ends: Offsets, cut: ShingleCut, space: Space, found: Has
     return found_ends
 
 
-@compiled
+@compiled(types.UniTuple(types.int64, 2)(BYTES, _CUT, _SPACE, types.uint64[::1], types.int64[:, ::1]))
 def located_hashes(data: Bytes, cut: ShingleCut, space: Space, found: Hashes64, spans: Offsets) -> tuple[int, int]:
     """Write the hashes of all shingles of one text to `found`; returns the number of its units and of shingles."""
     stop, count, shingles = prepare(data, signed(0), len(data), cut, space, spans)
@@ -339,7 +392,30 @@ def located_hashes(data: Bytes, cut: ShingleCut, space: Space, found: Hashes64, 
     return count, shingles
 
 
-@compiled
+@inner
+def sort_uniform(values: Hashes64, room: Hashes64, counts: Offsets, shift: np.uint64) -> bool:
+    """Sort values by counting their bits above `shift`, then by insertion; False if too many have equal ones."""
+    counts[:] = 0
+    for value in values:
+        counts[(value >> shift) + U64(1)] += 1
+    for at in range(1, len(counts)):
+        if counts[at] > CROWD:
+            return False
+        counts[at] += counts[at - 1]
+    for value in values:
+        place = value >> shift
+        room[counts[place]] = value
+        counts[place] += 1
+    for at in range(len(room)):
+        value = room[at]
+        while at > 0 and values[at - 1] > value:
+            values[at] = values[at - 1]
+            at -= 1
+        values[at] = value
+    return True
+
+
+@compiled(types.boolean[::1](types.uint64[::1], types.int64[::1]))
 def sort_ranges(values: Hashes64, ends: Offsets) -> npt.NDArray[np.bool_]:
     """Sort each range of `values`; returns which are sorted.
 
@@ -366,30 +442,7 @@ def sort_ranges(values: Hashes64, ends: Offsets) -> npt.NDArray[np.bool_]:
     return is_sorted
 
 
-@compiled
-def sort_uniform(values: Hashes64, room: Hashes64, counts: Offsets, shift: np.uint64) -> bool:
-    """Sort values by counting their bits above `shift`, then by insertion; False if too many have equal ones."""
-    counts[:] = 0
-    for value in values:
-        counts[(value >> shift) + U64(1)] += 1
-    for at in range(1, len(counts)):
-        if counts[at] > CROWD:
-            return False
-        counts[at] += counts[at - 1]
-    for value in values:
-        place = value >> shift
-        room[counts[place]] = value
-        counts[place] += 1
-    for at in range(len(room)):
-        value = room[at]
-        while at > 0 and values[at - 1] > value:
-            values[at] = values[at - 1]
-            at -= 1
-        values[at] = value
-    return True
-
-
-@compiled
+@compiled(types.void(types.uint64[::1], types.int64[::1]))
 def join_distinct(values: Hashes64, ends: Offsets) -> None:
     """Remove repeated values of each sorted range of `values` and close the gaps, in place; `ends` is updated."""
     start, filled = 0, 0
@@ -400,3 +453,20 @@ def join_distinct(values: Hashes64, ends: Offsets) -> None:
                 filled += 1
         start = ends[row]
         ends[row] = filled
+
+
+@compiled(types.int64[::1](BYTES, types.int64[::1], types.int64, _ALPHABET, _SPACE, types.uint64[::1]))
+def ngram_hashes(data: Bytes, ends: Offsets, orders: int, alphabet: Alphabet, space: Space, found: Hashes64) -> Offsets:
+    """Write the hash of each n-gram of 1 to `orders` words of the texts to `found`: of each text all words, then all
+    pairs, and so on. Returns where those of each text end."""
+    found_ends = np.empty(len(ends), np.int64)
+    start, filled = signed(0), 0
+    for row in range(len(ends)):
+        _, count = normalise(data, start, ends[row], True, alphabet, space, None)
+        for order in range(1, orders + 1):
+            for at in range(count - order + 1):
+                found[filled] = xxh3(space.text, signed(space.units[at]), signed(space.units[at + order]) - 1)
+                filled += 1
+        found_ends[row] = filled
+        start = ends[row]
+    return found_ends

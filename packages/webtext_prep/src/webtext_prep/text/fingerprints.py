@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from webtext_prep.documents.batches import in_batches
-from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.text.words import fold, places_of, words_of
+from webtext_prep.errors import InputError
 
 SEED = 1
 """datasketch's default seed of the permutations."""
@@ -31,7 +28,6 @@ PERMUTATIONS = 128
 RECALL = 0.99
 """The share of pairs exactly at the threshold that banding must propose, at the least."""
 
-_VISIBLE = re.compile(r"\S+")
 _BATCH = 1 << 20
 """Characters of texts that are worked on at once: what bounds the memory."""
 
@@ -55,31 +51,6 @@ class Shingling:
         if kind not in ("word", "char") or not size.isdecimal() or not 1 <= int(size) <= 100:
             raise InputError(f"--shingle {shingle!r} is not known: give word:N or char:N with N from 1 to 100.")
         return cls(kind, int(size))
-
-
-def shingles(text: str, kind: str, size: int) -> set[bytes]:
-    """The n-grams of `text` as UTF-8, case folded: of its words (`words.py`), or of its characters, with runs of white
-    space as one space.
-
-    A text too short for one n-gram is one shingle as a whole, so that short texts are alike only if they are equal.
-    An empty text has none.
-    """
-    parts: Any = words_of(text) if kind == "word" else " ".join(fold(text).split())
-    if kind == "word" and not parts:
-        # Nothing but punctuation: compare it as it is.
-        parts = fold(text).split()
-    if not parts:
-        return set()
-    joiner = " " if kind == "word" else ""
-    if len(parts) < size:
-        return {b"\x00whole\x00" + joiner.join(parts).encode("utf-8", "surrogatepass")}
-    return {joiner.join(parts[at : at + size]).encode("utf-8", "surrogatepass") for at in range(len(parts) - size + 1)}
-
-
-def shingle_hashes(found: set[bytes]) -> npt.NDArray[np.uint64]:
-    """Sorted 64-bit hashes of a set of shingles, shape (n,)."""
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(shingle) for shingle in found), np.uint64, len(found))
-    return np.unique(hashes)
 
 
 class PackedTexts:
@@ -106,35 +77,24 @@ class PackedTexts:
         )
 
 
-def signatures(texts: Sequence[str], shingling: Shingling, *, compiled: bool = True) -> npt.NDArray[np.uint32]:
-    """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values.
-
-    Not `compiled`, they are made by datasketch itself: the same, at 30 times the cost, with nothing to load before.
-    """
-    found = [np.zeros((0, PERMUTATIONS), np.uint32)]
-    if not compiled:
-        return np.vstack([*found, *(signature(shingles(text, shingling.kind, shingling.size)) for text in texts)])
+def signatures(texts: Sequence[str], shingling: Shingling) -> npt.NDArray[np.uint32]:
+    """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values."""
     from webtext_prep.text import fingerprint_kernels
 
-    factors, addends = _permutations()
+    found, (factors, addends) = [np.zeros((0, PERMUTATIONS), np.uint32)], _permutations()
     for batch in in_batches(texts, len(texts), _BATCH, len):
         some = PackedTexts(batch, shingling)
         found.append(fingerprint_kernels.signatures(some.data, some.ends, some.cut, some.space, factors, addends))
     return np.concatenate(found)
 
 
-def shingle_sets(
-    texts: Sequence[str], shingling: Shingling, *, compiled: bool = True
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """The set of shingles of each text, as sorted distinct 64-bit hashes.
 
     Returns:
         hashes, shape (shingles of all texts,), one text after the other; and ends, shape (len(texts),): the set of
         text i is `hashes[ends[i - 1] : ends[i]]`, that of the first one `hashes[: ends[0]]`.
     """
-    if not compiled:
-        sets = [shingle_hashes(shingles(text, shingling.kind, shingling.size)) for text in texts]
-        return np.concatenate([np.zeros(0, np.uint64), *sets]), np.cumsum([len(one) for one in sets], dtype=np.int64)
     from webtext_prep.text import fingerprint_kernels
 
     found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
@@ -161,26 +121,20 @@ def _hashed(
         yield hashes, fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
 
 
-def shingle_sequences(
-    texts: Sequence[str], shingling: Shingling, *, compiled: bool = True
-) -> list[npt.NDArray[np.uint64]]:
+def shingle_sequences(texts: Sequence[str], shingling: Shingling) -> list[npt.NDArray[np.uint64]]:
     """The hashes of the shingles of each text, in their order, with those that repeat."""
-    if not compiled:
-        return [_plain_spans(text, shingling)[0] for text in texts]
     batches = ((hashes[: ends[-1]], ends[:-1]) for hashes, ends in _hashed(texts, shingling))
     return [own.copy() for hashes, ends in batches for own in np.split(hashes, ends)]
 
 
 def shingle_spans(
-    text: str, shingling: Shingling, *, compiled: bool = True
+    text: str, shingling: Shingling
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The shingles of a text in their order, also repeated ones, and where they lie.
 
     Returns:
         hashes, starts, ends, each of shape (shingles,): shingle i is what `text[starts[i] : ends[i]]` says.
     """
-    if not compiled:
-        return _plain_spans(text, shingling)
     from webtext_prep.text import fingerprint_kernels
 
     some = PackedTexts([text], shingling)
@@ -190,64 +144,15 @@ def shingle_spans(
     return hashes[:count], spans[0, :count], spans[1, last : last + count] + 1
 
 
-def _plain_spans(
-    text: str, shingling: Shingling
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    is_word = shingling.kind == "word"
-    units, edges = (words_of(text), places_of(text)) if is_word else ([], [])
-    if not units:
-        edges = [found.span() for found in _VISIBLE.finditer(text)]
-        units, edges = ([fold(text[slice(*edge)]) for edge in edges], edges) if is_word else _characters(text, edges)
-    joiner, last = " " if is_word else "", min(shingling.size, len(units))
-    runs = [joiner.join(units[at : at + last]) for at in range(len(units) - last + 1 if units else 0)]
-    before = b"" if last == shingling.size else b"\x00whole\x00"
-    hashes = [xxhash.xxh3_64_intdigest(before + run.encode("utf-8", "surrogatepass")) for run in runs]
-    starts, ends = np.array(edges, np.int64).reshape(-1, 2).T
-    count = len(hashes)
-    return np.array(hashes, np.uint64), starts[:count].copy(), ends[max(last - 1, 0) :][:count].copy()
+def ngram_hashes(texts: Sequence[str], orders: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The hashes of all n-grams of 1 to `orders` words of each text, all words, then all pairs, and so on; and where
+    those of each text end."""
+    from webtext_prep.text import fingerprint_kernels
 
-
-def _characters(text: str, parts: Sequence[tuple[int, int]]) -> tuple[list[str], list[tuple[int, int]]]:
-    """The characters of parts of a text, case folded, with a space between two parts; and where each comes from."""
-    found: list[str] = []
-    edges: list[tuple[int, int]] = []
-    for start, end in parts:
-        if edges:  # the white space before it is one character
-            found.append(" ")
-            edges.append((edges[-1][1], start))
-        for at in range(start, end):
-            folded = fold(text[at])  # some characters fold to several
-            found += folded
-            edges += [(at, at + 1)] * len(folded)
-    return found, edges
-
-
-def check_against_datasketch(texts: Sequence[str], shingling: Shingling) -> None:
-    """Raise WebtextError unless signatures and sets of these texts equal datasketch's and `shingles`'."""
-    hashes, ends = shingle_sets(texts, shingling)
-    sets = np.split(hashes, ends[:-1]) if len(ends) else []
-    for text, found, own in zip(texts, signatures(texts, shingling), sets, strict=True):
-        expected = shingles(text, shingling.kind, shingling.size)
-        if not (np.array_equal(found, signature(expected)) and np.array_equal(own, shingle_hashes(expected))):
-            raise WebtextError(
-                f"internal error: compiled fingerprints of {shingling.kind}:{shingling.size} differ from "
-                f"datasketch's for the text {text[:80]!r}: please report it."
-            )
-
-
-def jaccard(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> float:
-    """|A and B| / |A or B| of two sets given as sorted arrays of distinct values; 1.0 for two empty sets."""
-    if not len(left) or not len(right):
-        return float(len(left) == len(right))
-    common = int(np.isin(left, right, assume_unique=True, kind="sort").sum())
-    return common / (len(left) + len(right) - common)
-
-
-@functools.lru_cache(maxsize=1)
-def empty_sketch() -> Any:
-    """datasketch's MinHash of an empty set; copy it before it is updated."""
-    minhash = _module_of_datasketch("minhash")
-    return minhash.MinHash(num_perm=PERMUTATIONS, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+    some = PackedTexts(texts, Shingling("word", 1))
+    found = np.empty(orders * some.most, np.uint64)
+    ends = fingerprint_kernels.ngram_hashes(some.data, some.ends, orders, some.cut.alphabet, some.space, found)
+    return found[: ends[-1] if len(ends) else 0], ends
 
 
 def _module_of_datasketch(name: str) -> Any:
@@ -267,18 +172,12 @@ def _module_of_datasketch(name: str) -> Any:
     return importlib.import_module(f"{package}.{name}")
 
 
+@functools.lru_cache(maxsize=1)
 def _permutations() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """Factors and addends of datasketch's permutations: a hash becomes factor * hash + addend, modulo 2^32."""
-    factors, addends = empty_sketch().permutations
+    minhash = _module_of_datasketch("minhash")
+    factors, addends = minhash.MinHash(num_perm=PERMUTATIONS, seed=SEED, scheme="affine32").permutations
     return np.ascontiguousarray(factors, np.uint32), np.ascontiguousarray(addends, np.uint32)
-
-
-def signature(found: set[bytes]) -> npt.NDArray[np.uint32]:
-    """The MinHash signature of a set of shingles, shape (PERMUTATIONS,)."""
-    sketch = empty_sketch().copy()
-    if found:
-        sketch.update_batch(list(found))
-    return np.asarray(sketch.hashvalues, dtype=np.uint32)
 
 
 def bands_for(threshold: float) -> tuple[int, int]:

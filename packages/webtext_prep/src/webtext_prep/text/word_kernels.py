@@ -15,9 +15,10 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import compiled, inner
 
 Integers = NDArray[np.int64]
 
@@ -60,7 +61,19 @@ def _kinds() -> NDArray[np.uint8]:
     return kinds
 
 
-@compiled
+@inner
+def _equal(characters: NDArray[np.uint32], earlier: int, start: int, end: int) -> bool:
+    while start < end and characters[earlier] == characters[start]:
+        earlier += 1
+        start += 1
+    return start == end
+
+
+@compiled(
+    types.UniTuple(types.int64, 2)(
+        types.Array(types.uint32, 1, "C", readonly=True), types.uint8[::1], types.int64[::1], types.int64[::1]
+    )
+)
 def _split(
     characters: NDArray[np.uint32], kinds: NDArray[np.uint8], numbers: Integers, lengths: Integers
 ) -> tuple[int, int]:
@@ -105,18 +118,58 @@ def _split(
     return count, with_letter
 
 
-@compiled
-def _equal(characters: NDArray[np.uint32], earlier: int, start: int, end: int) -> bool:
-    while start < end and characters[earlier] == characters[start]:
-        earlier += 1
-        start += 1
-    return start == end
-
-
 Floats = NDArray[np.float64]
 
 
-@compiled
+@inner
+def _extend(ngrams: Integers, words: Integers, length: int, keys: NDArray[np.uint64], values: Integers) -> int:
+    """Turn the numbers of n-grams into numbers of n-grams one word longer; how many of them there are."""
+    mask = len(keys) - 1
+    values[:] = -1
+    distinct = 0
+    for at in range(len(words) - length):
+        key = np.uint64(ngrams[at]) << np.uint64(32) | np.uint64(words[at + length])
+        mixed = key * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(mixed >> np.uint64(32)) & mask
+        while values[slot] >= 0 and keys[slot] != key:
+            slot = (slot + 1) & mask
+        if values[slot] < 0:
+            keys[slot], values[slot] = key, distinct
+            distinct += 1
+        ngrams[at] = values[slot]
+    return distinct
+
+
+@inner
+def _top_characters(ngrams: Integers, ends: Integers, length: int, distinct: int) -> int:
+    """The characters in the most frequent n-gram, spaces between words included; of equally frequent ones the first."""
+    count = len(ends) - length
+    times, first = np.zeros(distinct, np.int64), np.empty(distinct, np.int64)
+    for at in range(count):
+        if times[ngrams[at]] == 0:
+            first[ngrams[at]] = at
+        times[ngrams[at]] += 1
+    best = np.argmax(times)
+    return times[best] * (ends[first[best] + length] - ends[first[best]] + length - 1)
+
+
+@inner
+def _repeated_characters(ngrams: Integers, ends: Integers, length: int, distinct: int) -> int:
+    """The characters of n-grams that were seen before; none of them twice, where such n-grams overlap."""
+    count = len(ends) - length
+    seen = np.zeros(distinct, np.bool_)
+    found = at = 0
+    while at < count:
+        if seen[ngrams[at]]:
+            found += ends[at + length] - ends[at]
+            at += length
+        else:
+            seen[ngrams[at]] = True
+            at += 1
+    return found
+
+
+@compiled(types.int64(types.int64[::1], types.int64[::1], types.int64, types.float64[:, ::1], types.float64[:, ::1]))
 def repetition(words: Integers, lengths: Integers, characters: int, top: Floats, duplicate: Floats) -> int:
     """The first n whose n-grams pass their limit, or 0.
 
@@ -152,51 +205,3 @@ def repetition(words: Integers, lengths: Integers, characters: int, top: Floats,
         if length <= count and _repeated_characters(ngrams, ends, length, distinct) / characters > duplicate[row, 1]:
             return length
     return 0
-
-
-@compiled
-def _extend(ngrams: Integers, words: Integers, length: int, keys: NDArray[np.uint64], values: Integers) -> int:
-    """Turn the numbers of n-grams into numbers of n-grams one word longer; how many of them there are."""
-    mask = len(keys) - 1
-    values[:] = -1
-    distinct = 0
-    for at in range(len(words) - length):
-        key = np.uint64(ngrams[at]) << np.uint64(32) | np.uint64(words[at + length])
-        mixed = key * np.uint64(0x9E3779B97F4A7C15)
-        slot = np.int64(mixed >> np.uint64(32)) & mask
-        while values[slot] >= 0 and keys[slot] != key:
-            slot = (slot + 1) & mask
-        if values[slot] < 0:
-            keys[slot], values[slot] = key, distinct
-            distinct += 1
-        ngrams[at] = values[slot]
-    return distinct
-
-
-@compiled
-def _top_characters(ngrams: Integers, ends: Integers, length: int, distinct: int) -> int:
-    """The characters in the most frequent n-gram, spaces between words included; of equally frequent ones the first."""
-    count = len(ends) - length
-    times, first = np.zeros(distinct, np.int64), np.empty(distinct, np.int64)
-    for at in range(count):
-        if times[ngrams[at]] == 0:
-            first[ngrams[at]] = at
-        times[ngrams[at]] += 1
-    best = np.argmax(times)
-    return times[best] * (ends[first[best] + length] - ends[first[best]] + length - 1)
-
-
-@compiled
-def _repeated_characters(ngrams: Integers, ends: Integers, length: int, distinct: int) -> int:
-    """The characters of n-grams that were seen before; none of them twice, where such n-grams overlap."""
-    count = len(ends) - length
-    seen = np.zeros(distinct, np.bool_)
-    found = at = 0
-    while at < count:
-        if seen[ngrams[at]]:
-            found += ends[at + length] - ends[at]
-            at += length
-        else:
-            seen[ngrams[at]] = True
-            at += 1
-    return found

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import compiled, inner, tuple_of
 
 Array = npt.NDArray[Any]
 signed: Any = np.int64
@@ -58,12 +59,17 @@ class Pairs(NamedTuple):
     used: Array
 
 
-@compiled
+_I64S = types.int64[::1]
+_WORDS = tuple_of(Words, types.int32[::1], _I64S, _I64S, _I64S)
+_PAIRS = tuple_of(Pairs, _I64S, _I64S, _I64S, _I64S)
+
+
+@compiled(_PAIRS(types.int64))
 def _empty(room: int) -> Pairs:
     return Pairs(np.full(room, -1, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(1, np.int64))
 
 
-@compiled
+@inner
 def _slot(keys: Array, key: int) -> int:
     mixed = key * 0x9E3779B97F4A7C1
     at = (mixed ^ (mixed >> 32)) & (len(keys) - 1)
@@ -72,7 +78,7 @@ def _slot(keys: Array, key: int) -> int:
     return at
 
 
-@compiled
+@inner
 def _larger(pairs: Pairs) -> Pairs:
     found = _empty(4 * len(pairs.keys))
     for at in range(len(pairs.keys)):
@@ -83,7 +89,7 @@ def _larger(pairs: Pairs) -> Pairs:
     return found
 
 
-@compiled
+@inner
 def _change(pairs: Pairs, key: int, change: int, merge: int) -> Pairs:
     """Count occurrences more or less of a pair; returns the table, which may be another."""
     if 2 * pairs.used[0] > len(pairs.keys):
@@ -98,7 +104,7 @@ def _change(pairs: Pairs, key: int, change: int, merge: int) -> Pairs:
     return pairs
 
 
-@compiled
+@compiled(types.Tuple((_PAIRS, _I64S, types.int32[::1]))(_WORDS, _PAIRS))
 def _all_pairs(words: Words, pairs: Pairs) -> tuple[Pairs, Array, Array]:
     """Count the pairs of all words. Returns the table, and each pair with the word that has it."""
     most = len(words.tokens)
@@ -113,7 +119,11 @@ def _all_pairs(words: Words, pairs: Pairs) -> tuple[Pairs, Array, Array]:
     return pairs, keys[:filled], places[:filled]
 
 
-@compiled
+@compiled(
+    types.Tuple((_PAIRS, _I64S, types.int32[::1]))(
+        _WORDS, _PAIRS, types.int32[::1], types.int64, types.int64, types.int64
+    )
+)
 def _merge(words: Words, pairs: Pairs, some: Array, pair: int, new: int, merge: int) -> tuple[Pairs, Array, Array]:
     """Merge a pair to the token `new` in some words, from left to right, and put the counts of all pairs right.
 
@@ -154,12 +164,12 @@ def _merge(words: Words, pairs: Pairs, some: Array, pair: int, new: int, merge: 
     return pairs, keys[:filled], places[:filled]
 
 
-@compiled
+@compiled(types.int64(_PAIRS, types.int64))
 def _count_of(pairs: Pairs, key: int) -> int:
     return signed(pairs.counts[_slot(pairs.keys, key)])
 
 
-@compiled
+@compiled(types.Tuple((_I64S, types.int64[:, ::1]))(_PAIRS, _I64S, types.int64, types.int64))
 def _frequent(pairs: Pairs, keys: Array, least: int, merge: int) -> tuple[Array, Array]:
     """Of sorted pairs those that occur often enough: counts, and the ranges of `keys` that are theirs.
 

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
-from webtext_prep.text.compiled import compiled
+from webtext_prep.text.compiled import compiled, inner
 
 Int32s = npt.NDArray[np.int32]
+_I32S = types.int32[::1]
 MOST_TOKENS = (1 << 30) - 1
 """Tokens and documents that can be sorted together: a letter and its type share 31 bits."""
 
@@ -64,7 +66,7 @@ def _joined(tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> tuple[Int3
     return text, alphabet
 
 
-@compiled
+@compiled(types.void(_I32S, types.int64[::1], _I32S))
 def _count_without_ends(order: Int32s, ends: npt.NDArray[np.int64], before: Int32s) -> None:
     """Positions in the text with a letter at the end of each document become positions among the tokens alone."""
     for at in range(len(order)):
@@ -109,7 +111,7 @@ def suffix_array(text: Int32s, alphabet: int) -> Int32s:
     return order
 
 
-@compiled
+@compiled(types.void(_I32S))
 def _add_types(text: Int32s) -> None:
     """Each letter becomes its double, plus 1 if its suffix is S: one look at memory tells both."""
     is_s, behind = 0, -1
@@ -121,7 +123,7 @@ def _add_types(text: Int32s) -> None:
         behind = letter
 
 
-@compiled
+@inner
 def _bucket_begins(typed: Int32s, alphabet: int) -> Int32s:
     """Where the suffixes of each letter begin, L and then S: entry 2c, entry 2c + 1; and where all end."""
     begins = np.zeros(2 * alphabet + 1, np.int32)
@@ -132,7 +134,7 @@ def _bucket_begins(typed: Int32s, alphabet: int) -> Int32s:
     return begins
 
 
-@compiled
+@compiled(_I32S(_I32S))
 def _blocks(typed: Int32s) -> Int32s:
     """The positions at which a block begins: an S after an L."""
     count = 0
@@ -147,7 +149,7 @@ def _blocks(typed: Int32s) -> Int32s:
     return blocks
 
 
-@compiled
+@compiled(types.void(_I32S, types.int64, _I32S, _I32S))
 def _induce(typed: Int32s, alphabet: int, blocks: Int32s, order: Int32s) -> None:
     """Fill `order` from the order of `blocks`: from left to right the L suffixes, back the S ones."""
     size = len(typed)
@@ -179,12 +181,27 @@ def _induce(typed: Int32s, alphabet: int, blocks: Int32s, order: Int32s) -> None
                 order[free[bucket + 1]] = before
 
 
-@compiled
+@inner
 def _begins_block(typed: Int32s, at: int) -> bool:
     return at > 0 and typed[at] & 1 == 1 and typed[at - 1] & 1 == 0
 
 
-@compiled
+@inner
+def _differ(typed: Int32s, left: int, right: int) -> bool:
+    """Whether two blocks differ; the last one of the text reaches its end, where no other does."""
+    for step in range(len(typed)):
+        if left + step == len(typed) or right + step == len(typed) or typed[left + step] != typed[right + step]:
+            return True
+        if step:
+            ends = _begins_block(typed, left + step)
+            if ends != _begins_block(typed, right + step):
+                return True
+            if ends:
+                return False
+    return True
+
+
+@compiled(types.int64(_I32S, types.int64, _I32S))
 def _name(typed: Int32s, count: int, order: Int32s) -> int:
     """Replace sorted suffixes by the ranks of the `count` blocks among the different ones; returns how many differ.
 
@@ -208,7 +225,7 @@ def _name(typed: Int32s, count: int, order: Int32s) -> int:
     return name + 1
 
 
-@compiled
+@compiled(_I32S(_I32S, types.int64))
 def _names(order: Int32s, count: int) -> Int32s:
     """The ranks that `_name` left, in the order of the text."""
     names, place = np.empty(count, np.int32), 0
@@ -217,18 +234,3 @@ def _names(order: Int32s, count: int) -> Int32s:
             names[place] = order[at]
             place += 1
     return names
-
-
-@compiled
-def _differ(typed: Int32s, left: int, right: int) -> bool:
-    """Whether two blocks differ; the last one of the text reaches its end, where no other does."""
-    for step in range(len(typed)):
-        if left + step == len(typed) or right + step == len(typed) or typed[left + step] != typed[right + step]:
-            return True
-        if step:
-            ends = _begins_block(typed, left + step)
-            if ends != _begins_block(typed, right + step):
-                return True
-            if ends:
-                return False
-    return True

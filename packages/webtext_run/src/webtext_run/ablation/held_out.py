@@ -21,7 +21,6 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.order import sequence_hash
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer, idx_path, prefix_of
 from webtext_prep.documents.batches import in_batches
-from webtext_prep.text import machine_code
 from webtext_prep.text.fingerprints import Shingling, shingle_sets
 from webtext_run.ablation.arms import Arm
 
@@ -113,13 +112,12 @@ def known_to(arms: Sequence[Arm], tokenizer: Tokenizer, documents: Mapping[int, 
 
     Raises Gpt2UsageError for tokens that the tokenizer does not have.
     """
-    compiled = machine_code.pays(machine_code.TOKEN_CHARACTERS * sum(arm.tokens for arm in arms))
     texts = [_text(tokens[:LONGEST], tokenizer) for tokens in documents.values()]
-    passages, ends = shingle_sets(texts, PASSAGE, compiled=compiled)
+    passages, ends = shingle_sets(texts, PASSAGE)
     different = np.unique(passages)
     seen = np.zeros(len(different), np.bool_)
     for batch in in_batches(_texts_of(arms, tokenizer), BATCH, BATCH, len):
-        read, _ = shingle_sets(batch, PASSAGE, compiled=compiled)
+        read, _ = shingle_sets(batch, PASSAGE)
         seen |= np.isin(different, read)
     is_seen = seen[np.searchsorted(different, passages)]
     trained = set(np.concatenate([arm.hashes for arm in arms]).tolist())

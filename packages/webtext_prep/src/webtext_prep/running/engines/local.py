@@ -153,18 +153,13 @@ def run_tasks(
 
 
 class _Pool:
-    """One run of many tasks in several processes, which are forked with the modules that the stage of the tasks names.
-
-    A stage may have `preload`, modules that its tasks use and that take long to import, and `compiled`, the same of
-    tasks whose hints say so.
-    """
+    """One run of many tasks in several processes, which are forked with the modules that the stage of the tasks names:
+    a stage may have `preload`, modules that its tasks use and that take long to import."""
 
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
         of_stores = {name for task in tasks for name in storage.modules_of((*task.reads.all(), *task.writes.all()))}
         stage = stage_of(call)
         self._preload = [type(stage).__module__, *getattr(stage, "preload", ()), *sorted(of_stores)]
-        if any(task.hints.get("compiled") for task in tasks):
-            self._preload += getattr(stage, "compiled", ())
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
         self._totals = RawArray(ctypes.c_uint64, len(tasks))
         self._arguments = (call, self._totals, scratch, workers)
