@@ -98,7 +98,6 @@ IDENTITY = {
     "webtext_prep/documents/folders/partitions.py": "checksums",
     "webtext_prep/reddit/selection.py": "pages that came before",
     "webtext_prep/text/classifiers.py": "n-grams, checksums",
-    "webtext_prep/text/fingerprints.py": "shingles",
 }
 """Modules that hash to tell things apart: no hash of theirs decides by chance."""
 CHOICES = {
