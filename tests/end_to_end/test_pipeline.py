@@ -637,7 +637,7 @@ def test_alone_it_lists_the_pipelines(monkeypatch, capsys):
 
 def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch, capsys):
     """It was told that the port of the first one's site is taken, and to remove a file that the first one needs."""
-    from webtext_prep.running.output import locked
+    from webtext_prep.running.claims import locked
     from webtext_run import command as run
 
     monkeypatch.chdir(tmp_path)

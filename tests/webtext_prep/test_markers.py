@@ -1,5 +1,7 @@
 """Completion markers: what they hold for, and that files between phases do not outlive a cut of power."""
 
+from dataclasses import replace
+
 import pytest
 
 from webtext_prep import storage
@@ -19,18 +21,18 @@ def kept(tmp_path):
 def task_that_made(path) -> Task:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"some bytes")
-    return Task("one", writes=Files(made=path))
+    return Task("one", writes=Files(made=path), key="key")
 
 
 @pytest.mark.parametrize("result", [None, 0, {"in": 3}])
 def test_a_marker_gives_back_the_result(kept, tmp_path, result):
     task = task_that_made(tmp_path / "output" / "a")
-    assert kept.read(task, "key") is None
-    kept.write(task, "key", Done(result, 7))
-    assert kept.read(task, "key") == Done(result, 7)
-    assert kept.read(task, "other key") is None
+    assert kept.read(task) is None
+    kept.write(task, Done(result, 7))
+    assert kept.read(task) == Done(result, 7)
+    assert kept.read(replace(task, key="other key")) is None
     (tmp_path / "output" / "a").write_bytes(b"fewer")
-    assert kept.read(task, "key") is None
+    assert kept.read(task) is None
 
 
 def test_an_output_that_could_not_be_asked_about_is_not_taken_for_a_lost_one(kept, bucket, s3, unpersistent, tmp_path):
@@ -38,17 +40,17 @@ def test_an_output_that_could_not_be_asked_about_is_not_taken_for_a_lost_one(kep
     task, whole = Task("one", writes=Files(made=bucket / "a")), OutputMarker(tmp_path / "whole.json")
     with storage.create(bucket / "a") as file:
         file.write(b"some bytes")
-    kept.write(task, "key", Done(1, 1))
+    kept.write(task, Done(1, 1))
     whole.write("key", [bucket / "a"], bucket)
     s3.fail("HEAD", status=503)
-    for ask in (lambda: kept.read(task, "key"), lambda: whole.holds("key", bucket)):
+    for ask in (lambda: kept.read(task), lambda: whole.holds("key", bucket)):
         with pytest.raises(StorageBusyError):
             ask()
         assert ask()
         s3.fail("HEAD", status=503)
     s3.reset()
     storage.remove(bucket / "a")
-    assert kept.read(task, "key") is None
+    assert kept.read(task) is None
     assert not whole.holds("key", bucket)
 
 
@@ -57,10 +59,10 @@ def test_files_between_phases_count_until_the_machine_starts_again(kept, tmp_pat
     """Each of thousands of scratch files was flushed to the disk, milliseconds each, to outlive a cut of power."""
     task = task_that_made(tmp_path / folder / "a")
     monkeypatch.setattr(markers, "boot_id", lambda: "first")
-    kept.write(task, "key", Done(1, 1))
-    assert kept.read(task, "key") == Done(1, 1)
+    kept.write(task, Done(1, 1))
+    assert kept.read(task) == Done(1, 1)
     monkeypatch.setattr(markers, "boot_id", lambda: "second")
-    assert (kept.read(task, "key") is not None) == is_done
+    assert (kept.read(task) is not None) == is_done
 
 
 def test_flushed_files_between_phases_count_after_any_restart_and_others_only_here(tmp_path, monkeypatch):
@@ -68,11 +70,11 @@ def test_flushed_files_between_phases_count_after_any_restart_and_others_only_he
     flushed, here = Markers(tmp_path / "markers"), Markers(tmp_path / "markers", tmp_path / "scratch")
     task = task_that_made(tmp_path / "scratch" / "a")
     monkeypatch.setattr(markers, "boot_id", lambda: "first")
-    flushed.write(task, "key", Done(1, 1))
-    assert flushed.read(task, "key") == here.read(task, "key") == Done(1, 1)
-    here.write(task, "key", Done(1, 1))
-    assert here.read(task, "key") == Done(1, 1)
-    assert flushed.read(task, "key") is None
+    flushed.write(task, Done(1, 1))
+    assert flushed.read(task) == here.read(task) == Done(1, 1)
+    here.write(task, Done(1, 1))
+    assert here.read(task) == Done(1, 1)
+    assert flushed.read(task) is None
 
 
 def test_without_a_boot_id_no_later_process_counts_on_what_was_never_flushed(kept, tmp_path, monkeypatch):
@@ -83,11 +85,11 @@ def test_without_a_boot_id_no_later_process_counts_on_what_was_never_flushed(kep
     task, state = task_that_made(tmp_path / "scratch" / "a"), tmp_path / "state.json"
 
     def found():
-        return kept.read(task, "key"), TaskState(state, task).read()
+        return kept.read(task), TaskState(state, task).read()
 
     local.boot_id.cache_clear()
     try:
-        kept.write(task, "key", Done(1, 1))
+        kept.write(task, Done(1, 1))
         TaskState(state, task).write("half")
         assert found() == (Done(1, 1), "half")
         local.boot_id.cache_clear()  # as in the next process

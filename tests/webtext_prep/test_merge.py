@@ -17,8 +17,7 @@ from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
-from webtext_prep.running.output import Output
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -366,13 +365,13 @@ def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, m
     settings = ("--input", tmp_path / "in", "--shards", 4)
     whole = run(capsys, *settings, "--output", tmp_path / "whole")
     small_parts(monkeypatch)
-    run_map, phases = StageRun.map, {}
+    run_map, phases = Job.map, {}
 
     def noted(self, phase, call, tasks, **rest):
         phases[phase] = len(tasks)
         return run_map(self, phase, call, tasks, **rest)
 
-    monkeypatch.setattr(StageRun, "map", noted)
+    monkeypatch.setattr(Job, "map", noted)
     parts = run(capsys, *settings, "--output", tmp_path / "parts")
     assert phases["read"] > 5 or name in ("broken.json", "behind.json")
     for key in ("in", "out", "dropped"):
@@ -569,7 +568,7 @@ def test_files_between_the_phases_are_one_a_task(tmp_path, webtext, monkeypatch)
     def no_end(*arguments, **named):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Output, "finish", no_end)
+    monkeypatch.setattr(Job, "_record", no_end)
     command = ("merge", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out", "--workers", 1)
     assert webtext(*command, "--shards", 200).code == 130
     assert len(list((tmp_path / "out/.state/scratch").rglob("*"))) == 1

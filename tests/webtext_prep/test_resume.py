@@ -13,8 +13,8 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats import compression
 from webtext_prep.reddit import rows
 from webtext_prep.running.file_ranges import TaskState
+from webtext_prep.running.job import Job
 from webtext_prep.running.markers import Markers, OutputMarker
-from webtext_prep.running.output import Output
 from webtext_prep.stages import blacklist, extract, merge, urls
 from webtext_prep.text.classifiers import LinearModel
 
@@ -164,7 +164,7 @@ def kill(monkeypatch):
 
         monkeypatch.setattr(kind, name, write)
 
-    for kind, name in ((Markers, "write"), (TaskState, "write"), (Output, "finish"), (OutputMarker, "write")):
+    for kind, name in ((Markers, "write"), (TaskState, "write"), (Job, "_record"), (OutputMarker, "write")):
         ending(kind, name)
     return met
 

@@ -19,8 +19,8 @@ from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import processes as versions
-from webtext_prep.running.output import Output
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.claims import Claim
+from webtext_prep.running.job import Job
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tasks import Tally, Task
 
@@ -363,12 +363,12 @@ def test_a_restart_that_was_cut_short_goes_on(write_shards, shout, home, monkeyp
     folder = write_shards([["a", marked("http://b", drop="odd")]])
     shout(folder)
 
-    def cut_short(self, plain=Output.remove_all):
+    def cut_short(self, plain=Claim.remove_output):
         plain(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Output, "remove_all", cut_short)
+        patched.setattr(Claim, "remove_output", cut_short)
         with pytest.raises(KeyboardInterrupt):
             shout(folder, restart=True)
     assert shout(folder, restart=True).tally.kept == 1
@@ -636,7 +636,7 @@ def test_a_task_that_has_nothing_to_say_is_done_once(home, write_shards, state_o
 
 def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, state_of, shout, monkeypatch):
     """After an interruption the progress began at 0 and had no total, so that it showed no time left."""
-    from webtext_prep.running import run as module
+    from webtext_prep.running import job as module
 
     folder = write_shards([["a"] * 5, ["b"] * 7])
     shout(folder)
@@ -649,7 +649,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
             super().__init__(label, unit, total, done=done, **options)
 
     monkeypatch.setattr(module, "Progress", Watched)
-    monkeypatch.setattr(StageRun, "expected_documents", lambda self: 12)
+    monkeypatch.setattr(Job, "expected_documents", lambda self: 12)
     assert not shout(folder).resumed
     assert seen == [(12, 5)]
 

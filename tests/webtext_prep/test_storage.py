@@ -87,12 +87,12 @@ def test_objects_are_asked_about_side_by_side(bucket, s3, tmp_path):
     tasks = [Task(place.name, writes=Files(made=place)) for place in places]
     markers = Markers(tmp_path)
     for task in tasks:
-        markers.write(task, "key", Done(None, 1))
+        markers.write(task, Done(None, 1))
     all_asked = threading.Barrier(4, timeout=60)
     s3.before = lambda method, path: all_asked.wait()
     assert [name for name, _, _ in storage.stamps(places)] == [place.name for place in places]
     assert storage.sizes(places) == [5] * 4
-    assert markers.read_all(tasks, ["key"] * 4) == [Done(None, 1)] * 4
+    assert markers.read_all(tasks) == [Done(None, 1)] * 4
 
 
 def test_a_finished_file_is_moved_to_its_place(folder, tmp_path):

@@ -234,7 +234,7 @@ def test_the_bytes_do_not_depend_on_workers_runs_and_parts(write_shards, tmp_pat
 
 
 def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, webtext, monkeypatch):
-    from webtext_prep.running.output import Output
+    from webtext_prep.running.job import Job
 
     write_shards(some_documents())
     command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
@@ -243,7 +243,7 @@ def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, w
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Output, "finish", no_end)
+        patched.setattr(Job, "_record", no_end)
         assert webtext(*command).code == 130
     expected = files(tmp_path / "c")
     (draft,) = (tmp_path / ".c_text_document.state/scratch").glob("draft-*.bin")

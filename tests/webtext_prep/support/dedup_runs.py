@@ -7,7 +7,7 @@ from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.documents.formats.lines import read_lines
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 
 WORDS = [f"word{number}" for number in range(2000)]
 
@@ -50,12 +50,12 @@ def read_receipts(output: Path) -> list[dict]:
 
 def scratch_used(monkeypatch) -> list[int]:
     """Bytes of files between phases after each phase of the jobs that are run from now on."""
-    used, whole_map = [], StageRun.map
+    used, whole_map = [], Job.map
 
     def measured(self, phase, *arguments, **options):
         found = whole_map(self, phase, *arguments, **options)
         used.append(sum(path.stat().st_size for path in self.scratch.rglob("*") if path.is_file()))
         return found
 
-    monkeypatch.setattr(StageRun, "map", measured)
+    monkeypatch.setattr(Job, "map", measured)
     return used

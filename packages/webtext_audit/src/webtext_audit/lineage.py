@@ -35,7 +35,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running import processes
 from webtext_prep.running.job import Job
 from webtext_prep.running.settings import RunSettings
-from webtext_prep.running.stage import Continues, Stage
+from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location
 
 
@@ -106,7 +106,7 @@ class Planned:
     def stage(self, known: Mapping[str, type[Stage]]) -> Stage:
         """Its stage, which works on nothing but what has changed. Raises InputError as `stage_of`."""
         stage = stage_of(Step(Path(self.place), self.place, self.record, ""), known)
-        return stage.without_retries() if isinstance(stage, Continues) else stage
+        return stage.without_retries()
 
     def job(self, known: Mapping[str, type[Stage]], workers: int) -> Job:
         """The run that makes it again. Raises InputError if what it reads is gone."""

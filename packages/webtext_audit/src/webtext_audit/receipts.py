@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from command_kit import Progress
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import MATCHES, REPEATS, format_of, read_documents, shards_in
+from webtext_prep.documents.folders.shards import DROPPED, MATCHES, REPEATS, format_of, read_documents, shards_in
 from webtext_prep.documents.folders.stage_record import RECEIPTS_SUFFIX, Step
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.run import DROPPED
 from webtext_prep.storage.locations import Location
 
 

@@ -29,7 +29,7 @@ from webtext_prep.running.settings import (
     read_table,
     setting_names,
 )
-from webtext_prep.running.stage import Previews, Stage
+from webtext_prep.running.stage import Stage
 from webtext_prep.running.summary import show, show_findings
 
 DESCRIPTION = """\
@@ -175,7 +175,7 @@ def _run(words: list[str]) -> int:
             return found.exit_code
         job = make_job(known[arguments.command], arguments)
         with contextlib.closing(job.engine):
-            if isinstance(job.stage, Previews) and job.stage.is_preview:
+            if job.stage.is_preview:
                 show_findings(job.preview(), as_json=arguments.json)
             else:
                 show(job.run(), as_json=arguments.json)

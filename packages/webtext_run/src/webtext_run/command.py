@@ -32,7 +32,7 @@ from command_kit.colours import Paint, aligned, wrapped
 from command_kit.command import print_error, print_note
 from command_kit.errors import meant
 from command_kit.settings import check_value, given_values, make_settings
-from webtext_prep.running.output import locked
+from webtext_prep.running.claims import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
 from webtext_run.ablation.corpora import FOLDER, Arms, compare, parse_varied, plan_arms
 from webtext_run.preflight import check

@@ -15,16 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
 from command_kit.command import PARENT, WORDS, print_note
 from indexed_tokens import Tokenizer, corpus_tokenizer
 from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, PipelineStep, shown_command, words_of
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
@@ -123,7 +120,7 @@ def compressed(found: dict[str, Any]) -> dict[str, float]:
     text = b"".join(tokenizer.decode_bytes(piece.tolist()) for piece in pieces)
     if not text:
         return {}
-    sizes = {"gzip -9": len(gzip.compress(text, 9)), "zstd -19": len(zstd.compress(text, 19))}
+    sizes = {"gzip -9": len(gzip.compress(text, 9)), "zstd -19": len(zstandard.compress(text, 19))}
     return {name: 8 * size / len(text) for name, size in sizes.items()}
 
 

@@ -40,7 +40,7 @@ from webtext_prep.documents.formats.arrow_tables import new_parquet
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.parquet import RowWriter
 from webtext_prep.errors import InputError
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Stage, Writes
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -181,7 +181,7 @@ class Export(Stage):
         found = {"bytes": size, "domains": len(measures.domains_by_size)}
         return {"documents": documents, **found, **({"tokens": tokens} if self.card else {})}
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Measure, write, describe."""
         if job.format not in FORMATS:
             raise InputError(f"--format {job.format} is no format of datasets: choose one of {', '.join(FORMATS)}.")
@@ -222,7 +222,7 @@ class Export(Stage):
         return Outcome(tally, [*files, *about.all()], shards, {**facts, "files": len(files)})
 
     def _writing_tasks(
-        self, job: StageRun, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
+        self, job: Job, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
     ) -> list[Task]:
         groups = _grouped(_pieces(results), self.shard_bytes)
         tasks = []

@@ -25,9 +25,9 @@ from webtext_prep.documents.folders.partitions import load_array, read_partition
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.errors import InputError
+from webtext_prep.running.job import Job
 from webtext_prep.running.markers import digest
-from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import Previews
+from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
@@ -65,7 +65,7 @@ class Prints(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NearDuplicates(Previews):
+class NearDuplicates(Stage):
     """A stage that finds near-duplicates: the settings that say which documents are, and the phases that find them."""
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
@@ -106,7 +106,7 @@ class NearDuplicates(Previews):
     def _old_digest(self) -> str:
         return digest(storage.stamps(self.old_shards))
 
-    def all_shards(self, job: StageRun) -> list[Location]:
+    def all_shards(self, job: Job) -> list[Location]:
         """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
         places = {str(path) for path in job.inputs}
         for path in self.old_shards:
@@ -118,7 +118,7 @@ class NearDuplicates(Previews):
 
     # Phases
 
-    def prints(self, job: StageRun, sample: int = 0) -> Prints:
+    def prints(self, job: Job, sample: int = 0) -> Prints:
         """Phase `fingerprints`: the band keys and the lengths of all documents; for a preview, what samples them."""
         from webtext_prep.dedup.candidates import Fingerprints
 
@@ -147,7 +147,7 @@ class NearDuplicates(Previews):
         identity = {"fingerprints": digest(stamps), "new": sum(map(sum, counts[: len(job.inputs)]))}
         return Prints(identity, blocks.documents, keys, lengths, tuple(hashes), sample)
 
-    def components(self, job: StageRun, prints: Prints) -> dict[str, Any]:
+    def components(self, job: Job, prints: Prints) -> dict[str, Any]:
         """Phases `bands` and `components`: the buckets of each band, and the parts of the work that they connect."""
         blocks, (bands, _) = job.scratch / BLOCKS, bands_for(self.similarity)
         ranges = 1 << max(0, (prints.documents - 1) // SORTED_DOCUMENTS).bit_length()
@@ -176,7 +176,7 @@ class NearDuplicates(Previews):
         (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
         return {**prints.identity, "documents": prints.documents, **joined}
 
-    def candidates(self, job: StageRun, parts: dict[str, Any]) -> dict[str, Any]:
+    def candidates(self, job: Job, parts: dict[str, Any]) -> dict[str, Any]:
         """Phase `candidates`: the texts of all candidates, sorted into the parts."""
         from webtext_prep.dedup.candidates import Fingerprints
 
@@ -194,7 +194,7 @@ class NearDuplicates(Previews):
         count = sum(result["candidates"] for result in results)
         return {**parts, "candidates": count, "digest": digest([result["digest"] for result in results])}
 
-    def decisions(self, job: StageRun, found: dict[str, Any]) -> dict[str, Any]:
+    def decisions(self, job: Job, found: dict[str, Any]) -> dict[str, Any]:
         """Phases `decisions` and `receipts`: which candidates go and for whom, part by part, then shard by shard."""
         deciding = [
             dataclasses.replace(task, writes=Files(decided=job.scratch / "decisions" / f"{task.name}.parts"))
@@ -211,7 +211,7 @@ class NearDuplicates(Previews):
         facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
         return {**facts, "superseded": sum(counts[len(job.inputs) :]), "new": found["new"]}
 
-    def tasks_of_parts(self, job: StageRun, found: dict[str, Any]) -> list[Task]:
+    def tasks_of_parts(self, job: Job, found: dict[str, Any]) -> list[Task]:
         """A task for each part of the work, which reads its candidates."""
         candidates = Files(candidates=self.candidates_of(job))
         blocks = Files(blocks=job.scratch / BLOCKS)
@@ -220,12 +220,12 @@ class NearDuplicates(Previews):
             for part in range(found["parts"])
         ]
 
-    def candidates_of(self, job: StageRun) -> tuple[Location, ...]:
+    def candidates_of(self, job: Job) -> tuple[Location, ...]:
         """For each shard, its candidates."""
         shards = range(len(self.all_shards(job)))
         return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
 
-    def receipts_of(self, job: StageRun) -> list[Files]:
+    def receipts_of(self, job: Job) -> list[Files]:
         """For each shard, the numbers of the documents that go, and a row for each: its URL and what decided."""
         folder, count = job.scratch / "receipts", len(self.all_shards(job))
         names = [f"part-{shard:05}" for shard in range(count)]
@@ -407,6 +407,6 @@ def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Doc
         yield document
 
 
-def groups_of(job: StageRun, count: int | None = None) -> list[Location]:
+def groups_of(job: Job, count: int | None = None) -> list[Location]:
     """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
     return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]

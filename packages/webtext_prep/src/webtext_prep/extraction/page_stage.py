@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
+from webtext_prep.documents.folders.shards import DROPPED
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.run import DROPPED
 from webtext_prep.running.stage import Stage, Writes
 
 if TYPE_CHECKING:
@@ -38,13 +38,8 @@ def parsers_of(slots: int) -> int:
 
 @dataclass(frozen=True)
 class PageStage(Stage):
-    """A stage that turns pages into documents.
+    """A stage that turns pages into documents."""
 
-    Attributes:
-        oldest: the oldest version whose output a run goes on with; that of one before asks for --restart.
-    """
-
-    oldest: ClassVar[int] = 0
     writes: ClassVar[Writes] = Writes(folders=("", DROPPED, OUTCOMES))
 
     extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(

@@ -7,6 +7,7 @@ there is to resuming, whether the last run ended well, was interrupted, or was k
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -50,7 +51,19 @@ class Markers:
         remove_leftovers(folder)
         self._folder, self._scratch = folder, scratch
 
-    def read(self, task: Task, key: str) -> Done | None:
+    @staticmethod
+    def keyed(tasks: Sequence[Task], made_of: Sequence[Any]) -> list[Task]:
+        """The tasks, each with its key: the digest of `made_of`, and of what itself says that its output depends on."""
+        paths = list(dict.fromkeys(path for task in tasks for path in task.reads.all()))
+        stamps = dict(zip(paths, storage.stamps(paths), strict=True))
+
+        def key_of(task: Task) -> str:
+            read = [stamps[path] for path in task.reads.all()]
+            return digest([*made_of, read, [output.name for output in task.writes.all()], task.options])
+
+        return [dataclasses.replace(task, key=key_of(task)) for task in tasks]
+
+    def read(self, task: Task) -> Done | None:
         """The finished task of `task`'s marker, or None where there is none, or it no longer holds.
 
         Raises OSError where an output can't be asked about: only one that is not there is to be made again.
@@ -59,7 +72,7 @@ class Markers:
             marker = parse_json((self._folder / f"{task.name}.json").read_bytes())
             if marker.get("boot", "") not in ("", self._boot(task)):
                 return None
-            if marker.get("key") != key or marker.get("sizes") != [
+            if marker.get("key") != task.key or marker.get("sizes") != [
                 storage.size(output) for output in task.writes.all()
             ]:
                 return None
@@ -67,15 +80,14 @@ class Markers:
             return None
         return Done(marker["result"], marker.get("units", 0))
 
-    def read_all(self, tasks: Sequence[Task], keys: Sequence[str]) -> list[Done | None]:
+    def read_all(self, tasks: Sequence[Task]) -> list[Done | None]:
         """The answers of `read` for all tasks; outputs in object storage are asked about side by side."""
-        places = (path for task in tasks for path in task.writes.all())
-        return storage.each(lambda both: self.read(*both), list(zip(tasks, keys, strict=True)), places)
+        return storage.each(self.read, tasks, (path for task in tasks for path in task.writes.all()))
 
-    def write(self, task: Task, key: str, done: Done) -> None:
+    def write(self, task: Task, done: Done) -> None:
         """Mark `task` as done."""
         sizes = [storage.size(output) for output in task.writes.all()]
-        marker = {"key": key, "sizes": sizes, "result": done.result, "units": done.units}
+        marker = {"key": task.key, "sizes": sizes, "result": done.result, "units": done.units}
         if boot := self._boot(task):
             marker["boot"] = boot
         write_json(self._folder / f"{task.name}.json", marker)

@@ -5,9 +5,8 @@ documents, each shard by itself, is a `DocumentStage` and writes `process`; one 
 them differently, is a `Stage` with a `run` of its own, made of phases of tasks. Each stage is one file in `stages/`,
 found there by the command line: adding or removing one touches nothing else.
 
-A stage says in one value what it reads, and in another what it writes. What only few stages do is a protocol or a base
-of its own: `Previews` (a dry run), `Accompanied` (runs that belong to it), and `Continues` (a finished output is worked
-on again).
+A stage says in one value what it reads, and in another what it writes. `Replays` and `Recalls` in `running/replays.py`
+are what few stages say of a document afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Self
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -26,18 +25,21 @@ from webtext_prep.documents.folders.raw_files import choose_splits, counts_of, s
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import (
     DEFAULT_FORMAT,
+    DROPPED,
     is_document_shard,
     read_documents,
     shards_in,
     write_documents,
 )
 from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs, costs_of, needs_of
-from webtext_prep.running.run import DROPPED, StageRun
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
+Job = Any
+"""`webtext_prep.running.job.Job`, which knows this module."""
 Chosen = tuple[list[Location], list[str]]
 """Files to read, and sentences for the summary about the others."""
 
@@ -118,6 +120,11 @@ class Writes:
     others: Callable[[Location], Iterable[Location]] = lambda output: ()
     beside: Callable[[Sequence[str]], str] = lambda given: ""
 
+    @property
+    def is_prefix(self) -> bool:
+        """Whether `--output` is not a folder, but what the names of its files begin with."""
+        return self.made == "tokens"
+
     def files_in(self, output: Location) -> list[Location]:
         """Every file of the stage that an output holds now."""
         shards = (path for name in self.folders for path in shards_in(output / name if name else output))
@@ -149,6 +156,24 @@ class Outcome:
         self.tally.read -= read.kept
         self.tally.kept -= read.kept
 
+    def check(self, stage: str, unit: str, inputs: Sequence[Location]) -> None:
+        """Raise WebtextError where documents are lost, or none was kept, and InputError where there were none."""
+        tally = self.tally
+        if not tally.is_balanced:
+            came = f"{tally.read} in" + (f", {tally.added} added" if tally.added else "")
+            raise WebtextError(
+                f"internal error: {came}, {tally.kept} out, {tally.dropped.total()} dropped do not add up."
+            )
+        if tally.read == 0:
+            names = ", ".join(str(path) for path in inputs[:3])
+            raise InputError(f"{stage}: no {unit} in the input ({names}): check what made it.")
+        if tally.kept == 0 and self.advice is not None:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in tally.dropped.most_common())
+            problems = " " + " ".join(tally.problems[:1]) if tally.problems else ""
+            raise WebtextError(
+                f"{stage}: none of the {tally.read:,} {unit} was kept ({reasons}): {self.advice}.{problems}"
+            )
+
 
 @dataclass(frozen=True)
 class Stage(abc.ABC):
@@ -162,6 +187,10 @@ class Stage(abc.ABC):
     """One line for `--help`."""
     version: ClassVar[int] = 1
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
+    oldest: ClassVar[int] = 0
+    """The oldest version whose output a run goes on with; that of one before asks for --restart."""
+    is_one_process: ClassVar[bool] = False
+    """Whether what it leaves for its next run lies on this machine, where one process leads its work, on no cluster."""
     writes: ClassVar[Writes] = Writes()
     """Its output."""
 
@@ -196,8 +225,29 @@ class Stage(abc.ABC):
         return needs_of(costs_of(self.name, self), sample, workers)
 
     @abc.abstractmethod
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Do the work with `job.map`, and account for every document."""
+
+    def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
+        """Runs that follow one with such an `--input` and `--output`: a stage, and its own input and output."""
+        return []
+
+    def wants_another_run(self, job: Job) -> bool:
+        """Whether a finished output is worked on once more: a download, of which more may succeed now."""
+        return False
+
+    def without_retries(self) -> Self:
+        """The same stage, but one that never works on a finished output once more."""
+        return self
+
+    @property
+    def is_preview(self) -> bool:
+        """Whether its settings ask what it would do (a dry run): then `preview` is called instead of `run`."""
+        return False
+
+    def preview(self, job: Job) -> Findings:
+        """Say what `run` would do, and write nothing but in `job.scratch`."""
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks travel with their stage: what it has cached (lists of rules) is loaded again on the other side.
@@ -206,49 +256,6 @@ class Stage(abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
-
-
-@runtime_checkable
-class Accompanied(Protocol):
-    """A stage with runs that belong to it: of what it holds out of its output."""
-
-    def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
-        """Runs that follow one with such an `--input` and `--output`: a stage, and its own input and output."""
-        ...
-
-
-@runtime_checkable
-class Continues(Protocol):
-    """A stage that may work on a finished output once more: a download, of which more may succeed now.
-
-    What it leaves for that lies on this machine, where one process leads its work: no engine can take it elsewhere.
-    """
-
-    def wants_another_run(self, job: StageRun) -> bool:
-        """Whether a finished output should be worked on once more."""
-        ...
-
-    def without_retries(self) -> Stage:
-        """The same stage, but one that never works on a finished output once more."""
-        ...
-
-
-@dataclass(frozen=True)
-class Previews(Stage):
-    """A stage with settings that ask what it would do, not to do it."""
-
-    @property
-    @abc.abstractmethod
-    def is_preview(self) -> bool:
-        """Whether its settings ask that: then `preview` is called instead of `run`."""
-
-    @abc.abstractmethod
-    def preview(self, job: StageRun) -> Findings:
-        """Say what `run` would do, and write nothing but in `job.scratch`."""
-
-    @abc.abstractmethod
-    def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """Needs of `preview`, as `needs` says them of `run`."""
 
 
 # What tasks that write shards share
@@ -306,7 +313,7 @@ class DocumentStage(Stage):
         """Task: one shard to one shard."""
         return write_shard(task, context, read_documents(task.reads.shard), self.process)
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """All shards, each by itself."""
         tasks = [
             Task(f"part-{number:05}", Files(shard=path), job.shard_files(number))

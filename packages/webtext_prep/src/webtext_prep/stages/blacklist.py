@@ -37,7 +37,7 @@ from webtext_prep.documents.folders.url_lists import (
 from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -268,7 +268,7 @@ class Blacklist(Stage):
 
         return judged
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Split by host, then judge."""
         size = sum(storage.sizes(job.inputs))
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
@@ -289,7 +289,7 @@ class Blacklist(Stage):
                 outcome.tally.problem(f"{malformed} lines are malformed: {NO_URLS}.")
         return outcome
 
-    def _splitting_tasks(self, job: StageRun, shards: int) -> list[Task]:
+    def _splitting_tasks(self, job: Job, shards: int) -> list[Task]:
         """The parts that the lists are split in: ranges of bytes or rows where a list has any, else runs, else all."""
         sizes = storage.sizes(job.inputs)
         parts = [_ranges(path, size) for path, size in zip(job.inputs, sizes, strict=True)]

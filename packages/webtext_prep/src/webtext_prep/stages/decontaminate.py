@@ -28,7 +28,7 @@ from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -201,7 +201,7 @@ class Decontaminate(Stage):
             tally.added += len(left.pieces) - 1
             yield from document.cut(left.pieces)
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
         total, folder = job.expected_documents(), job.scratch
         table = folder / "ngrams.npz"

@@ -36,12 +36,12 @@ from webtext_prep.dedup.phases import BLOCKS, NearDuplicates, groups_of
 from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.documents.folders.sampling import Sample, take_sample
-from webtext_prep.documents.folders.shards import SUPERSEDED, read_documents
+from webtext_prep.documents.folders.shards import DROPPED, SUPERSEDED, read_documents
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
-from webtext_prep.running.run import DROPPED, StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
@@ -94,14 +94,14 @@ class Dedup(NearDuplicates):
                 raise InputError(f"{flag_name(name)} must be from 0 to 1, but is {getattr(self, name)}.")
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """As the table says, and files between phases for `--against`, too."""
-        of_all = super().needs(sample + take_sample(self.old_shards, storage.sizes(self.old_shards)), workers)
-        return dataclasses.replace(super().needs(sample, workers), scratch=of_all.scratch, memory=of_all.memory)
+        """As the table says, and files between phases for `--against`, too.
 
-    def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """More candidates, at the lowest similarity, and no output. Files between phases stay, so that it resumes."""
-        found = self.needs(sample, workers)
-        return dataclasses.replace(found, output=0, scratch=2 * found.scratch)
+        A preview has more candidates, at the lowest similarity, and no output. Its files between phases stay, so that
+        it resumes.
+        """
+        of_all = super().needs(sample + take_sample(self.old_shards, storage.sizes(self.old_shards)), workers)
+        found = dataclasses.replace(super().needs(sample, workers), scratch=of_all.scratch, memory=of_all.memory)
+        return dataclasses.replace(found, output=0, scratch=2 * found.scratch) if self.is_preview else found
 
     # Tasks
 
@@ -132,15 +132,15 @@ class Dedup(NearDuplicates):
 
     # Phases
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Find who may be alike, decide, drop."""
         parts = _once(job, "parts", lambda: self.components(job, self.prints(job)), "bands")
         found = _once(job, "candidates", lambda: self.candidates(job, parts), "fingerprints", "components")
         decided = _once(job, "decisions", lambda: self.decisions(job, found), "candidates", "decisions")
         return self.write(job, decided)
 
-    def write(self, job: StageRun, decided: dict[str, Any]) -> Outcome:
-        """Phases `losses` and `shards`: each shard without what goes."""
+    def write(self, job: Job, decided: dict[str, Any]) -> Outcome:
+        """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
         receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
             Task(f"part-{shard:05}", Files(shard=path, **receipts[shard]), job.shard_files(shard))
@@ -164,7 +164,7 @@ class Dedup(NearDuplicates):
         """Whether only to say what each similarity would drop."""
         return self.dry_run or self.sample > 0
 
-    def preview(self, job: StageRun) -> Findings:
+    def preview(self, job: Job) -> Findings:
         """Find who may be alike at the lowest similarity, and decide at each."""
         from webtext_prep.dedup.preview import THRESHOLDS, combine, render
 
@@ -176,7 +176,7 @@ class Dedup(NearDuplicates):
         values = {"documents": found["new"], "sampled": found["wanted"], "similarities": table}
         return Findings(render(table, found["new"], found["wanted"]), values)
 
-    def _losses(self, job: StageRun) -> list[Loss]:
+    def _losses(self, job: Job) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
         from webtext_prep.dedup.drop_rates import Loss
 
@@ -193,9 +193,14 @@ class Dedup(NearDuplicates):
         return [loss for loss in losses if loss.share > self.alarm_share]
 
 
-def _once(job: StageRun, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
-    """What some phases find, once; then the folders between phases that nothing needs any more go."""
-    found = job.once(name, job.scratch / BLOCKS, make)
+def _once(job: Job, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
+    """What some phases find; then the folders between phases that nothing needs any more go.
+
+    All of them are one task, which is done as long as the blocks are there: a job that resumes makes no phase again
+    whose files are gone.
+    """
+    task = Task(name, Files(inputs=job.inputs), Files(blocks=job.scratch / BLOCKS))
+    (found,) = job.map("once", lambda task, context: make(), [task], is_led=True)
     for folder in used:
         storage.remove_folder(job.scratch / folder)
-    return found
+    return dict(found)

@@ -52,8 +52,8 @@ from webtext_prep.documents.folders.partitions import load_array, read_partition
 from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
+from webtext_prep.running.job import Job
 from webtext_prep.running.markers import digest
-from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -252,7 +252,7 @@ class DedupPassages(Stage):
 
     # Phases
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Find the anchors that are repeated and the windows that begin earlier, and cut."""
         size, total = characters_in(job.inputs), job.expected_documents()
 

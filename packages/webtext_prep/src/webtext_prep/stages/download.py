@@ -26,7 +26,7 @@ from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.estimates import Needs
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Writes, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -71,6 +71,7 @@ class Download(FetchSettings):
     order: ClassVar[int] = 30
     version: ClassVar[int] = 8
     oldest: ClassVar[int] = 8
+    is_one_process: ClassVar[bool] = True
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
     writes: ClassVar[Writes] = dataclasses.replace(FetchSettings.writes, others=_saved_pages)
@@ -83,7 +84,7 @@ class Download(FetchSettings):
 
     # The whole job
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Fetch all lists, and write their shards."""
         from webtext_prep.crawl.database import NAME, CrawlDatabase, Facts, facts_in
         from webtext_prep.crawl.saved_pages import pages_of
@@ -128,7 +129,7 @@ class Download(FetchSettings):
             outcome.facts["archived"] = ", ".join(f"{count:,} from {name}" for name, count in archived.items())
         return outcome
 
-    def wants_another_run(self, job: StageRun) -> bool:
+    def wants_another_run(self, job: Job) -> bool:
         """Whether some URLs are retryable, and have been tried in too few passes, or archives are to be asked."""
         from webtext_prep.crawl.database import NAME, facts_in
 
@@ -137,7 +138,7 @@ class Download(FetchSettings):
         return tried_again or facts.unasked(self.archive) > 0
 
     def without_retries(self) -> Download:
-        """See `Continues.without_retries`."""
+        """See `Stage.without_retries`."""
         return dataclasses.replace(self, retry_passes=0, archive=())
 
     # Its tasks

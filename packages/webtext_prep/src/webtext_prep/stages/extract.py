@@ -39,7 +39,7 @@ from webtext_prep.opt_outs.decisions import (
     read_host_file,
 )
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -147,7 +147,7 @@ class Extract(PageStage):
             raise InputError(f"--opt-outs-from {place} is no file: give what `webtext opt-outs --output` has written.")
         return [place]
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Each range of pages of an archive, and each group of HTML files, by itself."""
         files = [path for path in job.inputs if path.suffix.lower() != ".json"]
         sidecars = sidecars_of(files, is_one_text=_is_html)
@@ -188,7 +188,7 @@ class Extract(PageStage):
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         return outcome
 
-    def _ranges(self, job: StageRun, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
+    def _ranges(self, job: Job, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
         """Large archives, each with its ranges of pages: the place after which one begins, and that of its last page.
 
         None stands for the beginning and for the end.
@@ -202,7 +202,7 @@ class Extract(PageStage):
             path: list(itertools.pairwise([None, *places, None])) for path, places in zip(large, found, strict=True)
         }
 
-    def _hosts(self, job: StageRun, sizes: dict[Location, int]) -> list[Location]:
+    def _hosts(self, job: Job, sizes: dict[Location, int]) -> list[Location]:
         """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
         if self.opt_outs == "ignore":
             return []
@@ -216,7 +216,7 @@ class Extract(PageStage):
 
     def _shared_claims(
         self,
-        job: StageRun,
+        job: Job,
         groups: list[list[Location]],
         names: dict[Location, str],
         sidecars: dict[Location, Location],

@@ -40,7 +40,7 @@ from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.text.classifiers import (
@@ -259,7 +259,7 @@ class ScoreFilter(Filter):
         result = write_shard(task, context, read_documents(task.reads.shard), kept)
         return {**result, "scores": counts.tolist()}
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
@@ -283,7 +283,7 @@ class ScoreFilter(Filter):
         outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
         return outcome
 
-    def _scored(self, job: StageRun, tasks: Sequence[Task]) -> list[Files]:
+    def _scored(self, job: Job, tasks: Sequence[Task]) -> list[Files]:
         """Phase `scores`: the scores and the keys of the documents that each of the tasks reads."""
         scoring = [
             dataclasses.replace(

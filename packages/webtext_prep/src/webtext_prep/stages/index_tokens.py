@@ -45,9 +45,9 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
+from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Needs, readable
-from webtext_prep.running.run import StageRun
-from webtext_prep.running.stage import Outcome, Previews, Reads, Writes
+from webtext_prep.running.stage import Outcome, Reads, Stage, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -96,7 +96,7 @@ def _files_of_index(output: Location) -> list[Location]:
 
 
 @dataclass(frozen=True)
-class IndexTokens(Previews):
+class IndexTokens(Stage):
     """Index token files, so that `webtext trace` and `gpt2 generate --trace` find which documents hold a text.
 
     Reads one pair of token files, named by its prefix (A_text_document, or A). Writes the folder
@@ -122,9 +122,9 @@ class IndexTokens(Previews):
         """Whether only to say what it takes."""
         return self.dry_run
 
-    def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """A sample is sorted here."""
-        return Needs(0)
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """As the table says; in a preview a sample is sorted here."""
+        return Needs(0) if self.is_preview else super().needs(sample, workers)
 
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
@@ -139,7 +139,7 @@ class IndexTokens(Previews):
         context.report(places[1] - places[0])
         return checksum(order)
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Sort each part, put the URLs in order, seal."""
         prefix = storage.local_path(job.inputs[0]).with_suffix("")
         tokens, folder = _opened(prefix), storage.local_path(job.output)
@@ -171,7 +171,7 @@ class IndexTokens(Previews):
         }
         return Outcome(tally, outputs, facts=facts)
 
-    def _urls(self, job: StageRun, tokens: IndexedTokens, folder: Path, tally: Tally) -> tuple[int, int] | None:
+    def _urls(self, job: Job, tokens: IndexedTokens, folder: Path, tally: Tally) -> tuple[int, int] | None:
         """Write the documents' URLs; None, and a sentence for the summary, where they can't be known."""
         try:
             sources = tokenized(tokens.prefix)
@@ -195,7 +195,7 @@ class IndexTokens(Previews):
         one, other = job.map("order-urls", write_urls, [task])[0]
         return one, other
 
-    def preview(self, job: StageRun) -> Findings:
+    def preview(self, job: Job) -> Findings:
         """Sort a sample, and say what all of it takes."""
         from webtext_prep.tokens.suffix_sorting import document_suffixes
 

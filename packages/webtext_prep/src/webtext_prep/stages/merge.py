@@ -52,7 +52,7 @@ from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, receipts_writer, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
@@ -249,7 +249,7 @@ class Merge(HoldsOut):
                 context.report(tally.read)
         return tally.as_dict()
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Read and split the files, then merge shard by shard."""
         tasks, shards = self._reading_tasks(job)
         results = job.map("read", self.distribute, tasks, total=job.expected_documents())
@@ -268,7 +268,7 @@ class Merge(HoldsOut):
             outcome.advice = None  # a small share of few pages may be none
         return outcome
 
-    def _reading_tasks(self, job: StageRun) -> tuple[list[Task], int]:
+    def _reading_tasks(self, job: Job) -> tuple[list[Task], int]:
         """The tasks that read all files, and the number of shards."""
         sidecars = sidecars_of(job.inputs)
         beside = set(sidecars.values())
@@ -299,7 +299,7 @@ class Merge(HoldsOut):
                 add(Files(files=group, sidecars=theirs), named, None)
         return tasks, shards
 
-    def _parts(self, job: StageRun, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, FilePart]]]:
+    def _parts(self, job: Job, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, FilePart]]]:
         """The parts of large files, each with the file that it is read from: the same, or a run cut out of it."""
         size = max(BYTES_PER_PART, sum(sizes.values()) // MOST_TASKS)
         found: dict[Location, list[FilePart]] = {}

@@ -30,8 +30,8 @@ from indexed_tokens.writer import PairDraft, Written
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
+from webtext_prep.running.job import Job
 from webtext_prep.running.markers import digest
-from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, Reads, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -142,7 +142,7 @@ class MergeTokens(TokenFileStage):
         draft.index.unlink(missing_ok=True)
         return draft.checksums(itertools.chain.from_iterable(written))
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Check that all pairs are what was written and belong together, copy them, publish."""
         pairs = [IndexedTokens(prefix) for prefix in _prefixes(job.inputs)]
         for pair in pairs:
@@ -168,7 +168,7 @@ class MergeTokens(TokenFileStage):
         return Outcome(tally, list(outputs), facts=facts)
 
     def _copy_together(
-        self, job: StageRun, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
+        self, job: Job, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
     ) -> Checksums:
         """Tasks on this machine, each of which copies a range to its place in one draft. Returns both checksums."""
         made_of = digest([self.version, *storage.stamps(job.inputs)])

@@ -36,8 +36,8 @@ from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, r
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError
 from webtext_prep.running.held_out import HoldsOut
+from webtext_prep.running.job import Job
 from webtext_prep.running.markers import digest
-from webtext_prep.running.run import StageRun
 from webtext_prep.running.stage import Outcome, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -212,7 +212,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         plan.draft.index.unlink(missing_ok=True)
         return plan.draft.checksums(written)
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Encode, then write in shuffled order."""
         self._check_tokenizer()
         self._check_engine(job.inputs)
@@ -261,7 +261,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         return Outcome(tally, [*outputs, *made], facts=facts)
 
     def _write_together(
-        self, job: StageRun, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
+        self, job: Job, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
     ) -> Checksums:
         """Tasks on this machine, each of which writes its part of one draft. Returns the checksums of the files."""
         plan = self._plan(storage.local_path(job.scratch), shards)

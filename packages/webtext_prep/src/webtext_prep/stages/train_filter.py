@@ -37,7 +37,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import DOCUMENT_SHARDS, Outcome, Reads, Stage, Writes, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -226,7 +226,7 @@ class TrainFilter(Stage):
             file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]

@@ -35,7 +35,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.estimates import Needs
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Stage, Writes, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
@@ -231,7 +231,7 @@ class TrainTokenizer(Stage):
         facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
         return {**facts, "checksums": checksums, **measured(tokenizer, task.reads["held_out"])}
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]

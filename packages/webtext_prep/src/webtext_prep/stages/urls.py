@@ -36,7 +36,7 @@ from webtext_prep.reddit.pages import (
 from webtext_prep.reddit.rows import KINDS, is_dump, read_blocks
 from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, subreddit_names, time_of
 from webtext_prep.running.file_ranges import SECONDS, TaskState
-from webtext_prep.running.run import StageRun
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
@@ -170,7 +170,7 @@ class Urls(Stage):
             tally.dropped["duplicate_url"] += len(links) - 1
         return page_of(best, links)
 
-    def run(self, job: StageRun) -> Outcome:
+    def run(self, job: Job) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
         sizes = storage.sizes(job.inputs)
         shards, buckets = self._layout(sum(sizes))
@@ -198,7 +198,7 @@ class Urls(Stage):
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
         return shards, shards * math.ceil(shards_for(size, BYTES_PER_BUCKET) / shards)
 
-    def _reading_tasks(self, job: StageRun, sizes: Sequence[int], buckets: int) -> list[Task]:
+    def _reading_tasks(self, job: Job, sizes: Sequence[int], buckets: int) -> list[Task]:
         """A task for each dump, or for each range of a large one that is not compressed."""
         tasks: list[Task] = []
         for path, size in zip(job.inputs, sizes, strict=True):

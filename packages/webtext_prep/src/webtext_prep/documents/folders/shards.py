@@ -118,6 +118,8 @@ def write_documents(shard: Location, *, durable: bool = True) -> Iterator[Docume
         yield writer
 
 
+DROPPED = "dropped"
+"""The folder in an output with a receipt for each dropped document."""
 SUPERSEDED = "superseded.jsonl.zst"
 """`dedup --against`: old documents that new ones replace."""
 MATCHES = "matches.jsonl.zst"

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from command_kit import parse_json, read_json
+from command_kit import hide_credentials, parse_json, read_json
 from webtext_prep import storage
 from webtext_prep.errors import InputError, StorageError
 from webtext_prep.storage.locations import Location
@@ -460,3 +460,27 @@ def _difference(recorded: tuple[Location, Sequence[Any]]) -> str:
     if found[0] != size:
         return f"{file} has changed ({found[0]:,} bytes, it had {size:,})"
     return f"{file} has been written again" if version and found[1:] != version else ""
+
+
+MOST_FILES = 1000
+"""Input files without a record that are named in `run.json`, at most."""
+
+
+def places_of(output: Location, inputs: Sequence[Location], stamps: Sequence[Any]) -> dict[str, Any]:
+    """The places of the output and of its input, for `run.json`: folders in their order, and files that no stage wrote.
+
+    Of each of these also its stamp without the name, by which a reader sees that it has changed since.
+    """
+
+    def shown(place: Location) -> str:
+        return hide_credentials(storage.identity(place))
+
+    _, plain = files_by_record(inputs)
+    stamp_of = dict(zip(inputs, stamps, strict=True))
+    folders = dict.fromkeys(path.parent for path in inputs)
+    return {
+        "output": shown(output),
+        "folders": [shown(folder) for folder in dict.fromkeys(map(stage_folder, folders))],
+        "files": [shown(path) for path in plain[:MOST_FILES]],
+        "stamps": [stamp_of[path][1:] for path in plain[:MOST_FILES]],
+    }
