@@ -4,8 +4,8 @@
     ./uvw run benchmarks/scale_run.py --documents 300000    about 1 GB of text, ten times that
     ./uvw run benchmarks/scale.py                           then puts both on docs/scale.md
 
-Each stage is its own command on the output of the one before. What it took, and what `webtext plan` had said of it from
-a sample, is kept in results/scale.json after each stage.
+Each stage is its own command on the output of the one before. What it took, and what `webtext plan` had said of it,
+is kept in results/scale.json after each stage.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run_stages(folder: Path, size: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def plan(folder: Path) -> dict[str, Any]:
-    """What `webtext plan` says of the same stages, from a sample, and what it took to say so."""
+    """What `webtext plan` says of the same stages, and what it took to say so."""
     more = settings(folder)
     config = folder / "plan.toml"
     config.write_text("\n".join(f"[{stage}]\n{more.get(stage, '')}\n" for stage in STAGES), encoding="utf-8")
@@ -106,7 +106,7 @@ def plan(folder: Path) -> dict[str, Any]:
         }
         for row in said["stages"]
     }  # fmt: skip
-    return {"cpu": round(used.total.cpu, 1), "sampled": said["sampled"], "stages": stages}
+    return {"cpu": round(used.total.cpu, 1), "stages": stages}
 
 
 def main() -> None:

@@ -27,7 +27,6 @@ from torch import nn
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.training.trainer import Trainer
 from machine import describe, save
-from parallel_step import measured
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step, write_tokens
 
 GPT2_124M = ModelConfig.preset("124M", sequence_length=256, dropout=0.0)
@@ -159,20 +158,6 @@ def tensor_parallel_overhead(case: Case, folder: Path, steps: int) -> dict[str, 
     }
 
 
-def parallel_steps(*, tiny: bool) -> dict[str, Any]:
-    """What a step costs beside arithmetic, in one process and divided among two and four (`parallel_step.py`)."""
-    layouts = {"one process": (1, 1), "tensor parallel 2": (2, 2), "tensor and data parallel 2": (4, 2)}
-    spent = {name: measured(*sizes) for name, sizes in list(layouts.items())[: 1 if tiny else None]}
-    tail = {
-        name: sum(parts[part] for part in ("norm", "optimizer", "clearing gradients")) for name, parts in spent.items()
-    }
-    return {
-        "what": "24 narrow layers, 292 parameters",
-        "cpu_seconds": {name: {part: round(s, 4) for part, s in parts.items()} for name, parts in spent.items()},
-        "norm_to_clearing_over_one_process": {name: round(s / tail["one process"], 2) for name, s in tail.items()},
-    }
-
-
 def results(*, tiny: bool) -> Iterator[dict[str, Any]]:
     """A row for each case."""
     cases = TINY if tiny else CASES
@@ -181,7 +166,6 @@ def results(*, tiny: bool) -> Iterator[dict[str, Any]]:
             yield compared(case, Path(name))
     with tempfile.TemporaryDirectory() as name:
         yield tensor_parallel_overhead(cases[-1], Path(name), 2 if tiny else 20)
-    yield parallel_steps(tiny=tiny)
 
 
 def main() -> None:

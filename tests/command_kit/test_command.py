@@ -84,24 +84,3 @@ def test_what_starts_over_does_not_promise_to_go_on(capsys):
 
     assert run_command("bake", interrupted, resumes=False) == 130
     assert capsys.readouterr().err == "bake: interrupted.\n"
-
-
-def test_a_command_ends_with_the_one_that_started_it():
-    """A pipeline that is killed with -9 leaves none of its steps running."""
-    child = (
-        "import signal\n"
-        "from command_kit import run_command\n"
-        "run_command('child', lambda: (print('ready', flush=True), signal.pause())[0])\n"
-    )
-    parent = (
-        "import os, subprocess, sys\n"
-        "from command_kit.command import PARENT\n"
-        f"subprocess.run([sys.executable, '-c', {child!r}], env=os.environ | {{PARENT: str(os.getpid())}})\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.kill()
-    process.wait()
-    # The child holds the other end of the pipe: its end is the end of the output.
-    assert process.stdout.read() == ""

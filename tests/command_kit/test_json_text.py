@@ -9,8 +9,7 @@ from command_kit import parse_json
 
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 OWN_MESSAGES = {
-    "command.py", "errors.py", "lease.py", "lineage.py", "local_job.py", "planner.py",
-    "runner.py", "why.py",
+    "command.py", "errors.py", "lease.py", "lineage.py", "local_job.py", "runner.py", "why.py"
 }  # fmt: skip
 """Files that read what this program, or a library, has written, or what comes with the package."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import tomllib
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -92,7 +92,7 @@ def test_a_flag_replaces_what_the_file_says_in_other_words(
     """--layers with a file with layers, hidden and heads dropped all three of them, and then asked for the others."""
     (tmp_path / "run.toml").write_text("[train]\nlayers = 3\nhidden = 128\nheads = 4\nsteps = 7\n")
     got: list[TrainSettings] = []
-    monkeypatch.setattr("gpt2_train.training.launch.launch", lambda settings, words, **_: got.append(settings) or 0)
+    monkeypatch.setattr("gpt2_train.training.launch.launch", lambda settings, **_: got.append(settings) or 0)
     assert main(["train", "--config", str(tmp_path / "run.toml"), "--data", "x", "--output", "y", *flags]) == 0
     (found,) = got
     assert (found.model, found.layers, found.hidden, found.heads, found.steps, found.epochs) == expected
@@ -170,7 +170,7 @@ def test_the_launcher_is_told_whether_somebody_chose_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: str, expected: bool
 ) -> None:
     found: list[bool] = []
-    monkeypatch.setattr(launch, "launch", lambda settings, words, *, has_batch, **_: found.append(has_batch) or 0)
+    monkeypatch.setattr(launch, "launch", lambda settings, **_: found.append(settings.has_batch) or 0)
     (tmp_path / "run.toml").write_text(f'[train]\ndata = ["{tmp_path}/x"]\n{file}')
     (tmp_path / "x.bin").touch()
     (tmp_path / "x.idx").touch()
@@ -183,24 +183,25 @@ def test_the_default_batch_is_refused_on_several_gpus(tmp_path: Path, monkeypatc
     memory = types.SimpleNamespace(total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: memory)
-    settings = TrainSettings(output=str(tmp_path), dropout=0.0)
+    asked: dict[str, Any] = {"output": str(tmp_path), "dropout": 0.0}
+    settings = TrainSettings(**asked)
     with pytest.raises(
         Gpt2UsageError, match=r"of 8 GPUs idle: add --global-batch-size 256 .32 sequences fit each GPU."
     ):
-        check_batch(settings, 8, has_batch=False)
+        check_batch(settings, 8)
     with pytest.raises(Gpt2UsageError, match=r"add --global-batch-size 128 .*another multiple of 4"):
-        check_batch(dataclasses.replace(settings, tensor_parallel=2), 8, has_batch=False)
+        check_batch(TrainSettings(**asked, tensor_parallel=2), 8)
     larger = types.SimpleNamespace(config=ModelConfig.preset("1.5B", dropout=0.0))
     monkeypatch.setattr(launch, "open_first_weights", lambda settings, resumed: larger)
     with pytest.raises(Gpt2UsageError, match=r"add --global-batch-size 184 .23 sequences fit each GPU."):
-        check_batch(dataclasses.replace(settings, init_from="gpt2-xl"), 8, has_batch=False)
+        check_batch(TrainSettings(**asked, init_from="gpt2-xl"), 8)
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    check_batch(settings, 8, has_batch=True)
-    check_batch(settings, 1, has_batch=False)
-    check_batch(dataclasses.replace(settings, device="cpu"), 8, has_batch=False)
+    check_batch(TrainSettings(**asked, global_batch_size=settings.global_batch_size), 8)
+    check_batch(settings, 1)
+    check_batch(TrainSettings(**asked, device="cpu"), 8)
     (tmp_path / "checkpoints").mkdir()
-    check_batch(settings, 8, has_batch=False)  # one that resumes keeps its own
+    check_batch(settings, 8)  # one that resumes keeps its own
 
 
 def test_the_batch_of_the_124m_pipeline_is_for_1_8_and_64_gpus() -> None:

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +86,11 @@ def test_the_examples_of_help_work(
             monkeypatch.setitem(settings.PRESETS, name, {"layers": 1, "hidden": 16, "heads": 2})
     real_launch = launch.launch
 
-    def short_launch(settings: settings.TrainSettings, words: Sequence[str], **options: Any) -> int:
+    def short_launch(settings: settings.TrainSettings, **options: Any) -> int:
         short = dataclasses.replace(
             settings, steps=1, tokens=None, epochs=None, global_batch_size=1, eval_tokens=1, tokenizer="tokenizer"
         )
-        return real_launch(short, words, **options)
+        return real_launch(short, **options)
 
     monkeypatch.setattr(launch, "launch", short_launch)
     if command == "ablate":

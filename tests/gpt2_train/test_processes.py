@@ -280,7 +280,7 @@ STOPPED, TERMINATED, KILLED, ABORTED = 128 + signal.SIGTERM, -signal.SIGTERM, -s
 def test_what_becomes_of_a_job_follows_from_its_processes(
     tmp_path: Path, codes: tuple[int, int], first: dict[int, int], reports: dict[int, Any], number: int, expected: Any
 ) -> None:
-    job = LocalJob([], 2, resumes="again")
+    job = LocalJob([], [], 2, resumes="again")
     job.ended_first, job.signal = first, number
     table = dict(enumerate(codes))
     if isinstance(expected, int):
@@ -298,7 +298,7 @@ def test_what_becomes_of_a_job_follows_from_its_processes(
 def test_last_words_of_the_one_that_failed_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "words-0").write_text(WATCHDOG.replace("rank1", "rank0"))
     (tmp_path / "words-1").write_text(WATCHDOG)
-    job = LocalJob([], 2)
+    job = LocalJob([], [], 2)
     job.ended_first = {1: 1}
     with pytest.raises(Gpt2Error, match="internal error"):
         job.judge({0: -9, 1: 1}, {1: LOST}, tmp_path)

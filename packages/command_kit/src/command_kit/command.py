@@ -4,8 +4,8 @@ Exit codes: 0 done, 1 a failure, 2 bad usage or input, 130 interrupted (Ctrl-C).
 
 Advice in words that its reader can type: a command that a pipeline runs names the pipeline's flags, not its own.
 
-A message says "give another --output, or --restart". Whoever started a pipeline has neither: the program in front of
-the command, which has flags of its own, says in an environment variable what stands there for each.
+A message says "give another --output, or --restart". Whoever started a pipeline has neither: a step of a pipeline says
+in `FLAGS` what stands there for each.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ import os
 import re
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 
 from command_kit.colours import BOLD, CLEAR, DIM, RED, YELLOW, Paint, is_terminal, wrapped
-from command_kit.errors import CommandError, hide_credentials, parse_json
+from command_kit.errors import CommandError, hide_credentials
 
-WORDS = "COMMAND_FLAGS_IN_WORDS"
-"""Environment variable: a JSON object, a command's flag -> what to type instead. What ends in `=` takes a value."""
+FLAGS: dict[str, str] = {}
+"""What to type instead of a flag in this process. What ends in `=` takes a value."""
 
 _VALUE = r"=\w[\w-]*| [A-Z][A-Z|.:]*\b(?![a-z])| -?\d[\w.]*\b| (?!is\b)[\w.-]+(?= is | needs |: )| \S*/\S*"
 _FLAG = re.compile(rf"(?<![\w/-])(--[a-z][a-z0-9-]*)({_VALUE})?")
 """A flag, with its value, the placeholder of one, or a path."""
 
 
-def in_words(sentence: str, words: Mapping[str, str] | None = None) -> str:
-    """`sentence` with each flag that `words` knows replaced, by default in the words of the program in front.
+def in_words(sentence: str, words: Mapping[str, str] = FLAGS) -> str:
+    """`sentence` with each flag that `words` knows replaced.
 
     What stands between backquotes is a command to give by hand, and a flag with a path repeats what was given: both
     stay as they are.
@@ -44,22 +43,17 @@ def in_words(sentence: str, words: Mapping[str, str] | None = None) -> str:
     >>> in_words("--fix maybe is not known: leave out --fix", {"--fix": "--set clean.fix="})
     '--set clean.fix=maybe is not known: leave out --set clean.fix=VALUE'
     """
-    known = parse_json(os.environ.get(WORDS, "{}")) if words is None else words
 
     def said(found: re.Match[str]) -> str:
         flag, value = found[1], found[2] or ""
-        if flag not in known or "/" in value:
+        if flag not in words or "/" in value:
             return found[0]
-        return known[flag] + (value[1:] or "VALUE" if known[flag].endswith("=") else value)
+        return words[flag] + (value[1:] or "VALUE" if words[flag].endswith("=") else value)
 
     parts = sentence.split("`")
     parts[::2] = [_FLAG.sub(said, part) for part in parts[::2]]
     return "`".join(parts)
 
-
-PARENT = "COMMAND_ENDS_WITH"
-"""Environment variable with the number of the process that started a command and wants it to end with itself."""
-CHECK_SECONDS = 0.5
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
@@ -103,7 +97,7 @@ def exit_code_for(error: BaseException) -> int:
 def print_error(program: str, sentence: str) -> None:
     """Print `program: error: sentence` on standard error, without the credentials of any URL in it.
 
-    Flags are called as the program in front of this command calls them (`fronts`).
+    Flags are called as `FLAGS` has them.
     """
     paint, begin = Paint.of(sys.stderr), CLEAR if is_terminal(sys.stderr) else ""
     print(f"{begin}{program}: {paint('error:', RED, BOLD)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
@@ -120,12 +114,6 @@ def print_note(sentence: str) -> None:
     print(Paint.of(sys.stderr)(wrapped(sentence, sys.stderr), DIM), file=sys.stderr, flush=True)
 
 
-def _wait_for_end(parent: int) -> None:
-    """Wait until `parent` is no longer the process that started this one."""
-    while os.getppid() == parent:
-        time.sleep(CHECK_SECONDS)
-
-
 def run_command(
     program: str,
     body: Callable[[], int | None],
@@ -140,10 +128,6 @@ def run_command(
     User names and passwords in URLs are left out of both.
     `resumes` says whether the command resumes where an interrupt stopped it, and `again` how it is then given.
     """
-    if parent := os.environ.pop(PARENT, ""):
-        from command_kit.processes import end_after
-
-        end_after(lambda: _wait_for_end(int(parent)), signal.SIGTERM)  # gets a signal to stop
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A file name that is not UTF-8 is printed like this, and in JSON reads back.

@@ -17,7 +17,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -373,7 +373,7 @@ def make_settings(
     keys of `values` that came from the command line.
     """
     kinds = _field_types(settings_class)
-    known, gone = [*kinds, *neighbours], removed_settings(settings_class)
+    known, gone = dict.fromkeys([*kinds, *neighbours]), removed_settings(settings_class)
     values = {name: value for name, value in values.items() if name not in gone or value != gone[name].unused}
     for name, value in values.items():
         for used in (name, *(f"{name} {one}" for one in (value if isinstance(value, list | tuple) else [value]))):
@@ -389,6 +389,45 @@ def make_settings(
             name = flag_name(field.name) if field.name in flags else f"{where}: {field.name}"
             _check_field(field, checked[field.name], name)
     return settings_class(**checked)
+
+
+def make_several(
+    classes: Sequence[type],
+    values: Mapping[str, Any],
+    where: str,
+    *,
+    neighbours: Iterable[str] = (),
+    flags: Collection[str] = (),
+) -> list[Any]:
+    """The settings of several classes that share one table, in which each key belongs to the first class that has it.
+
+    Raises UsageError as `make_settings` does.
+    """
+    owners: dict[str, int] = {}
+    for number, kind in enumerate(classes):
+        for key in (*_field_types(kind), *removed_settings(kind)):
+            owners.setdefault(key, number)
+    parts: list[dict[str, Any]] = [{} for _ in classes]
+    for key, value in values.items():
+        parts[owners.get(key, 0)][key] = value
+    known = [*owners, *neighbours]
+    return [
+        make_settings(kind, part, where, neighbours=known, flags=flags)
+        for kind, part in zip(classes, parts, strict=True)
+    ]
+
+
+def checked(
+    classes: Sequence[type], values: Mapping[str, Any], where: str, *, neighbours: Iterable[str] = ()
+) -> list[Any]:
+    """The settings of several classes as `make_several` makes them of a table that each of its errors names, `where`.
+
+    Raises UsageError.
+    """
+    try:
+        return make_several(classes, values, where, neighbours=neighbours)
+    except UsageError as error:
+        raise UsageError(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
 def settings_from(

@@ -10,11 +10,13 @@ set, an interrupted one resumes when it is given again. Other distributions anno
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 from command_kit import Parser, add_shell_flags, run_command
 from command_kit.plugins import announced
@@ -98,25 +100,38 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gpt2` with `arguments` (the command line's by default); return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = "--debug" in words
+    prepare_for_torch(debug=is_debug)
+    return run_command("gpt2", lambda: _run(words), debug=is_debug, resumes=False)
+
+
+def carry_out(command: str, *settings: Any, debug: bool = False) -> int:
+    """Do what a command does with settings that are checked, print its result as JSON, return the exit code."""
+    prepare_for_torch(debug=debug)
+    module = _module(command)
+    work = functools.partial(module.carry_out, *settings, as_json=True, debug=debug)
+    return run_command("gpt2", work, debug=debug, resumes=getattr(module, "RESUMES", False))
+
+
+def prepare_for_torch(*, debug: bool = False) -> None:
+    """Set in the environment what torch reads there when it is loaded, unless it is set."""
     # Read when torch is loaded. Threads that spin while they wait for each other keep these very threads off the cores:
     # a step takes five times as long on a machine that is busy besides, for the 8% that spinning gains on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Lets PyTorch's allocator of GPU memory grow a block instead of leaving gaps between blocks of many sizes.
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    words = list(sys.argv[1:] if arguments is None else arguments)
     # PyTorch's C++ logs errors that are handled here and reported in a sentence, such as memory that ran out while a
     # micro-batch is tried. Of several processes its words are wanted: what a watchdog says of those that wait in vain.
-    if "--debug" not in words:
+    if not debug:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR" if "RANK" in os.environ else "FATAL")
-    return run_command("gpt2", lambda: _run(words), debug="--debug" in words, resumes=False)
 
 
 def _run(words: list[str]) -> int:
     # The first word that is no flag: later ones, such as the value of --output, may be spelled like a command.
     first = next((word for word in words if not word.startswith("-")), None)
     parsed = make_parser(first if first in COMMANDS or first in _others() else None).parse_args(words)
-    parsed.words = words
     module = _module(parsed.command)
     resumes = getattr(module, "RESUMES", False)
     return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=resumes)

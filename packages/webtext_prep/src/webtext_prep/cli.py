@@ -12,11 +12,11 @@ import dataclasses
 import functools
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from command_kit import Parser, add_flags, add_shell_flags, run_command, settings_from
 from command_kit.plugins import find_plugins
-from command_kit.settings import given_values, make_settings, source_name
+from command_kit.settings import given_values, make_several, source_name
 from webtext_prep import DISTRIBUTION, EXTRACTORS, commands, stages
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
@@ -134,7 +134,7 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     where = source_name(arguments.config)
     table, given = given_values(arguments, command=stage_class.name, config=arguments.config)
     flags = {name: value for name, value in given.items() if name in setting_names(stage_class)}
-    make = functools.partial(make_settings, flags=flags.keys())
+    make = functools.partial(make_several, flags=flags.keys())
     stage, settings, of_engine = read_table(stage_class, table | flags, where, make)
     if own := stage.writes.beside(settings.input):
         if settings.output not in ("", own):
@@ -169,22 +169,35 @@ def _run(words: list[str]) -> int:
         if arguments.command in others:
             kind = others[arguments.command]
             config = arguments.config if kind.has_settings_file else None
-            command = settings_from(kind, arguments, command=kind.name, config=config)
-            found = command.find()
-            show_findings(found, as_json=arguments.json)
-            return found.exit_code
-        job = make_job(known[arguments.command], arguments)
-        with contextlib.closing(job.engine):
-            if job.stage.is_preview:
-                show_findings(job.preview(), as_json=arguments.json)
-            else:
-                show(job.run(), as_json=arguments.json)
-        return 0
+            return look(settings_from(kind, arguments, command=kind.name, config=config), as_json=arguments.json)
+        return work_on(make_job(known[arguments.command], arguments), as_json=arguments.json)
 
+    return run_subcommand(body, restart=getattr(arguments, "restart", False), debug=arguments.debug)
+
+
+def run_subcommand(body: Callable[[], int], *, restart: bool = False, debug: bool = False) -> int:
+    """Call the `body` of a subcommand, which makes its output again if `restart`; returns the exit code."""
     # SIGTERM ends a stage as Ctrl-C does: workers stopped, nothing half-written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    again = "the same command" + (" without --restart" if getattr(arguments, "restart", False) else "")
-    return run_command("webtext", body, debug=arguments.debug, again=again)
+    again = "the same command" + (" without --restart" if restart else "")
+    return run_command("webtext", body, debug=debug, again=again)
+
+
+def look(command: Command, *, as_json: bool) -> int:
+    """Show what a command finds; returns the exit code."""
+    found = command.find()
+    show_findings(found, as_json=as_json)
+    return found.exit_code
+
+
+def work_on(job: Job, *, as_json: bool) -> int:
+    """Run a job, or show what it would do, and close its engine; returns the exit code."""
+    with contextlib.closing(job.engine):
+        if job.stage.is_preview:
+            show_findings(job.preview(), as_json=as_json)
+        else:
+            show(job.run(), as_json=as_json)
+    return 0
 
 
 if __name__ == "__main__":

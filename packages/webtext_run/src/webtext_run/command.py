@@ -44,8 +44,8 @@ from webtext_run.steps import (
     RUN,
     WHOLE,
     Pipeline,
-    PipelineStep,
-    change_settings,
+    Step,
+    changed,
     has_trainer,
     plan,
     read_pipeline,
@@ -203,7 +203,7 @@ def play(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[PipelineStep]) -> list[str]:
+def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) -> list[str]:
     """The command that also trains, where --until stopped before that; empty where there is none."""
     is_left = "train" in read_pipeline(arguments.pipeline)[1] and not any(step.name == "train" for step in steps)
     if arguments.until is None or not is_left or not has_trainer():
@@ -218,46 +218,37 @@ def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[PipelineS
     return [*PREFIX, RUN, *words]
 
 
-def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[PipelineStep], Arms | None]:
+def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
     """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate each arm's steps, too.
 
     Raises UsageError.
     """
-    path, tables = read_pipeline(arguments.pipeline)
-    flags = change_settings(tables, arguments.set, path)
+    path, written = read_pipeline(arguments.pipeline)
+    tables = changed(written, arguments.set, path)
     everywhere = {*OF_ALL_STAGES, *engine_settings()}
     table = check_value(dict, tables.get(WHOLE, {}), WHOLE, str(path))
     given = table | given_values(arguments, command=WHOLE)[1]
     of_all_stages = {key: value for key, value in given.items() if key in everywhere}
     rest = {key: value for key, value in table.items() if key not in everywhere}
     whole = make_settings(Pipeline, rest, str(path), neighbours=sorted(everywhere))
-    written_to = arguments.folder or whole.folder
-    if "://" in written_to:
-        raise UsageError(
-            f"--folder {written_to} is a URL, and training needs a folder of this machine: give one, and name the "
-            'stages\' URLs in their tables, as output = "s3://...".'
-        )
-    folder = Path(written_to or Path("runs") / path.stem)
+    folder = folder_of(arguments, whole, path)
     title = wrapped(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", sys.stderr)
     print(title, file=sys.stderr, flush=True)
     print_note("checking the settings of all steps against this machine")
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
 
-    def planned(
-        tables: Mapping[str, Any], folder: Path, given: Sequence[str], flags: Mapping[str, Sequence[str]]
-    ) -> list[PipelineStep]:
+    def planned(tables: Mapping[str, Any], folder: Path, given: Sequence[str]) -> list[Step]:
         is_made = whole.site or given is not first
-        return plan(path, tables, folder, given, flags, site=is_made, of_all_stages=of_all_stages)
+        return plan(path, tables, folder, given, written, site=is_made, of_all_stages=of_all_stages)
 
     arms = None
     if arguments.ablate is not None:
-        varied = parse_varied(arguments.ablate, tables, path)
-        arms = plan_arms(varied, path, tables, folder, first, flags, planned)
+        arms = plan_arms(parse_varied(arguments.ablate, tables, path), path, tables, folder, first, planned)
         steps = [*arms.shared, *(step for own in arms.of_each.values() for step in own)]
     elif arguments.minutes is not None or arguments.want:
         raise UsageError("--minutes and --want are for --ablate: name the setting to compare, or leave them out.")
     else:
-        steps = planned(tables, folder, first, flags)
+        steps = planned(tables, folder, first)
     if arguments.restart is not None:
         restart(steps, arguments.restart)
     names = [step.name for step in steps]
@@ -272,3 +263,14 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
     if arms is not None and arguments.until is not None:
         raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
     return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms
+
+
+def folder_of(arguments: argparse.Namespace, whole: Pipeline, path: Path) -> Path:
+    """The folder that a pipeline writes to. Raises UsageError for a URL."""
+    written_to = arguments.folder or whole.folder
+    if "://" in written_to:
+        raise UsageError(
+            f"--folder {written_to} is a URL, and training needs a folder of this machine: give one, and name the "
+            'stages\' URLs in their tables, as output = "s3://...".'
+        )
+    return Path(written_to or Path("runs") / path.stem)

@@ -27,7 +27,7 @@ from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Estimate, readable
 from webtext_prep.running.settings import RunSettings, make_engine
 from webtext_prep.running.stage import Stage
-from webtext_run.steps import PipelineStep, words_of
+from webtext_run.steps import Step, words_of
 
 if TYPE_CHECKING:
     from gpt2_train.config.settings import ModelConfig, TrainSettings
@@ -47,7 +47,7 @@ class Checked:
     problems: list[str] = dataclasses.field(default_factory=list)
 
 
-def check(steps: Sequence[PipelineStep], path: Path, folder: Path, gpus: int | None = None) -> Checked:
+def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int | None = None) -> Checked:
     """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with `gpus` GPUs.
 
     Names, files and addresses come first. Where one of them is wrong, the seconds in which torch is loaded (which
@@ -61,7 +61,7 @@ def check(steps: Sequence[PipelineStep], path: Path, folder: Path, gpus: int | N
         return found
     gpus = count_gpus([step.name for step in steps]) if gpus is None else gpus
 
-    def check_models(step: PipelineStep) -> None:
+    def check_models(step: Step) -> None:
         if step is train:
             found.facts.append(check_training(step, vocabulary_size(steps, step), gpus))
         elif step.program == "gpt2_train":
@@ -74,7 +74,7 @@ def check(steps: Sequence[PipelineStep], path: Path, folder: Path, gpus: int | N
     return found
 
 
-def _problems(steps: Sequence[PipelineStep], path: Path, check_step: Callable[[PipelineStep], object]) -> list[str]:
+def _problems(steps: Sequence[Step], path: Path, check_step: Callable[[Step], object]) -> list[str]:
     """A sentence for each step that a check refuses."""
     problems = []
     for step in steps:
@@ -89,7 +89,7 @@ def _problems(steps: Sequence[PipelineStep], path: Path, check_step: Callable[[P
 # Names, files and addresses
 
 
-def check_files(step: PipelineStep, steps: Sequence[PipelineStep]) -> None:
+def check_files(step: Step, steps: Sequence[Step]) -> None:
     """Raise UsageError, without torch, for what of a step is not there, or can't be whatever the machine."""
     if step.stage is not None:
         check_stage(step, [other.output for other in steps])
@@ -108,7 +108,7 @@ def check_files(step: PipelineStep, steps: Sequence[PipelineStep]) -> None:
         check_texts(step, next((other for other in steps if other.name == "train"), None))
 
 
-def check_stage(step: PipelineStep, made: Collection[str] = ()) -> None:
+def check_stage(step: Step, made: Collection[str] = ()) -> None:
     """Raise UsageError for an input or file that is not there, or an output that the stage would refuse.
 
     Files that are `made` by a step need not be there yet.
@@ -129,7 +129,7 @@ def check_stage(step: PipelineStep, made: Collection[str] = ()) -> None:
     job.check_output()
 
 
-def check_addresses(step: PipelineStep, first: PipelineStep) -> None:
+def check_addresses(step: Step, first: Step) -> None:
     """Raise UsageError where a download refuses each address of the lists that `first` reads."""
     if step.name != "download" or first.stage is None or first.name not in ("blacklist", "download") or first.made:
         return
@@ -159,14 +159,14 @@ def _is_refused(url: str, private: PrivateAddresses) -> bool:
     return False
 
 
-def make_job(step: PipelineStep, stage: Stage, inputs: Sequence[str]) -> Job:
+def make_job(step: Step, stage: Stage, inputs: Sequence[str]) -> Job:
     """The job of one step with such inputs. Raises UsageError as `Job` and `make_engine` do."""
     settings: RunSettings = step.settings
     engine = make_engine(settings.engine, settings.workers, step.engine_settings, where="the settings")
     return Job(stage, dataclasses.replace(settings, input=tuple(inputs)), engine, restart=step.restart)
 
 
-def needs(steps: Sequence[PipelineStep], folder: Path) -> tuple[list[str], list[str]]:
+def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
     """Lines on the disk and memory that the stages will need, and a sentence for each that will not fit.
 
     Each is estimated from its input, as far as that, or the input of a stage before it, is there.
@@ -201,7 +201,7 @@ def needs(steps: Sequence[PipelineStep], folder: Path) -> tuple[list[str], list[
     return lines, problems
 
 
-def _estimate(stage: Stage, step: PipelineStep, before: Needs | None) -> Estimate | None:
+def _estimate(stage: Stage, step: Step, before: Needs | None) -> Estimate | None:
     """The estimate of one stage: from its input, or if that is not there yet from the output of the step before it."""
     if step.tokenizer and not (Path(step.tokenizer) / "tokenizer.json").is_file():
         stage = dataclasses.replace(stage, tokenizer=None)  # type: ignore[call-arg]
@@ -220,7 +220,7 @@ def _estimate(stage: Stage, step: PipelineStep, before: Needs | None) -> Estimat
 # Training and what follows it
 
 
-def vocabulary_size(steps: Sequence[PipelineStep], train: PipelineStep) -> int:
+def vocabulary_size(steps: Sequence[Step], train: Step) -> int:
     """The size of the tokenizer with which `train` will learn, as far as it is known. Raises UsageError."""
     settings = train.settings
     if settings.tokenizer is not None:
@@ -239,7 +239,7 @@ def vocabulary_size(steps: Sequence[PipelineStep], train: PipelineStep) -> int:
     return opener().vocabulary_size if opener is not None else GPT2_VOCABULARY_SIZE
 
 
-def check_training(step: PipelineStep, vocabulary: int, gpus: int) -> str:
+def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     """Check model, batch, layout and the folder of the run; return a line on its size.
 
     Raises UsageError.
@@ -306,7 +306,7 @@ def model_config(settings: TrainSettings, vocabulary: int) -> ModelConfig:
     return dataclasses.replace(first.config, dropout=settings.dropout)
 
 
-def check_token_files(prefix: str, step: PipelineStep) -> None:
+def check_token_files(prefix: str, step: Step) -> None:
     """Raise UsageError where token files that no earlier step makes are not there, or damaged."""
     if prefix in step.made:
         return
@@ -332,7 +332,7 @@ def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
     check_same_settings(info, output, config, identity_settings(settings, precision))
 
 
-def check_use_of_model(step: PipelineStep, train: PipelineStep | None, own_model: str) -> None:
+def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
     """Raise UsageError where `[evaluate]` or `[generate]` lacks a model.
 
     `own_model` is where the pipeline's own model would be: never the name of one on Hugging Face's hub.
@@ -350,7 +350,7 @@ def check_use_of_model(step: PipelineStep, train: PipelineStep | None, own_model
         Tokenizer.from_path(settings.tokenizer)
 
 
-def check_texts(step: PipelineStep, train: PipelineStep | None) -> None:
+def check_texts(step: Step, train: Step | None) -> None:
     """Raise UsageError where `[evaluate]` or `[generate]` lacks files, token files or prompts, or a split is empty."""
     settings = step.settings
     owners = [settings] if step.task is None else [settings, step.task]
@@ -377,7 +377,7 @@ def _check_prompts(settings: Any) -> None:
         raise UsageError("no prompt: a pipeline asks nobody, so set prompt or prompts.")
 
 
-def _check_split(task: Any, train: PipelineStep | None) -> None:
+def _check_split(task: Any, train: Step | None) -> None:
     """An empty split of the pipeline's own token files, as far as it shows in the shares."""
     from gpt2_train.config.settings import parse_split
     from gpt2_train.data.corpus import SPLITS

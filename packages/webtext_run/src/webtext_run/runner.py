@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 import math
-import os
+import multiprocessing
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from command_kit import CommandError, duration, write_json
+from command_kit import CommandError, duration, read_json, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
-from command_kit.command import PARENT, WORDS, print_note
+from command_kit.command import print_note
 from indexed_tokens import Tokenizer, corpus_tokenizer
-from webtext_run.steps import NAME, PREFIX, RUN, SAMPLES, PipelineStep, shown_command, words_of
+from webtext_run import step_process
+from webtext_run.steps import NAME, PREFIX, PROGRAMS, RUN, SAMPLES, Step, shown_command, words_of
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
@@ -30,7 +32,7 @@ COMPRESSED_TOKENS = 4_000_000
 """Tokens of the text that are compressed at most, some 15 MB: both take seconds for them, and more gains little."""
 
 
-def run_steps(steps: Sequence[PipelineStep], path: Path, folder: Path, debug: bool = False) -> None:
+def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = False) -> None:
     """Run them in order; an evaluation that has nothing to measure is left out, which is said before the training.
 
     With `debug` the steps show the tracebacks of errors.
@@ -46,45 +48,23 @@ def run_steps(steps: Sequence[PipelineStep], path: Path, folder: Path, debug: bo
             run_step(step, path, folder, debug)
 
 
-def run_step(step: PipelineStep, path: Path, folder: Path, debug: bool = False) -> None:
+def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
     """Run one command; its JSON summary is kept in `step.summary`.
 
     Raises CommandError if it fails, KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
     """
-    shown, *rest = shown_command(step, path)
-    command = [sys.executable, "-m", step.program, *rest]
-    told = Paint.of(sys.stderr)(f"$ {shlex.join([shown, *rest])}", BOLD)
+    told = Paint.of(sys.stderr)(f"$ {shlex.join(shown_command(step, path))}", BOLD)
     print(f"\n{told}", file=sys.stderr, flush=True)
     if step.restart and step.name == "train":
         discard_run(step)
-    environment = os.environ | {PARENT: str(os.getpid()), WORDS: json.dumps(words_of(step))}
-    command += ["--json", *(["--debug"] if debug else [])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    is_stopped = False
-
-    def stop(*_: Any) -> None:
-        nonlocal is_stopped
-        is_stopped = True
-        process.terminate()
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        output, _ = process.communicate()
-    except KeyboardInterrupt:
-        # The command got the same Ctrl-C and is putting its work in order.
-        process.wait()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    if is_stopped:
-        raise KeyboardInterrupt
-    if process.returncode:
+    code, output = in_process(work_of(step, debug=debug), words_of(step))
+    if code:
         again = "the same command again" + (", without --restart" if step.restart else "")
         failure = CommandError(
-            f"the step [{step.name}] (`{shown} {step.name}`) ended with exit code {process.returncode}: fix what it "
+            f"the step [{step.name}] (`{PROGRAMS[step.program]} {step.name}`) ended with exit code {code}: fix what it "
             f"says above, then run {again}; it resumes from there."
         )
-        failure.exit_code = process.returncode if process.returncode > 0 else 1
+        failure.exit_code = code if code > 0 else 1
         raise failure
     with contextlib.suppress(ValueError, IndexError):
         step.summary = json.loads(output.decode("utf-8").splitlines()[-1])
@@ -94,10 +74,55 @@ def run_step(step: PipelineStep, path: Path, folder: Path, debug: bool = False) 
         print_note("compressing the same text, to compare")
         is_whole = getattr(step.task, "max_tokens", None) is None
         step.summary["compressed"] = compressed(step.summary) if is_whole else {}
-    write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
+    write_json(folder / SUMMARIES, {**(read_json(folder / SUMMARIES) or {}), step.name: step.summary})
 
 
-def discard_run(step: PipelineStep) -> None:
+def work_of(step: Step, *, debug: bool) -> Callable[[], int]:
+    """The work of a step's process, which returns the exit code and prints a summary."""
+    if step.program == "gpt2_train":
+        settings = [kind for kind in (step.settings, step.task) if kind is not None]
+        return functools.partial(step_process.run_model_command, step.name, *settings, debug=debug)
+    if step.stage is None:
+        return functools.partial(step_process.run_look, step.settings, debug=debug)
+    return functools.partial(
+        step_process.run_stage, step.stage, step.settings, step.engine_settings, restart=step.restart, debug=debug
+    )
+
+
+def in_process(work: Callable[[], int], flags: dict[str, str]) -> tuple[int, bytes]:
+    """Do `work` in a process of its own, which calls flags as `flags` has them; its exit code, and what it prints.
+
+    Raises KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
+    """
+    source, sink = multiprocessing.Pipe(duplex=False)
+    is_stopped = False
+
+    def stop(*_: Any) -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        process.terminate()
+
+    with sink, source:
+        command = [sys.executable, "-m", "webtext_run.step_process", str(source.fileno())]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[source.fileno()])
+        source.close()
+        previous = signal.signal(signal.SIGTERM, stop)
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it has ended before it could read
+                sink.send((work, flags))
+            output, _ = process.communicate()
+        except KeyboardInterrupt:
+            # The process got the same Ctrl-C and is putting its work in order.
+            process.wait()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+    if is_stopped:
+        raise KeyboardInterrupt
+    return process.returncode, output
+
+
+def discard_run(step: Step) -> None:
     """Remove the run that a [train] made earlier. Raises UsageError where another is at work on it."""
     from gpt2_train.training import run_folder
 
@@ -124,14 +149,7 @@ def compressed(found: dict[str, Any]) -> dict[str, float]:
     return {name: 8 * size / len(text) for name, size in sizes.items()}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
-
-
-def nothing_held_out(step: PipelineStep, train: PipelineStep | None) -> str:
+def nothing_held_out(step: Step, train: Step | None) -> str:
     """Why `[evaluate]` has nothing to measure in the token files that are there now, in a sentence; or nothing."""
     from gpt2_train.config.settings import parse_split
     from gpt2_train.data.corpus import Corpus
@@ -152,7 +170,7 @@ def nothing_held_out(step: PipelineStep, train: PipelineStep | None) -> str:
     )
 
 
-def funnel(steps: Sequence[PipelineStep], paint: Paint) -> list[str]:
+def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
     """A line a stage: what came in, what went out, and the share of it."""
     rows = []
     for step in steps:
@@ -167,7 +185,7 @@ def funnel(steps: Sequence[PipelineStep], paint: Paint) -> list[str]:
 
 
 def closing(
-    steps: Sequence[PipelineStep],
+    steps: Sequence[Step],
     folder: Path,
     seconds: float,
     paint: Paint = PLAIN,
@@ -221,17 +239,15 @@ def echoes(trace: dict[str, Any] | None) -> list[str]:
     return lines
 
 
-def write_more(steps: Sequence[PipelineStep]) -> list[str]:
+def write_more(steps: Sequence[Step]) -> list[str]:
     """The command that lets the pipeline's model write: with the prompt of its own [generate], if it has one."""
     command = [*PREFIX, "gpt2", "generate", "--checkpoint"]
     command.append(next(step.output for step in steps if step.name == "train"))
-    prompts = next((step.table.get("prompt") for step in steps if step.name == "generate"), None)
+    prompts = next((step.settings.prompt for step in steps if step.name == "generate"), ())
     return [*command, "--prompt", prompts[0]] if prompts else command
 
 
-def next_commands(
-    steps: Sequence[PipelineStep], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()
-) -> list[str]:
+def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()) -> list[str]:
     """Commands to go on with, each with what it is for.
 
     With a model: other texts, a page to try the model, one's own texts; without one: what the last stage made.

@@ -1,9 +1,9 @@
-"""The steps of a pipeline, each wired to the steps before it.
+"""A pipeline's file: its tables, changed as the command line says, and the steps that follow from them.
 
-A stage reads what the stage before it wrote; `[tokenize]` encodes with the tokenizer of a `[train-tokenizer]` before
-it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model, and after an `[index-tokens]`
-`[generate]` says what its texts repeat; a command that looks at folders (`[report]`) gets the last one, and the model.
-A table that names a path itself is left alone.
+Each step is wired to the steps before it. A stage reads what the stage before it wrote; `[tokenize]` encodes with the
+tokenizer of a `[train-tokenizer]` before it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use
+its model, and after an `[index-tokens]` `[generate]` says what its texts repeat; a command that looks at folders
+(`[report]`) gets the last one, and the model. A table that names a path itself is left alone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError, setting
 from command_kit.errors import meant
-from command_kit.settings import flag_name
+from command_kit.settings import checked, flag_name
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
+from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
+from webtext_prep.running.settings import RunSettings, engine_settings, find_engines
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.download import Download
 from webtext_prep.storage import is_local, location
@@ -44,6 +45,13 @@ WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
 """Settings of every stage that `[pipeline]` may hold for all of them, like the engines' settings."""
+PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
+MODEL_COMMANDS = ("train", "evaluate", "generate")
+HELD_OUT_LOSS = "held-out-loss"
+REPORTS = {"report": "report.html"}
+"""Commands that write a file, and its name in the pipeline's folder."""
+SAMPLES = "samples.json"
+"""The file of what the pipeline's [generate] wrote, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,9 @@ class Pipeline:
     site: bool = setting(
         False, "serve the documentation of Python and its packages on loopback and take the URL list from there"
     )
+
+
+# The file
 
 
 def shipped() -> dict[str, str]:
@@ -84,32 +95,27 @@ def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
     return path, tables
 
 
-def change_settings(tables: dict[str, Any], changes: Iterable[str], path: Path) -> dict[str, list[str]]:
-    """Change `tables` as each of `changes`, such as `train.steps=60`, says; values are written as in TOML, or plain.
+def changed(tables: Mapping[str, Any], changes: Iterable[str], path: Path) -> dict[str, Any]:
+    """`tables` as each of `changes`, such as `train.steps=60`, has them; values are written as in TOML, or plain.
 
-    Returns, for each table, the flags that say the same to its command: flags win over its file.
     Raises UsageError for a change that names no table of the file, or has no value.
     """
-    flags: dict[str, list[str]] = {}
+    found = {name: dict(table) for name, table in tables.items()}
     for change in changes:
         place, equals, text = change.partition("=")
         name, dot, key = place.rpartition(".")
         if not (equals and dot and name and key):
             raise UsageError(f"--set {change} is not TABLE.SETTING=VALUE, such as train.steps=60.")
-        if name not in tables:
-            asked = meant(name, tables)
-            raise UsageError(f"--set {change}: {path} has no table [{name}]; {asked}it has {', '.join(tables)}.")
-        value = _value(text)
-        table = tables[name]
+        if name not in found:
+            asked = meant(name, found)
+            raise UsageError(f"--set {change}: {path} has no table [{name}]; {asked}it has {', '.join(found)}.")
         if name == "train" and has_trainer():
             from gpt2_train.training.command import overridden_keys
 
             for replaced in overridden_keys([key]):  # one way to say the length of a run stands for the others
-                table.pop(replaced, None)
-        table[key] = value
-        if name != WHOLE:
-            flags.setdefault(name, []).extend(as_flags(key, value, f"--set {change}"))
-    return flags
+                found[name].pop(replaced, None)
+        found[name][key] = _value(text)
+    return found
 
 
 def _value(text: str) -> Any:
@@ -119,35 +125,19 @@ def _value(text: str) -> Any:
         return text
 
 
-def as_flags(key: str, value: Any, source: str) -> list[str]:
-    """The flags that say what a setting of a file does. Raises UsageError, naming the source, for an empty list."""
-    flag = flag_name(key)
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{flag[2:]}"]
-    if isinstance(value, list | tuple) and not value:
-        raise UsageError(f"{source}: no list can be emptied here; edit the file instead.")
-    return [f"{flag}={entry}" for entry in (value if isinstance(value, list | tuple) else [value])]
-
-
-PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
-MODEL_COMMANDS = ("train", "evaluate", "generate")
-HELD_OUT_LOSS = "held-out-loss"
-REPORTS = {"report": "report.html"}
-"""Commands that write a file, and its name in the pipeline's folder."""
-SAMPLES = "samples.json"
-"""The file of what the pipeline's [generate] wrote, in its folder."""
+# Its steps
 
 
 @dataclass
-class PipelineStep:
-    """One command of the pipeline.
+class Step:
+    """One command of a pipeline.
 
     Attributes:
         name: the command, which is the name of its table.
         program: the package whose command it is.
-        table: its settings, as the file and `--set` give them.
+        values: what is given for it: its table, and the paths that earlier steps make.
         settings: the same, checked: of a stage the common ones, else the command's own.
-        arguments: the paths, and what `--set` changed, as its command line has them.
+        table: of `values` those that the pipeline's file holds.
         output: what it writes, or the model that it uses; empty for a command that only looks.
         stage: the stage with its settings, for a stage.
         task: what `[evaluate]` measures, with its settings.
@@ -160,9 +150,9 @@ class PipelineStep:
 
     name: str
     program: str
-    table: dict[str, Any]
+    values: dict[str, Any]
     settings: Any
-    arguments: list[str] = field(default_factory=list)
+    table: Mapping[str, Any] = field(default_factory=dict)
     output: str = ""
     stage: Stage | None = None
     task: Task | None = None
@@ -177,32 +167,74 @@ class PipelineStep:
         """Whether it measures token files, so that it gets the pipeline's."""
         return self.task is not None and self.task.name == HELD_OUT_LOSS
 
+    @property
+    def arguments(self) -> list[str]:
+        """What its command line has besides the pipeline's file."""
+        rest = {key: value for key, value in self.values.items() if self.table.get(key) != value}
+        by_place = [key for key in _by_place(self) if key in self.values]
+        words = [str(entry) for key in by_place for entry in _entries(self.values[key])]
+        for key, value in rest.items():
+            if key not in by_place:
+                words += as_flags(key, value)
+        return words
 
-@dataclass
-class _Wiring:
-    """The outputs of the steps so far.
 
-    Attributes:
+def _by_place(step: Step) -> list[str]:
+    """The settings that stand without a flag in a step's command line."""
+    if step.task is not None:
+        return ["task", step.task.source]
+    fields = dataclasses.fields(step.settings)
+    return [entry.name for entry in fields if entry.metadata.get("positional")]
+
+
+def _entries(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def as_flags(key: str, value: Any) -> list[str]:
+    """The words of a command line that say what a setting of a file does."""
+    flag = flag_name(key)
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    words = list(map(str, _entries(value)))
+    if any(word.startswith("-") for word in words):
+        return [f"{flag}={word}" for word in words]
+    return [flag, *words] if words else []
+
+
+class Outputs:
+    """What the steps so far make, which the next one uses.
+
+    Args:
         path: the pipeline's file.
         folder: where it writes.
-        made: every path that a step makes.
-        chain: the stages.
+        given: what its first stage reads.
+
+    Attributes:
+        documents: what the next stage of documents reads.
+        tokens: the token files, as what reads them names them.
+        has_tokens: whether a stage wrote them.
+        tokenizer: the folder of a trained tokenizer; empty for none.
         model: the folder of the training run.
+        made: every path that a step makes.
     """
 
-    path: Path
-    folder: Path
-    made: set[str]
-    chain: Chain
-    model: str
-    is_trained: bool = False
-    has_samples: bool = False
+    def __init__(self, path: Path, folder: Path, given: Sequence[str]) -> None:
+        self.path, self.folder = path, folder
+        self.documents, self.corpus = tuple(given), str(folder / "corpus")
+        self.model, self.tokenizer = str(folder / "model"), ""
+        self.has_tokens = self.is_trained = self.has_samples = False
+        self.made: set[str] = set()
+
+    @property
+    def tokens(self) -> str:
+        return self.corpus + TOKENS_SUFFIX
 
     def where(self, name: str) -> str:
         """The name by which messages call a table."""
         return f"{self.path} [{name}]"
 
-    def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
+    def among(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Those of `paths` that a step before makes."""
         return tuple(path for path in paths if path in self.made)
 
@@ -211,20 +243,20 @@ def plan(
     path: Path,
     tables: Mapping[str, Any],
     folder: Path,
-    first_input: Sequence[str],
-    flags: Mapping[str, Sequence[str]] | None = None,
+    given: Sequence[str],
+    written: Mapping[str, Any] | None = None,
     *,
     site: bool = False,
     of_all_stages: Mapping[str, Any] | None = None,
-) -> list[PipelineStep]:
+) -> list[Step]:
     """The steps of a pipeline, each wired to the steps before it, with its settings checked one by one.
 
     Args:
         path: the file, for messages.
-        tables: what it holds.
+        tables: what it holds, changed as the command line says.
         folder: where everything is written.
-        first_input: what the first stage reads, unless its table says so.
-        flags: what else to tell the command of each table.
+        given: what the first stage reads, unless its table says so.
+        written: what the file holds; `tables` without it.
         site: whether the first input is made when the run starts.
         of_all_stages: where the tasks of each stage run, unless its table says so (engine, workers, ray_address), or it
             works in one process of this machine.
@@ -233,9 +265,9 @@ def plan(
     table and the key.
     """
     stages, commands = find_stages(), find_commands()
-    made = set(first_input[:1]) if site else set()
-    so_far = _Wiring(path, folder, made, Chain(first_input, str(folder / "corpus")), str(folder / "model"))
-    steps: list[PipelineStep] = []
+    so_far = Outputs(path, folder, given)
+    so_far.made |= set(given[:1]) if site else set()
+    steps: list[Step] = []
     for name, table in tables.items():
         if name == WHOLE:
             continue
@@ -250,8 +282,7 @@ def plan(
         else:
             known = [*stages, *MODEL_COMMANDS, *commands]
             raise UsageError(f"{path}: no command [{name}]; {meant(name, known)}known are {', '.join(known)}.")
-        by_place = ("--task=", f"--{step.task.source}=") if step.task is not None else ()
-        step.arguments += [flag for flag in (flags or {}).get(name, ()) if not flag.startswith(by_place)]
+        step.table = (tables if written is None else written).get(name, {})
         steps.append(step)
     steps = _without_unused_tokenizers(steps)
     if not steps:
@@ -273,7 +304,7 @@ def has_trainer() -> bool:
     return importlib.util.find_spec("gpt2_train") is not None
 
 
-def _without_unused_tokenizers(steps: list[PipelineStep]) -> list[PipelineStep]:
+def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
     """The steps without the ones that make a tokenizer for a `[tokenize]` that has another one."""
     if not any(step.name == "tokenize" for step in steps):
         return steps
@@ -288,64 +319,76 @@ def _is_here(engine: str) -> bool:
     return engine in find_engines() and find_engines()[engine].is_here
 
 
-def _stage_step(
-    so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]
-) -> PipelineStep:
-    name, chain = kind.name, so_far.chain
+def _stage_step(so_far: Outputs, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
+    name, where, of_engines = kind.name, so_far.where(kind.name), engine_settings()
     if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
-    of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
     passed = {
         key: value
         for key, value in of_all_stages.items()
-        if key not in table
-        and of_engines.get(key, engine) == engine
-        and not (key == "shared_scratch" and _is_here(engine))
+        if of_engines.get(key, engine) == engine and not (key == "shared_scratch" and _is_here(engine))
     }
-    stage, settings, chosen = read_table(kind, {**passed, **table}, so_far.where(name))
-    link = chain.add(stage, settings, chain.corpus if kind.writes.made == "tokens" else str(so_far.folder / name))
-    inputs, output, state = link.run.input, link.run.output, settings.state
-    if not (link.is_beside or state or is_local(location(output))):
-        state = str(so_far.folder / f"{name}.state")
-    step = PipelineStep(name, "webtext_prep", table, dataclasses.replace(link.run, state=state))
-    step.arguments = ["--input", *inputs, *([] if link.is_beside else ["--output", output])]
-    step.arguments += ["--state", state] if "state" not in table and state else []
-    step.arguments += [flag for key, value in passed.items() for flag in as_flags(key, value, so_far.where(WHOLE))]
-    step.arguments += ["--tokenizer", link.tokenizer] if link.tokenizer else []
-    step.output, step.stage, step.made = output, link.stage, so_far.are_made(inputs)
-    step.engine_settings, step.tokenizer = chosen, link.tokenizer
-    so_far.made |= {output, link.made}
+    has_own = {"tokenizer", "vocabulary"} & {key for key, value in table.items() if value}
+    takes_tokenizer = "tokenizer" in {field.name for field in dataclasses.fields(kind)} and not has_own
+    tokenizer = {"tokenizer": so_far.tokenizer} if takes_tokenizer and so_far.tokenizer else {}
+    values = {**passed, **tokenizer, **table}
+    own = {key: value for key, value in values.items() if key not in of_engines}
+    run, stage = checked([RunSettings, kind], own, where, neighbours=of_engines)
+    run = _wired(so_far, stage, run)
+    paths: dict[str, Any] = {"input": run.input}
+    paths |= {} if stage.writes.beside(run.input) else {"output": run.output}
+    paths |= {"state": run.state} if run.state else {}
+    step = Step(name, "webtext_prep", {**paths, **values, **paths}, run, output=run.output, stage=stage)
+    step.made, step.tokenizer = so_far.among(run.input), tokenizer.get("tokenizer", "")
+    step.engine_settings = {key: value for key, value in values.items() if key in of_engines}
+    if stage.writes.made == "tokens":
+        so_far.corpus, so_far.has_tokens = run.output, True
+    elif stage.writes.made == "tokenizer":
+        so_far.tokenizer = run.output
+    elif stage.writes.made == "documents":
+        so_far.documents = (run.output,)
+    so_far.made |= {run.output, so_far.tokens if stage.writes.made == "tokens" else run.output}
     return step
 
 
-def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> PipelineStep:
+def _wired(so_far: Outputs, stage: Stage, run: RunSettings) -> RunSettings:
+    """The common settings of a stage with its input, output and state; what they name themselves is left alone."""
+    reads_tokens = so_far.has_tokens and stage.reads.accepts(location(f"{so_far.tokens}.idx"))
+    inputs = run.input or ((so_far.tokens,) if reads_tokens else so_far.documents)
+    if not inputs:
+        raise UsageError(f"the first stage, {stage.name}, has no input: give it with --input PATH.")
+    beside = stage.writes.beside(inputs)
+    own = so_far.corpus if stage.writes.made == "tokens" else str(so_far.folder / stage.name)
+    output, state = beside or run.output or own, run.state
+    if not (beside or state or is_local(location(output))):
+        state = str(so_far.folder / f"{stage.name}.state")
+    return dataclasses.replace(run, input=inputs, output=output, state=state)
+
+
+def _model_step(so_far: Outputs, name: str, table: dict[str, Any]) -> Step:
     from gpt2_train.cli import settings_class
     from gpt2_train.evaluation.command import evaluation_of
 
     if name == "train":
         so_far.model = table.get("output", so_far.model)
-    wanted = {
-        "train": {"data": so_far.chain.tokens, "output": so_far.model},
-        "evaluate": {"checkpoint": so_far.model, "data": so_far.chain.tokens},
+    paths = {
+        "train": {"data": so_far.tokens, "output": so_far.model},
+        "evaluate": {"data": so_far.tokens, "checkpoint": so_far.model},
         "generate": {"checkpoint": so_far.model},
     }[name]
     if name == "evaluate" and table.get("task", HELD_OUT_LOSS) != HELD_OUT_LOSS:
-        del wanted["data"]  # the other tasks bring texts of their own
-    index = str(index_folder(so_far.chain.tokens))
+        del paths["data"]  # the other tasks bring texts of their own
+    index = str(index_folder(so_far.tokens))
     if name == "generate" and index in so_far.made:
-        wanted["trace"] = so_far.chain.tokens
-    paths = {key: value for key, value in wanted.items() if key not in table}
-    step = PipelineStep(name, "gpt2_train", table, None, output=so_far.model)
+        paths["trace"] = so_far.tokens
+    step = Step(name, "gpt2_train", {**paths, **table}, None, output=so_far.model)
     if name == "evaluate":
-        step.settings, step.task = evaluation_of({**table, **paths}, so_far.where(name), checked)
-        file = getattr(step.task, step.task.source)
-        step.arguments = [step.task.name, *([file] if file else [])]
-        paths.pop("data", None)
+        step.settings, step.task = evaluation_of(step.values, so_far.where(name), checked)
+        step.values = {"task": step.task.name, **step.values}
     else:
-        step.settings = checked(settings_class(name), {**table, **paths}, so_far.where(name))
-    step.arguments += [part for key, value in paths.items() for part in (f"--{key}", value)]
-    step.made = so_far.are_made([*wanted.values(), index])
+        (step.settings,) = checked([settings_class(name)], step.values, so_far.where(name))
+    step.made = so_far.among([*paths.values(), index])
     if name == "train":
         so_far.made.add(so_far.model)
         so_far.is_trained = True
@@ -353,31 +396,24 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> PipelineSt
     return step
 
 
-def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> PipelineStep:
+def _command_step(so_far: Outputs, kind: type[Command], table: dict[str, Any]) -> Step:
     """A command that looks at what there is: it gets the last folder, the place of its file, and the model."""
-    last = so_far.chain.tokens if so_far.chain.has_tokens else (so_far.chain.documents or (str(so_far.folder),))[0]
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    paths: dict[str, str] = {}
+    last = so_far.tokens if so_far.has_tokens else (so_far.documents or (str(so_far.folder),))[0]
+    paths = {entry.name: last for entry in dataclasses.fields(kind) if entry.metadata.get("positional")}
     if kind.name in REPORTS:
         paths["output"] = str(so_far.folder / REPORTS[kind.name])
         if so_far.is_trained:
             paths["run"] = so_far.model
         if so_far.is_trained and so_far.has_samples:
             paths["samples"] = str(so_far.folder / SAMPLES)
-    paths = {key: value for key, value in paths.items() if key not in table}
-    where = next((key for key, entry in fields.items() if entry.metadata.get("positional")), None)
-    first = [last] if where is not None and where not in table else []
-    values: dict[str, Any] = {**table, **paths}
-    if first and where is not None:
-        values[where] = last  # a list of one, where it takes several
-    settings = checked(kind, values, so_far.where(kind.name))
-    step = PipelineStep(kind.name, "webtext_prep", table, settings, output=values.get("output", ""))
-    step.arguments = [*first, *(part for key, value in paths.items() for part in (f"--{key}", value))]
-    step.made = so_far.are_made([*first, *paths.values()])
+    values = {**paths, **table}
+    (settings,) = checked([kind], values, so_far.where(kind.name))
+    step = Step(kind.name, "webtext_prep", values, settings, output=values.get("output", ""))
+    step.made = so_far.among([*paths.values()])
     return step
 
 
-def restart(steps: Sequence[PipelineStep], first: str) -> None:
+def restart(steps: Sequence[Step], first: str) -> None:
     """Make the steps from the one called `first` on start again; all of them if it is empty. Raises UsageError."""
     names = [step.name for step in steps]
     if first and first not in names:
@@ -389,13 +425,13 @@ def restart(steps: Sequence[PipelineStep], first: str) -> None:
         step.restart = True
 
 
-def shown_command(step: PipelineStep, path: Path) -> list[str]:
+def shown_command(step: Step, path: Path) -> list[str]:
     """One step as it would be given by hand."""
     again = ["--restart"] if step.restart and step.stage is not None else []
     return [PROGRAMS[step.program], step.name, *step.arguments, *again, "--config", str(path)]
 
 
-def words_of(step: PipelineStep) -> dict[str, str]:
+def words_of(step: Step) -> dict[str, str]:
     """The words that run.py's user types for each flag of a step: most are settings of its table."""
     common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
     settings: list[Any] = [kind for kind in (step.settings, step.stage, step.task) if kind is not None]

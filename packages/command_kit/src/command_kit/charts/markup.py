@@ -31,6 +31,10 @@ class Markup(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """Itself, for templates, which ask each value so."""
+        return self
+
 
 def visible(text: str) -> str:
     """`text` with each character that can't be seen as its code point.

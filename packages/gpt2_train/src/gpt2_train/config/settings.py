@@ -485,7 +485,9 @@ class TrainSettings(ModelSettings, DataSettings):
         self.split_weights()
         # With --init-from the length may still become the model's (`shape_of_run`).
         about = max(1, self.batch_tokens // self.sequence_length) if self.batch_tokens and self.init_from else None
-        object.__setattr__(self, "global_batch_size", about or sequences_of(self) or DEFAULT_BATCH)
+        batch = about or sequences_of(self)
+        object.__setattr__(self, "_has_batch", batch is not None)
+        object.__setattr__(self, "global_batch_size", batch or DEFAULT_BATCH)
         if sum(value is not None for value in (self.steps, self.epochs, self.tokens, self.minutes)) > 1:
             raise Gpt2UsageError(
                 "the run's length is given twice: give one of --steps, --epochs, --tokens and --minutes."
@@ -515,6 +517,11 @@ class TrainSettings(ModelSettings, DataSettings):
             for name in names
             if name in asked and not has_effect(self, steps)
         ]
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether somebody chose the batch: it is no default."""
+        return bool(vars(self)["_has_batch"])
 
     @property
     def writes_samples(self) -> bool:

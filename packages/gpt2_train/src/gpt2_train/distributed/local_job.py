@@ -29,7 +29,9 @@ from torch.distributed.elastic.multiprocessing import (
     start_processes,
 )
 
+from command_kit import write_text
 from command_kit.machine import physical_cores
+from command_kit.settings import as_table, to_toml
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.layout import JOB_FOLDER
 from gpt2_train.distributed.jobs import ERRORS, LOG_LEVEL, PARENT, POLL_SECONDS, SILENT, STOP_SIGNALS, words_file
@@ -45,26 +47,31 @@ MOST_WORDS = 8
 
 
 class LocalJob:
-    """Processes on this machine that run the same command line.
+    """Processes on this machine that run the same command.
 
     Args:
-        words: the arguments of `gpt2`.
+        command: of `gpt2`, with what else stands there by its place.
+        settings: all of its settings, which each process is given in a file.
         size: how many processes.
         threads: CPU threads of each; the cores shared among them without it.
+        as_json: whether the first one prints the result as one JSON object.
         debug: whether to show the traceback of an error.
         resumes: what a user does after a process was killed, added to the sentence.
     """
 
     def __init__(
         self,
-        words: Sequence[str],
+        command: Sequence[str],
+        settings: Sequence[Any],
         size: int,
         *,
         threads: int | None = None,
+        as_json: bool = False,
         debug: bool = False,
         resumes: str = "the command ends with it",
     ) -> None:
-        self.words, self.size, self.debug, self.resumes = list(words), size, debug, resumes
+        self.command, self.settings, self.size, self.resumes = list(command), list(settings), size, resumes
+        self.as_json, self.debug = as_json, debug
         self.threads = threads or max(1, physical_cores() // size)
         self.signal = 0
         self.ended_first: dict[int, int] = {}
@@ -106,7 +113,10 @@ class LocalJob:
             rank: {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
             for rank in ranks
         }
-        words = dict.fromkeys(ranks, ("-m", "gpt2_train", *self.words))
+        table = {name: value for one in self.settings for name, value in as_table(one).items()}
+        write_text(config := folder / "settings.toml", to_toml({self.command[0]: table}), durable=False)
+        flags = [flag for flag, is_given in (("--json", self.as_json), ("--debug", self.debug)) if is_given]
+        words = dict.fromkeys(ranks, ("-m", "gpt2_train", *self.command, "--config", str(config), *flags))
         job = start_processes("gpt2", sys.executable, words, environments, DefaultLogsSpecs(log_dir=str(folder)))
         for number in STOP_SIGNALS:
             signal.signal(number, self._pass_on)

@@ -16,7 +16,7 @@ from typing import Any
 
 from command_kit import add_config_flag, add_flags, setting
 from command_kit.errors import meant
-from command_kit.settings import given_values, make_settings, source_name
+from command_kit.settings import given_values, make_several, source_name
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
 from gpt2_train.evaluation.tasks import REMOVED as REMOVED_TASKS
@@ -61,20 +61,18 @@ SETTINGS = EvaluateSettings
 
 
 def evaluation_of(
-    values: Mapping[str, Any], where: str, make: Callable[..., Any] = make_settings
+    values: Mapping[str, Any], where: str, make: Callable[..., list[Any]] = make_several
 ) -> tuple[EvaluateSettings, Task]:
     """The settings, and the task with its own, that plain `values` give, as a table [evaluate] holds them.
 
-    `make` is given a class of settings, their values, and what messages call their source.
+    `make` is `make_several`, or does the same.
     Raises Gpt2UsageError for an unknown task, else as `make` does.
     """
     known, name = tasks(), values.get("task", DEFAULT_TASK)
     if name not in known:
         raise Gpt2UsageError(f"{where}: no task {name}; {meant(name, known)}known are {', '.join(known)}.")
-    own = {field.name for field in dataclasses.fields(known[name])}  # type: ignore[arg-type]
-    shared = {key: value for key, value in values.items() if key not in {*own, "task"}}
-    settings = make(EvaluateSettings, shared, where, neighbours=sorted(own))
-    return settings, make(known[name], {key: values[key] for key in own & values.keys()}, where)
+    settings, task = make([EvaluateSettings, known[name]], {k: v for k, v in values.items() if k != "task"}, where)
+    return settings, task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,13 +99,18 @@ def run(arguments: argparse.Namespace) -> int:
     kinds: tuple[Any, ...] = (EvaluateSettings, tasks()[arguments.task])
     names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     flags = {name: value for name, value in given.items() if name in names}
-    make = functools.partial(make_settings, flags=flags.keys())
+    make = functools.partial(make_several, flags=flags.keys())
     settings, task = evaluation_of({**table, **flags, "task": arguments.task}, source_name(arguments.config), make)
+    return carry_out(settings, task, as_json=arguments.json, debug=arguments.debug)
+
+
+def carry_out(settings: EvaluateSettings, task: Task, *, as_json: bool, debug: bool = False) -> int:
+    """Measure as `settings` and `task` ask, print the result, return the exit code. Raises Gpt2Error."""
 
     def work() -> int:
         with explained_out_of_memory("lower --batch-size"):
             result = evaluate(settings, task)
-        if arguments.json:
+        if as_json:
             print(json.dumps(result))
         else:
             # A model of another program has no step.
@@ -115,7 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n".join([head, *task.describe(result)]))
         return 0
 
-    return settings.in_processes(arguments, work, settings.data_parallel)
+    command, parallel = ["evaluate", task.name], settings.data_parallel
+    return settings.in_processes(command, work, task, data_parallel=parallel, as_json=as_json, debug=debug)
 
 
 def evaluate(settings: EvaluateSettings, task: Task) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import functools
 import itertools
 import json
 import sys
@@ -150,14 +151,20 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_from(
         GenerateSettings, arguments, command="generate", config=arguments.config, ignore=overridden
     )
+    return carry_out(settings, as_json=arguments.json, debug=arguments.debug)
+
+
+def carry_out(settings: GenerateSettings, *, as_json: bool, debug: bool = False) -> int:
+    """Write as `settings` ask; return the exit code. Raises Gpt2Error."""
     if hasattr(sys.stdout, "reconfigure"):
         # A character that the terminal's encoding lacks is no reason to lose the text.
         sys.stdout.reconfigure(errors="replace")
-    if settings.logprobs is not None and not arguments.json:
+    if settings.logprobs is not None and not as_json:
         raise Gpt2UsageError("--logprobs are part of what --json prints: add --json, or leave out --logprobs.")
-    if arguments.json and reads_prompts_as_they_come(settings):
+    if as_json and reads_prompts_as_they_come(settings):
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
-    return settings.in_processes(arguments, lambda: generate(settings, as_json=arguments.json))
+    work = functools.partial(generate, settings, as_json=as_json)
+    return settings.in_processes(["generate"], work, as_json=as_json, debug=debug)
 
 
 def reads_prompts_as_they_come(settings: GenerateSettings) -> bool:

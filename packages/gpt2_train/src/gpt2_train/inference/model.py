@@ -9,12 +9,11 @@ before. Where several processes are to share it, a command starts itself in each
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -205,10 +204,19 @@ class InferenceSettings:
         le=MOST_THREADS,
     )
 
-    def in_processes(self, arguments: argparse.Namespace, work: Callable[[], int], data_parallel: int = 1) -> int:
-        """Do `work` of the command with these `arguments` in --tensor-parallel times `data_parallel` processes.
+    def in_processes(
+        self,
+        command: Sequence[str],
+        work: Callable[[], int],
+        *others: Any,
+        data_parallel: int = 1,
+        as_json: bool = False,
+        debug: bool = False,
+    ) -> int:
+        """Do `work` of a command in --tensor-parallel times `data_parallel` processes.
 
         It returns the exit code, and so does this; under torchrun, and in each of several processes, it ends this one.
+        Several are given the command, these settings, and the `others` that it has.
         Raises Gpt2UsageError for a model that can't be divided so, and what `work` raises.
         """
         size = self.tensor_parallel * data_parallel
@@ -221,10 +229,11 @@ class InferenceSettings:
         from gpt2_train.inference.divided import check_division
 
         if is_in_job():
-            work_in_job(work, debug=arguments.debug)
+            work_in_job(work, debug=debug)
         config = open_weights(find_model(self.checkpoint), ReadOptions(tokenizer=self.tokenizer)).config
         check_division(config, self.tensor_parallel)
-        return LocalJob(arguments.words, size, threads=self.threads, debug=arguments.debug).run()
+        settings = [self, *others]
+        return LocalJob(command, settings, size, threads=self.threads, as_json=as_json, debug=debug).run()
 
     @contextlib.contextmanager
     def opened(self, data_parallel: int = 1) -> Iterator[InferenceModel]:

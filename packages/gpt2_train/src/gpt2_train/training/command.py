@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterable
 
 from command_kit import add_config_flag, add_flags, settings_from
-from command_kit.settings import given_values
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel, plan_batches
 from gpt2_train.config.loading import load_torch
@@ -40,16 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name for name, value in vars(arguments).items() if isinstance(value, int | float | str)}
     replaced = overridden_keys(given)
     settings = settings_from(TrainSettings, arguments, command="train", config=arguments.config, ignore=replaced)
+    return carry_out(settings, as_json=arguments.json, debug=arguments.debug)
+
+
+def carry_out(settings: TrainSettings, *, as_json: bool, debug: bool = False) -> int:
+    """Train as `settings` ask; return the exit code. Raises Gpt2Error."""
     check_before_torch(settings)
     load_torch("preparing the run")
     from gpt2_train.training.launch import launch
     from gpt2_train.training.trainer import train
 
-    table, flags = given_values(arguments, command="train", config=arguments.config)
-    has_batch = not BATCH_KEYS.isdisjoint([*table, *flags])
-    return launch(
-        settings, arguments.words, work=train, as_json=arguments.json, debug=arguments.debug, has_batch=has_batch
-    )
+    return launch(settings, work=train, as_json=as_json, debug=debug)
 
 
 LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})

@@ -15,7 +15,7 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,14 @@ Work = Callable[[TrainSettings, World, StopRequest], dict[str, Any]]
 
 def launch(
     settings: TrainSettings,
-    words: Sequence[str],
     *,
     work: Work,
     as_json: bool = False,
     debug: bool = False,
-    has_batch: bool = True,
 ) -> int:
     """Do the `work` of `gpt2 train` in as many processes as `settings` ask for; return the exit code.
 
-    128 plus its number after a signal, as shells have it. `words` are the command line, which several processes are
-    given again; `has_batch` says whether somebody chose the batch: the default is refused on several GPUs. Raises
-    Gpt2Error where the run fails.
+    128 plus its number after a signal, as shells have it. Raises Gpt2Error where the run fails.
     """
     if settings.compile or (settings.compile is None and settings.device != "cpu"):
         use_compile_cache()
@@ -62,15 +58,18 @@ def launch(
         stop.install()
 
         def take_part() -> int:
-            found = _take_part(settings, stop, work, debug=debug, has_batch=has_batch)
+            found = _take_part(settings, stop, work, debug=debug)
             return finish(found, settings, as_json=as_json)
 
         jobs.work_in_job(take_part, debug=debug)
     wanted = processes_wanted(settings)
     if wanted > 1:
-        check_batch(settings, wanted, has_batch=has_batch)
+        check_batch(settings, wanted)
         again = "the same command resumes from the last checkpoint"
-        return LocalJob(words, wanted, threads=settings.threads, debug=debug, resumes=again).run()
+        job = LocalJob(
+            ["train"], [settings], wanted, threads=settings.threads, as_json=as_json, debug=debug, resumes=again
+        )
+        return job.run()
     stop.install()
     use_threads(settings.threads)
     device = choose_device(settings.device)
@@ -107,7 +106,7 @@ def processes_wanted(settings: TrainSettings) -> int:
     return wanted
 
 
-def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> None:
+def check_batch(settings: TrainSettings, processes: int) -> None:
     """Refuse the default batch, which is for one GPU, for a new run in several `processes` on GPUs.
 
     Raises Gpt2UsageError with one that fits the model, that of --init-from if it is given. Not chosen for the user:
@@ -115,7 +114,12 @@ def check_batch(settings: TrainSettings, processes: int, *, has_batch: bool) -> 
     """
     data_parallel = processes // settings.tensor_parallel
     is_on_gpus = settings.device in ("auto", "cuda") and torch.cuda.is_available()
-    if has_batch or data_parallel == 1 or not is_on_gpus or (Path(settings.output) / CHECKPOINTS_FOLDER).exists():
+    if (
+        settings.has_batch
+        or data_parallel == 1
+        or not is_on_gpus
+        or (Path(settings.output) / CHECKPOINTS_FOLDER).exists()
+    ):
         return
     precision = "bf16" if settings.precision in (None, "auto") else settings.precision
     layout: dict[str, Any] = {
@@ -153,9 +157,7 @@ def use_compile_cache(environment: Callable[[str, str], Any] = os.environ.setdef
     environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{torch.__version__}"))
 
 
-def _take_part(
-    settings: TrainSettings, stop: StopRequest, work: Work, *, debug: bool, has_batch: bool
-) -> dict[str, Any]:
+def _take_part(settings: TrainSettings, stop: StopRequest, work: Work, *, debug: bool) -> dict[str, Any]:
     """Do the work of one process of a job, from joining its group to closing it; returns the run's summary."""
     place = Place.of_environment()
     wanted = settings.data_parallel
@@ -165,7 +167,8 @@ def _take_part(
                 f"the launcher started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
-        check_batch(settings, place.size, has_batch=has_batch or place.folder is not None)
+        if place.folder is None:
+            check_batch(settings, place.size)
     except Gpt2UsageError as error:
         error.add_note(SHARED)
         raise

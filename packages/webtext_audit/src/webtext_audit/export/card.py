@@ -12,7 +12,7 @@ import io
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,23 +82,35 @@ def header(corpus: ExportedCorpus) -> str:
 
 
 def card(corpus: ExportedCorpus) -> str:
-    """The dataset card (README.md) of an exported corpus, with its metadata in front."""
-    documents, size, tokens = corpus.measures.total
-    domains = len(corpus.measures.domains_by_size)
-    sections = [
-        f"{header(corpus)}\n# Dataset card",
-        f"{documents:,} documents: {size:,} bytes of text (UTF-8), {tokens:,} GPT-2 tokens, from "
-        f"{_counted(domains, 'domain')}, in {_counted(corpus.files, 'file')}. Made and written by `webtext`.",
-        *_sources(corpus),
-        *_licences(corpus),
-        *_opt_outs(corpus),
-        *_making(corpus),
-        *_classification(corpus),
-        *_deduplication(corpus),
-        *_languages(corpus),
-        *_columns(corpus),
-    ]
-    return "\n\n".join(sections) + "\n"
+    """The dataset card (README.md) of an exported corpus, with its metadata in front: `card.md.j2`, filled in."""
+    import jinja2
+
+    loader = jinja2.PackageLoader("webtext_audit", "export")
+    # Markdown, whose values are escaped by `plain` where others have written them.
+    environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)  # noqa: S701
+    environment.filters |= {"plain": plain, "count": "{:,}".format}
+    return environment.get_template("card.md.j2").render(
+        corpus=corpus,
+        header=header(corpus),
+        domains=corpus.measures.domains_by_size,
+        list=DOMAINS,
+        unknown=UNKNOWN,
+        sources=_sources(corpus),
+        archived=sum(corpus.measures.kinds.get("archive", {}).values()),
+        masked=_masked(corpus),
+        opt_outs={DID[step["settings"]["opt_outs"]] for step in corpus.steps if "opt_outs" in step.get("settings", {})},
+        signals=_signals(corpus),
+        making=[_making(step) for step in corpus.steps],
+        settings=_settings,
+        chosen=_chosen,
+        merged=sum(step.get("dropped", {}).get("duplicate_url", 0) for step in corpus.steps),
+        languages=[
+            [name or "not recorded", *_numbers(count, corpus.measures.total[1])]
+            for name, count in by_size(corpus.measures.languages)
+        ],
+        columns=_columns(corpus),
+        guessed=GUESSED if is_guessed(corpus.path) else "",
+    )
 
 
 def domain_list(corpus: ExportedCorpus) -> str:
@@ -121,16 +133,6 @@ def plain(value: Any) -> str:
     return re.sub(r"(?i)\bwww\.", r"www\.", _PUNCTUATION.sub(r"\\\1", short))
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _percent(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "0.0%"
 
@@ -139,100 +141,47 @@ def _numbers(count: Count, size: int) -> list[str]:
     return [*(f"{number:,}" for number in count), _percent(count[1], size)]
 
 
-def _sources(corpus: ExportedCorpus) -> Iterable[str]:
-    size = corpus.measures.total[1]
-    domains = corpus.measures.domains_by_size
+def _sources(corpus: ExportedCorpus) -> list[list[str]]:
+    """The largest domains, all others, and what has none: documents, bytes, tokens and share."""
+    size, domains = corpus.measures.total[1], corpus.measures.domains_by_size
     rows = [[f"`{name}`", *_numbers(count, size)] for name, count in domains[:SHOWN_DOMAINS]]
     if len(domains) > SHOWN_DOMAINS:
         others = [sum(column) for column in zip(*(count for _, count in domains[SHOWN_DOMAINS:]), strict=True)]
         rows.append([f"{len(domains) - SHOWN_DOMAINS:,} other domains", *_numbers(others, size)])
     if NO_DOMAIN in corpus.measures.domains:
         rows.append(["no web address", *_numbers(corpus.measures.domains[NO_DOMAIN], size)])
-    yield "## Sources"
-    yield _table(["domain", "documents", "bytes", "GPT-2 tokens", "share of bytes"], rows)
-    yield (
-        "A domain is the registered name: `example.co.uk` for `news.example.co.uk`. Tokens are counted in the text "
-        "alone, without a mark of a document's end. Each document's `url` says where it comes from."
-    )
-    if archived := sum(corpus.measures.kinds.get("archive", {}).values()):
-        yield (
-            f"{_counted(archived, 'document')} were gone when they were asked for, and came from web archives: `url` "
-            "is the original one, `archive` says which archive, and `captured_at` the time of the capture."
-        )
-    listed, of_all = corpus.top.of(len(domains)), _counted(len(domains), "domain")
-    yield (
-        f"`{DOMAINS}` lists the largest {listed:,} of {of_all}, by bytes of text. The European Commission's template "
-        "for the public summary of training content (Article 53(1)(d) of Regulation "
-        "(EU) 2024/1689; published in July 2025) asks providers of general-purpose AI models for such a list: of the "
-        "top 10% of domain names by size of the content scraped, and of small and medium-sized enterprises for the top "
-        "5% or 1,000. It asks for more than this list, and counts everything that a model is trained on. This is no "
-        "legal advice: read the template that is in force."
-    )
+    return rows
 
 
-def _licences(corpus: ExportedCorpus) -> Iterable[str]:
-    yield "## Licences"
-    if corpus.license == UNKNOWN:
-        yield (
-            "**The licences of the documents are unknown.** None was looked up. A text found on the web belongs to "
-            "whoever wrote it, unless they say otherwise; that it is in this dataset grants no right to it."
-        )
-    else:
-        yield (
-            f"Whoever exported this dataset states the licence {plain(corpus.license)}. The licences of the single "
-            "documents were not looked up."
-        )
-    yield from _personal_data(corpus)
-
-
-def _personal_data(corpus: ExportedCorpus) -> Iterable[str]:
+def _masked(corpus: ExportedCorpus) -> list[str]:
     """What `clean --mask` has replaced, over all steps."""
     names = {"masked_email": "e-mail address", "masked_ip": "public IP address"}
     masked = {name: sum(step.get("notes", {}).get(name, 0) for step in corpus.steps) for name in names}
     asked = {f"masked_{name}" for step in corpus.steps for name in step.get("settings", {}).get("mask", ())}
-    parts = [
+    return [
         f"{number:,} {names[name]}{'' if number == 1 else 'es'}" for name, number in masked.items() if name in asked
     ]
-    if parts:
-        yield (
-            f"{' and '.join(parts)} were replaced by placeholders. No stage looks for other personal data: "
-            "what is in the documents is in the dataset."
-        )
-    else:
-        yield "No stage of `webtext` has looked for personal data; what is in the documents is in the dataset."
 
 
-def _opt_outs(corpus: ExportedCorpus) -> Iterable[str]:
-    """What owners say of training, as the steps that fetched the pages have counted it."""
-    did = {"obey": "left out", "record": "kept and marked (`opt_out`)", "ignore": "not looked for"}
-    asked = {did[step["settings"]["opt_outs"]] for step in corpus.steps if "opt_outs" in step.get("settings", {})}
+DID = {"obey": "left out", "record": "kept and marked (`opt_out`)", "ignore": "not looked for"}
+"""By `--opt-outs`, what became of pages whose owners refuse training."""
+
+
+def _signals(corpus: ExportedCorpus) -> list[str]:
+    """How often each signal of an opt-out was found by the steps that fetched pages."""
     notes = Counter[str]()
     for step in corpus.steps:
         notes.update(step.get("notes", {}))
-    told = [f"{plain(signal)} {notes[key]:,}" for signal in SIGNALS if notes[key := f"{SIGNAL}_{signal}"]]
-    if asked:
-        yield "## Opt-outs"
-        how, counts = " or ".join(sorted(asked)), ", ".join(told) or "none was found"
-        yield f"Pages whose owners refuse training by machine-readable means are {how}. By signal: {counts}."
+    return [f"{plain(signal)} {notes[key]:,}" for signal in SIGNALS if notes[key := f"{SIGNAL}_{signal}"]]
 
 
-def _making(corpus: ExportedCorpus) -> Iterable[str]:
-    yield "## How it was made"
-    if not corpus.steps:
-        yield "Not recorded: the documents were exported from files that no stage of `webtext` has made."
-        return
-    rows = []
-    for step in corpus.steps:
-        dropped = sorted(step.get("dropped", {}).items(), key=lambda entry: (-entry[1], entry[0]))
-        reasons = ", ".join(f"{plain(reason)} {count:,}" for reason, count in dropped)
-        if step.get("added"):
-            reasons = f"{reasons or 'none'}; further pieces of documents that were cut: {step['added']:,}"
-        rows.append([plain(step["stage"]), f"{step['in']:,}", f"{step['out']:,}", reasons or "none"])
-    yield _table(["stage", "in", "out", "dropped, by reason"], rows)
-    if corpus.plain_files:
-        yield f"Besides came in {_counted(corpus.plain_files, 'file')} that no stage has recorded."
-    yield "The settings of each stage:"
-    yield "\n".join(f"- {plain(step['stage'])}: {_settings(step) or 'none'}" for step in corpus.steps)
+def _making(step: dict[str, Any]) -> list[str]:
+    """A step: its name, what came in and went out, and what was dropped for which reason."""
+    dropped = sorted(step.get("dropped", {}).items(), key=lambda entry: (-entry[1], entry[0]))
+    reasons = ", ".join(f"{plain(reason)} {count:,}" for reason, count in dropped)
+    if step.get("added"):
+        reasons = f"{reasons or 'none'}; further pieces of documents that were cut: {step['added']:,}"
+    return [plain(step["stage"]), f"{step['in']:,}", f"{step['out']:,}", reasons or "none"]
 
 
 def _settings(step: dict[str, Any]) -> str:
@@ -252,76 +201,24 @@ def _without_folders(value: str) -> str:
     return re.split(r"[/\\]", value.rstrip("/\\"))[-1] if _PATH.match(value) else value
 
 
-def _classification(corpus: ExportedCorpus) -> Iterable[str]:
-    """How a classifier has chosen the documents, where one has."""
-    for step in corpus.steps:
-        settings, facts = step.get("settings", {}), step.get("facts", {})
-        if step["stage"] != "filter" or "scores" not in facts:
-            continue
-        how = "by a random number, the more likely the higher the score (the rule of GPT-3's paper)"
-        if "threshold" in settings:
-            how = f"documents with a score of {settings['threshold']:g} or higher"
-        elif "lowest_score_kept" in facts:
-            how = (
-                f"the {settings['keep_share']:.1%} with the highest scores, which is {facts['lowest_score_kept']:g} on"
-            )
-        of = facts.get("classifier", {})
-        learned = (
-            f" It was learned from {of['good']:,} good documents and {of['against']:,} others" if "good" in of else ""
-        )
-        if learned and "auc" in of:
-            learned += f"; of held-out ones, a good one has the higher score in {of['auc']:.1%} of all pairs (AUC)"
-        yield "## Quality"
-        yield (
-            f"A classifier scored the documents from 0 to 1 (`quality_score`), and {step['out']:,} of {step['in']:,} "
-            f"were kept: {how}.{learned}{'.' if learned else ''} What it takes for good is what its examples have in "
-            "common."
-        )
+def _chosen(step: dict[str, Any]) -> str:
+    """How a classifier has chosen the documents of a step."""
+    settings, facts = step.get("settings", {}), step["facts"]
+    if "threshold" in settings:
+        return f"documents with a score of {settings['threshold']:g} or higher"
+    if "lowest_score_kept" in facts:
+        return f"the {settings['keep_share']:.1%} with the highest scores, which is {facts['lowest_score_kept']:g} on"
+    return "by a random number, the more likely the higher the score (the rule of GPT-3's paper)"
 
 
-def _deduplication(corpus: ExportedCorpus) -> Iterable[str]:
-    yield "## Duplicates"
-    found = [step for step in corpus.steps if step["stage"] == "dedup"]
-    for step in found:
-        count = sum(step.get("dropped", {}).values())
-        yield (
-            f"Near-duplicates were removed: {count:,} of {step['in']:,} documents. Candidates were found by MinHash "
-            f"and verified by the exact Jaccard similarity of their shingles. Settings: {_settings(step)}."
-        )
-    if not found:
-        yield "No stage looked for near-duplicates, as far as is recorded."
-    for step in (step for step in corpus.steps if step["stage"] == "dedup-passages"):
-        count = step.get("notes", {}).get("cut", 0)
-        what = "Passages that stand earlier in the corpus"
-        yield f"{what} were cut out of {count:,} of {step['in']:,} documents. Settings: {_settings(step)}."
-    merged = sum(step.get("dropped", {}).get("duplicate_url", 0) for step in corpus.steps)
-    if merged:
-        yield f"{merged:,} documents were dropped because their URL came up before."
-
-
-def _languages(corpus: ExportedCorpus) -> Iterable[str]:
-    size = corpus.measures.total[1]
-    rows = [[name or "not recorded", *_numbers(count, size)] for name, count in by_size(corpus.measures.languages)]
-    yield "## Languages"
-    yield _table(["language", "documents", "bytes", "GPT-2 tokens", "share of bytes"], rows)
-    yield "As a detector told them from the text; such a verdict may be wrong."
-
-
-def _columns(corpus: ExportedCorpus) -> Iterable[str]:
+def _columns(corpus: ExportedCorpus) -> list[list[str]]:
+    """Each column: its name, type, and the share of the documents that have it."""
     documents = corpus.measures.total[0]
     rows = [["`url`", "string", _percent(documents, documents)], ["`text`", "string", _percent(documents, documents)]]
     for column in corpus.columns:
         having = sum(corpus.measures.kinds.get(column.name, {}).values())
         rows.append([f"`{column.name}`", plain(column.kind), _percent(having, documents)])
-    rows.append(["`metadata`", "JSON object in a string", "where needed"])
-    yield "## Columns"
-    yield _table(["column", "type", "documents that have it"], rows)
-    yield (
-        "`metadata` holds what fits no column: rare keys, objects, values of another type. `webtext merge` reads the "
-        "files back to the same documents."
-    )
-    if is_guessed(corpus.path):
-        yield f"{GUESSED} Parquet has no such trouble."
+    return [*rows, ["`metadata`", "JSON object in a string", "where needed"]]
 
 
 GUESSED = (

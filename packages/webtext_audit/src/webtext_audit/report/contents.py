@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Sequence
+from itertools import groupby, pairwise
 
 from command_kit import charts
 from command_kit.charts import bars, cell
@@ -17,6 +16,7 @@ from command_kit.charts.numbers import count, share, short, size
 from webtext_audit.report.collect import Examples, Gathered, ReportedCorpus
 from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
 from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
+from webtext_audit.report.templates import filled
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 
 MOST_ROWS = 15
@@ -165,21 +165,17 @@ KINDS = dict(zip(GROUPS, ("c1", "c7", "c2", "c3", "c4", "c6", "c5"), strict=True
 def outcomes(found: OutcomeFigures, taken: float) -> Markup:
     """How downloads ended; `taken` is the share of the URLs that were counted."""
     ok, archived = (found.outcomes.names.get(name, [0.0])[0] / taken for name in WITH_TEXT)
-    total, good = found.outcomes.totals()[0] / taken, ok + archived
-    captures = f", {count(archived)} of them as web archives have it" if archived else ""
-    more = len(found.hosts.names) - MOST_ROWS
-    return join(
-        [
-            tag("p", f"{count(good)} of {count(total)} URLs ({share(good, total)}) gave a page with text{captures}."),
-            charts.legend((KINDS[group], NAMES[group]) for group in _ended(found)),
-            _reasons(found, taken, total),
-            tag("h3", "By host"),
-            _hosts(found, taken),
-            tag("p", f"And {count(more)} other hosts.", class_="note") if more > 0 else None,
-            tag("p", f"Estimated from {share(taken, 1)} of the URLs, chosen by a hash.", class_="note")
-            if taken < 1
-            else None,
-        ]
+    total = found.outcomes.totals()[0] / taken
+    return filled(
+        "outcomes",
+        good=ok + archived,
+        archived=archived,
+        total=total,
+        legend=charts.legend((KINDS[group], NAMES[group]) for group in _ended(found)),
+        reasons=_reasons(found, taken, total),
+        hosts=_hosts(found, taken),
+        more=len(found.hosts.names) - MOST_ROWS,
+        taken=taken,
     )
 
 
@@ -196,7 +192,7 @@ def _reasons(found: OutcomeFigures, taken: float, total: float) -> Markup | None
         return None
     most = rows[0][1]
     cells = [[name, cell(count(urls), share(urls, total), urls, most, KINDS[group_of(name)])] for name, urls in rows]
-    return join([tag("h3", "Why there is no text"), bars(["outcome", "URLs"], cells)])
+    return bars(["outcome", "URLs"], cells)
 
 
 def _hosts(found: OutcomeFigures, taken: float) -> Markup:
@@ -268,24 +264,13 @@ def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
     """How similar duplicates are, and the largest groups; of passages the most repeated ones."""
     if not found.rows:
         return None
-    if not found.similarities:
-        firsts = count(len(found.groups.names))
-        note = f"{count(found.rows)} passages were cut out; places where such a passage stands first: {firsts}."
-        return join([tag("h3", "Most repeated passages"), _groups(found), tag("p", note, class_="note")])
-    dropped = step.record.get("dropped", {}).get("duplicate", 0)
-    exact, groups = found.similarities.get(100, 0), len(found.groups.names)
-    return join(
-        [
-            tag("h3", "Similarity of what was dropped to what stays"),
-            _similarities(found),
-            tag("p", f"{count(exact)} of {count(found.rows)} have exactly the same shingles.", class_="note"),
-            tag("h3", "The largest groups"),
-            _groups(found),
-            tag("p", f"{count(groups)} {'group' if groups == 1 else 'groups'} in all.", class_="note"),
-            tag("p", f"Of a sample of {count(found.rows)} of {count(dropped)} duplicates.", class_="note")
-            if found.rows < dropped
-            else None,
-        ]
+    return filled(
+        "duplicates",
+        found=found,
+        groups=_groups(found),
+        similarities=_similarities(found) if found.similarities else None,
+        number=len(found.groups.names),
+        dropped=step.record.get("dropped", {}).get("duplicate", 0),
     )
 
 
@@ -320,31 +305,8 @@ def _groups(found: DuplicateFigures) -> Markup:
     return join([bars(head, rows[:SHOWN_GROUPS], "bars wordy"), rest])
 
 
-def kept_examples(corpora: Sequence[ReportedCorpus]) -> list[Markup]:
-    """Some of the documents that are there."""
-    return [_example(entry, "sample") for corpus in corpora for entry in corpus.figures.examples.ordered()]
-
-
-def dropped_examples(found: Sequence[Examples]) -> Iterator[Markup]:
-    """Some of what was dropped, by stage and reason."""
-    stage = None
-    for entry in found:
-        if entry.step is not stage:
-            stage = entry.step
-            yield tag("h3", f"Dropped by {stage.stage}")
-        name = tag("span", entry.reason, class_="reason-name")
-        yield tag(
-            "details",
-            tag("summary", name, f" {count(entry.count)}"),
-            *(_example(example, "sample gone") for example in entry.entries),
-        )
-
-
-def _example(entry: dict[str, Any], kind: str) -> Markup:
-    head = [tag("p", entry["title"]) if entry.get("title") else None, tag("p", entry["url"], class_="where")]
-    if entry.get("beside"):
-        head.append(tag("p", f"similarity {entry.get('similarity')} to {entry['beside']}; both have:", class_="where"))
-    text = str(entry.get("text") or "")
-    rest = int(entry.get("characters", 0)) - len(text)
-    more = tag("p", f"… and {count(rest)} more characters", class_="where") if rest > 0 else None
-    return tag("div", *head, tag("div", text, class_="text", tabindex=0) if text else None, more, class_=kind)
+def examples(corpora: Sequence[ReportedCorpus], dropped: Sequence[Examples]) -> Markup:
+    """Some of the documents that are there, and of what was dropped, by stage and reason."""
+    kept = [entry for corpus in corpora for entry in corpus.figures.examples.ordered()]
+    by_step = [(step, list(of)) for step, of in groupby(dropped, key=lambda entry: entry.step)]
+    return filled("examples", kept=kept, dropped=by_step)

@@ -15,8 +15,8 @@ from command_kit.progress import spoken_duration
 from webtext_audit.plan import CorpusPlan, Expected, about
 from webtext_audit.report.collect import Gathered, ReportedCorpus
 from webtext_audit.report.funnel import Level, draw_funnel
+from webtext_audit.report.templates import filled
 from webtext_audit.report.training import PIPELINE, bits_per_byte
-from webtext_audit.values import figure
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
 from webtext_prep.running.preflight import readable
 
@@ -56,8 +56,8 @@ def _read_and_kept(corpus: ReportedCorpus) -> tuple[int, int]:
     return read, corpus.end.record.get("out", 0)
 
 
-def tiles(found: Gathered) -> Markup:
-    """The figures that matter most."""
+def tiles(found: Gathered) -> list[tuple[str, str, str]]:
+    """The figures that matter most: what each is, the figure, and a word on it."""
     entries: list[tuple[str, str, str]] = []
     for corpus in found.corpora:
         of = f" in {Path(corpus.end.name).name}" if len(found.corpora) > 1 else ""
@@ -69,11 +69,7 @@ def tiles(found: Gathered) -> Markup:
     elif found.run is not None and found.run.valid_loss:
         loss = f"{found.run.valid_loss[-1][1]:.3f}"
         entries.append(("validation loss", loss, f"after {short(found.run.tokens)} tokens"))
-    return tag(
-        "dl",
-        *(tag("div", tag("dt", name), tag("dd", value, tag("small", more))) for name, value, more in entries),
-        class_="tiles",
-    )
+    return entries
 
 
 def _tiles_of(corpus: ReportedCorpus) -> Iterator[tuple[str, str, str]]:
@@ -220,13 +216,9 @@ def runs(found: Gathered) -> Markup:
         [step.stage, charts.cell(duration(step.run["seconds"]), _rate(step), step.run["seconds"], most)]
         for step in timed
     ]
-    parts: list[Markup | None] = [charts.bars(["stage", "time"], times) if times else None]
-    for step in found.steps:
-        parts.append(tag("details", tag("summary", f"{step.stage}: settings and machine"), _described(step)))
-    if found.run is not None:
-        table = _pairs({"folder": str(found.run.folder), **found.run.settings})
-        parts.append(tag("details", tag("summary", "train: settings"), table))
-    return join(parts)
+    run = None if found.run is None else {"folder": str(found.run.folder), **found.run.settings}
+    steps = [(step, _about(step), _measured(step)) for step in found.steps]
+    return filled("runs", times=charts.bars(["stage", "time"], times) if times else None, steps=steps, run=run)
 
 
 def _rate(step: Step) -> str:
@@ -234,9 +226,10 @@ def _rate(step: Step) -> str:
     return f"{short(step.record.get('in', 0) / seconds)} a second" if seconds else ""
 
 
-def _described(step: Step) -> Markup:
+def _about(step: Step) -> dict[str, Any]:
+    """Where, when and by what a step was run."""
     run = step.run
-    about = {
+    return {
         "folder": step.name if step.place is not None else f"{step.name} (gone)",
         "finished": _moment(run.get("finished_at")),
         "machine": ", ".join(str(run[key]) for key in ("host", "system") if run.get(key)),
@@ -246,21 +239,12 @@ def _described(step: Step) -> Markup:
         "version of the stage": step.record.get("version"),
         "record (SHA-256)": step.sha256,
     }
-    numbers = {
-        name.replace("_", " "): value
-        for name, value in {**step.record.get("facts", {}), **step.record.get("notes", {})}.items()
-        if isinstance(value, int | float | str)
-    }
-    problems = step.record.get("problems") or []
-    return join(
-        [
-            _pairs(about),
-            tag("h3", "Settings"),
-            _pairs(step.record.get("settings", {})),
-            join([tag("h3", "Measured"), _pairs(numbers)]) if numbers else None,
-            join([tag("h3", "Notes"), tag("ul", *(tag("li", problem) for problem in problems))]) if problems else None,
-        ]
-    )
+
+
+def _measured(step: Step) -> dict[str, Any]:
+    """The facts and notes of a step that are one value."""
+    found = {**step.record.get("facts", {}), **step.record.get("notes", {})}
+    return {name.replace("_", " "): value for name, value in found.items() if isinstance(value, int | float | str)}
 
 
 def _moment(text: Any) -> str | None:
@@ -269,21 +253,6 @@ def _moment(text: Any) -> str | None:
     except ValueError:
         return None
     return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _pairs(values: dict[str, Any]) -> Markup:
-    entries: list[Markup] = []
-    for name, value in values.items():
-        if value is None or value == "":
-            continue
-        entries += [tag("dt", name), tag("dd", _value(value))]
-    return tag("dl", *entries, class_="settings")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_value, value)) or "(none)"
-    return hide_credentials(figure(value))
 
 
 HEAD = ("stage", "left, as planned", "left", "time, as planned", "time", "output, as planned", "output")

@@ -10,17 +10,7 @@ from collections.abc import Sequence
 from command_kit.charts.markup import Markup, digest_of, join, style_sheet, tag
 from webtext_audit.report import ablation, contents, origin, training
 from webtext_audit.report.collect import Gathered
-
-
-def section(title: str, parts: Sequence[Markup]) -> Markup:
-    """A section of the page; its id is made of its title."""
-    return tag("section", tag("h2", title), *parts, id=anchor(title))
-
-
-def anchor(title: str) -> str:
-    """The id of the section of that title."""
-    return title.lower().replace(" ", "-")
-
+from webtext_audit.report.templates import filled
 
 Section = tuple[str, Markup | None]
 """A part of a section: the folder that it is about, and its contents."""
@@ -29,31 +19,16 @@ Section = tuple[str, Markup | None]
 def render(found: Gathered, title: str) -> str:
     """The page as one HTML text."""
     style = Markup(style_sheet("colours", "page", "curves") + _funnel_style())
-    policy = f"default-src 'none'; style-src '{digest_of(style)}'; base-uri 'none'; form-action 'none'"
-    sections = {name: parts for name, parts in _sections(found).items() if parts}
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="referrer", content="no-referrer"),
-        tag("title", f"Report: {title}"),
-        tag("style", style),
+    return filled(
+        "page",
+        title=title,
+        policy=f"default-src 'none'; style-src '{digest_of(style)}'; base-uri 'none'; form-action 'none'",
+        style=style,
+        subtitle=_subtitle(found),
+        lead=origin.outcome(found),
+        tiles=origin.tiles(found),
+        sections={name: parts for name, parts in _sections(found).items() if parts},
     )
-    body = tag(
-        "body",
-        tag(
-            "header",
-            tag("h1", title),
-            tag("p", _subtitle(found), class_="soft"),
-            *(tag("p", sentence, class_="lead") for sentence in origin.outcome(found)),
-            origin.tiles(found),
-        ),
-        tag("nav", *(tag("a", name, href=f"#{anchor(name)}") for name in sections), aria_label="Sections"),
-        tag("main", *(section(name, parts) for name, parts in sections.items())),
-        tag("footer", tag("p", "Written by webtext report. Everything shown is in this file.")),
-    )
-    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
 def picture(found: Gathered) -> str:
@@ -75,13 +50,13 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
     """The sections by their headings, in order; sections without anything to show are empty."""
     corpora = found.corpora
     planned = origin.comparison(found.plan, found.steps) if found.plan is not None else None
-    kept, dropped = contents.kept_examples(corpora), list(contents.dropped_examples(found.examples))
+    examples = contents.examples(corpora, found.examples)
     return {
         "What the model writes": training.written(found.run) if found.run is not None else [],
         "Training": [training.training(found.run)] if found.run is not None else [],
         "Ablation": [ablation.ablation(found.ablation)] if found.ablation is not None else [],
         "From source to corpus": origin.funnel(found),
-        "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
+        "Examples": [examples] if examples.strip() else [],
         "Domains": _headed([(corpus.end.name, contents.domains(corpus)) for corpus in corpora]),
         "Lengths": _headed([(corpus.end.name, contents.lengths(corpus)) for corpus in corpora]),
         "Languages": _headed([(corpus.end.name, contents.languages(corpus)) for corpus in corpora]),

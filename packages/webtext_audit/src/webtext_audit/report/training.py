@@ -17,6 +17,7 @@ from command_kit import charts, parse_json, read_json
 from command_kit.charts.curves import Axes, Curve, chart_of_any_width, legend_mark, scales_of
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, short
+from webtext_audit.report.templates import filled
 from webtext_prep.errors import InputError
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
@@ -150,37 +151,35 @@ def written(run: TrainingRun) -> list[Markup]:
 
 def training(run: TrainingRun) -> Markup:
     """Bits per byte, losses, learning rate, scores, and texts."""
-    rates = [
-        _curve("Learning rate", run.rate, lambda value: f"{value:.2g}"),
-        _curve("Tokens per second", run.speed, short),
-    ]
-    return join(
-        [
-            *_bits_per_byte(run.evaluation),
-            _losses(run),
-            tag("div", *filter(None, rates), class_="pair") if any(rates) else None,
-            _numbers(run),
-            tag("p", _held_out(run.evaluation)) if is_number(run.evaluation.get("loss")) else None,
-            *(_scores(name, by_step) for name, by_step in run.measured.items()),
-            tag("h3", "What the model wrote during training") if run.written else None,
-            *_written(run),
-        ]
+    curves = [("Learning rate", run.rate, lambda value: f"{value:.2g}"), ("Tokens per second", run.speed, short)]
+    named = (("training loss", run.loss), ("validation loss", run.valid_loss))
+    lines = [Curve(name, look, points, dots=True) for look, (name, points) in enumerate(named) if points]
+    return filled(
+        "training",
+        bits=_bits_per_byte(run.evaluation),
+        legend=[(tag("svg", legend_mark(line), width=26, height=12, aria_hidden="true"), line) for line in lines],
+        losses=_lines(lines, "Loss in nats per token by step", 240, lambda value: f"{value:.3g}") if lines else None,
+        rates=[(title, _curve(title, points, show)) for title, points, show in curves if points],
+        numbers=_numbers(run),
+        held_out=_held_out(run.evaluation) if is_number(run.evaluation.get("loss")) else None,
+        tasks=[(name, *_scores(by_step)) for name, by_step in run.measured.items()],
+        written=list(_written(run)),
+        left=len(run.written) - MOST_SAMPLES,
     )
 
 
-def _bits_per_byte(found: Mapping[str, Any]) -> Iterator[Markup]:
-    """Of the model, of compressors, and of a unigram model on the same text; nothing where they were not measured."""
+def _bits_per_byte(found: Mapping[str, Any]) -> Markup | None:
+    """Of the model, of compressors, and of a unigram model on the same text; None where they were not measured."""
     rows = bits_per_byte(found)
     if len(rows) < 2:
-        return
-    yield tag("h3", "Bits per byte of text that it has not seen")
+        return None
     most = max(rows.values())
     cells = [
         [name, join([tag("span", tag("b", f"{bits:.2f}"), class_="number"), charts.bar(bits, most, kind)])]
         for name, bits in sorted(rows.items(), key=lambda row: row[1])
         for kind in ["c1" if name == "this model" else "c5"]
     ]
-    yield charts.bars(["", "fewer is better"], cells)
+    return charts.bars(["", "fewer is better"], cells)
 
 
 def bits_per_byte(found: Mapping[str, Any]) -> dict[str, float]:
@@ -194,22 +193,8 @@ def bits_per_byte(found: Mapping[str, Any]) -> dict[str, float]:
     return {str(name): float(bits) for name, bits in rows.items() if is_number(bits)}
 
 
-def _losses(run: TrainingRun) -> Markup | None:
-    named = (("training loss", run.loss), ("validation loss", run.valid_loss))
-    lines = [Curve(name, look, points, dots=True) for look, (name, points) in enumerate(named) if points]
-    if not lines:
-        return None
-    chart = _lines(lines, "Loss in nats per token by step", 240, lambda value: f"{value:.3g}")
-    keys = (tag("svg", legend_mark(line), width=26, height=12, aria_hidden="true") for line in lines)
-    legend = (tag("li", key, line.name) for key, line in zip(keys, lines, strict=True))
-    return join([tag("h3", "Loss in nats per token, by step"), tag("ul", *legend, class_="legend lines"), chart])
-
-
-def _curve(title: str, points: list[Point], show: Callable[[float], str]) -> Markup | None:
-    if not points:
-        return None
-    chart = _lines([Curve(title, 0, points, dots=True)], f"{title} by step", 150, show, from_zero=True)
-    return tag("div", tag("h3", title), chart)
+def _curve(title: str, points: list[Point], show: Callable[[float], str]) -> Markup:
+    return _lines([Curve(title, 0, points, dots=True)], f"{title} by step", 150, show, from_zero=True)
 
 
 def _lines(
@@ -232,8 +217,8 @@ def _numbers(run: TrainingRun) -> Markup:
     return charts.table(("step", "training loss", "validation loss", "learning rate"), rows)
 
 
-def _scores(name: str, by_step: Mapping[int, Mapping[str, float]]) -> Markup:
-    """The figures of an evaluation task by step, the first of them as a curve."""
+def _scores(by_step: Mapping[int, Mapping[str, float]]) -> tuple[Markup | None, Markup]:
+    """The figures of an evaluation task by step: the first of them as a curve, and all as a table."""
     names = list(dict.fromkeys(figure for figures in by_step.values() for figure in figures))
     points = [(float(step), figures[names[0]]) for step, figures in sorted(by_step.items()) if names[0] in figures]
     rows = [
@@ -246,20 +231,14 @@ def _scores(name: str, by_step: Mapping[int, Mapping[str, float]]) -> Markup:
         line = Curve(title, 0, points, dots=True)
         chart = _lines([line], f"{title} by step", 150, lambda value: f"{value:.3g}")
     head = ("step", *(figure.replace("_", " ") for figure in names))
-    return join([tag("h3", name), chart, charts.plain_table(head, rows)])
+    return chart, charts.plain_table(head, rows)
 
 
-def _written(run: TrainingRun) -> Iterator[Markup]:
-    """The texts of each prompt over the steps."""
+def _written(run: TrainingRun) -> Iterator[tuple[int, Markup]]:
+    """The steps at which texts of each prompt were written, with the texts."""
     for (prompt, _), texts in list(run.written.items())[:MOST_SAMPLES]:
-        shown = [
-            join([tag("p", f"step {count(step)}", class_="where"), _sample({"prompt": prompt, "text": text})])
-            for step, text in _thinned(texts, SAMPLED_STEPS)
-        ]
-        yield join(shown)
-    left = len(run.written) - MOST_SAMPLES
-    if left > 0:
-        yield tag("p", f"{left} more prompts are in metrics.jsonl.", class_="note")
+        for step, text in _thinned(texts, SAMPLED_STEPS):
+            yield step, _sample({"prompt": prompt, "text": text})
 
 
 def _thinned(by_step: Mapping[int, Value], most: int) -> list[tuple[int, Value]]:
@@ -272,20 +251,14 @@ def _thinned(by_step: Mapping[int, Value], most: int) -> list[tuple[int, Value]]
 def _sample(sample: Mapping[str, Any]) -> Markup:
     prompt, text, trace = str(sample.get("prompt", "")), str(sample.get("text", "")), sample.get("trace")
     passages = _passages(trace if isinstance(trace, dict) else {}, len(text))
-    pieces: list[object] = []
-    at = 0
-    for begin, end, _ in passages:
-        pieces += [text[at:begin], tag("mark", text[begin:end], class_="copied")]
-        at = end
-    note = None
-    if isinstance(trace, dict) and all(is_number(trace.get(key)) for key in ("verbatim_tokens", "minimum_tokens")):
-        sources = dict.fromkeys(source for *_, source in passages if source)
-        note = (
-            f"{count(trace['verbatim_tokens'])} tokens stand in the corpus word for word, in passages of "
-            f"{count(trace['minimum_tokens'])} or more{': ' * bool(sources)}{', '.join(sources)}"
-        )
-    shown = tag("div", tag("span", prompt, class_="prompt"), *pieces, text[at:], class_="text")
-    return tag("div", shown, tag("p", note, class_="where") if note else None, class_="sample")
+    ends = [0, *(end for _, end, _ in passages)]
+    pieces = [(text[at:begin], text[begin:end]) for at, (begin, end, _) in zip(ends, passages, strict=False)]
+    has_counts = isinstance(trace, dict) and all(
+        is_number(trace.get(key)) for key in ("verbatim_tokens", "minimum_tokens")
+    )
+    sources = ", ".join(dict.fromkeys(source for *_, source in passages if source))
+    noted = trace if has_counts else None
+    return filled("sample", prompt=prompt, pieces=pieces, rest=text[ends[-1] :], trace=noted, sources=sources)
 
 
 def _passages(trace: Mapping[str, Any], length: int) -> list[tuple[int, int, str]]:

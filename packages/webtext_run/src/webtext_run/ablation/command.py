@@ -34,11 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare as the flags ask, print what was found, return the exit code. Raises Gpt2Error."""
     settings = settings_from(AblateSettings, arguments, command="ablate", config=arguments.config)
+    return carry_out(settings, restart=arguments.restart, as_json=arguments.json)
+
+
+def carry_out(settings: AblateSettings, *, restart: bool = False, as_json: bool = False) -> int:
+    """Compare as `settings` ask, print what was found, return the exit code. Raises Gpt2Error."""
     settings.check()
     load_torch("reading the token files")
     from webtext_run.ablation.comparison import ablate
     from webtext_run.ablation.words import described
 
-    result = ablate(settings, restart=arguments.restart)
-    print(json.dumps(result) if arguments.json else described(result))
+    result = ablate(settings, restart=restart)
+    print(json.dumps(result) if as_json else described(result))
     return 0

@@ -7,12 +7,9 @@ pages are held out of each by a hash of their URL. `gpt2 ablate` then compares t
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,18 +17,18 @@ from typing import Any
 
 from command_kit import UsageError
 from command_kit.colours import BOLD, Paint
-from command_kit.command import PARENT
+from command_kit.settings import checked
 from webtext_prep.cli import find_stages
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
-from webtext_run.steps import PipelineStep, change_settings
+from webtext_run.steps import Step, as_flags, changed
 
 FOLDER = "ablation"
 LEFT_OUT = "none"
 """The value that stands for a setting that is not given."""
 HOLD_OUT = "0.1"
 
-Plan = Callable[[Mapping[str, Any], Path, Sequence[str], Mapping[str, Sequence[str]]], list[PipelineStep]]
-"""The steps of some tables in a folder, of an input, with flags for the commands of these tables."""
+Plan = Callable[[Mapping[str, Any], Path, Sequence[str]], list[Step]]
+"""The steps of some tables in a folder, of an input."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +83,8 @@ class Arms:
         of_each: the steps of each value, by its name.
     """
 
-    shared: list[PipelineStep]
-    of_each: dict[str, list[PipelineStep]]
+    shared: list[Step]
+    of_each: dict[str, list[Step]]
 
     def data(self) -> list[str]:
         """Each arm's token files, as `gpt2 ablate --data` takes them."""
@@ -95,31 +92,28 @@ class Arms:
 
 
 def plan_arms(
-    varied: Varied, path: Path, tables: Mapping[str, Any], folder: Path, first: Sequence[str],
-    flags: Mapping[str, Sequence[str]], plan: Plan,
-) -> Arms:  # fmt: skip
-    """The steps, wired. Raises UsageError as `change_settings` and `plan` do."""
+    varied: Varied, path: Path, tables: Mapping[str, Any], folder: Path, first: Sequence[str], plan: Plan
+) -> Arms:
+    """The steps, wired. Raises UsageError as `changed` and `plan` do."""
     stages = find_stages()
     names = [name for name in tables if name in stages]
     at, end = names.index(varied.stage), names.index("tokenize")
     head = {name: tables[name] for name in names[:at]}
-    shared = plan(head, folder, first, flags) if head else []
+    shared = plan(head, folder, first) if head else []
     documents = [step.output for step in shared if step.stage is not None and step.stage.writes.made == "documents"]
     tokenizer = next(
         (step.output for step in shared if step.stage is not None and step.stage.writes.made == "tokenizer"), ""
     )
-    of_each: dict[str, list[PipelineStep]] = {}
+    of_each: dict[str, list[Step]] = {}
     for name, value in varied.arms().items():
-        tail = copy.deepcopy({each: tables[each] for each in names[at : end + 1]})
+        tail = {each: tables[each] for each in names[at : end + 1]}
         changes = [] if value == LEFT_OUT else [f"{varied.stage}.{varied.key}={_written(value)}"]
         if tokenizer and "tokenizer" not in tail["tokenize"]:
             tail = {each: table for each, table in tail.items() if stages[each].writes.made != "tokenizer"}
             changes.append(f"tokenize.tokenizer={tokenizer}")
         if not tail["tokenize"].get("hold_out"):
             changes.append(f"tokenize.hold_out={HOLD_OUT}")
-        added = change_settings(tail, changes, path)
-        told = {each: [*flags.get(each, ()), *added.get(each, ())] for each in {*flags, *added}}
-        steps = plan(tail, folder / FOLDER / name, documents[-1:] or first, told)
+        steps = plan(changed(tail, changes, path), folder / FOLDER / name, documents[-1:] or first)
         steps[-1].tokenizer = steps[-1].tokenizer or tokenizer
         of_each[name] = steps
         made = (step.output for step in steps if step.stage is not None and step.stage.writes.made == "tokenizer")
@@ -133,17 +127,19 @@ def _written(value: str) -> str:
 
 
 def compare(arms: Arms, folder: Path, *, minutes: float | None, want: Sequence[str], restart: bool) -> int:
-    """Run `gpt2 ablate` on the token files; its exit code, or 130 where it was interrupted."""
-    words = ["ablate", "--data", *arms.data(), "--output", str(folder / FOLDER / "comparison")]
-    words += ["--minutes", f"{minutes:g}"] if minutes is not None else []
-    words += ["--want", *want] if want else []
-    words += ["--restart"] if restart else []
-    told = Paint.of(sys.stderr)(f"$ gpt2 {shlex.join(words)}", BOLD)
+    """Compare the token files as `gpt2 ablate` does, and print what was found; returns the exit code.
+
+    Raises UsageError for too little to compare, Gpt2Error where a run fails.
+    """
+    from gpt2_train.cli import prepare_for_torch
+    from webtext_run.ablation.command import AblateSettings, carry_out
+
+    values: dict[str, Any] = {"data": arms.data(), "output": str(folder / FOLDER / "comparison")}
+    values |= {"minutes": minutes} if minutes is not None else {}
+    values |= {"want": list(want)} if want else {}
+    (settings,) = checked([AblateSettings], values, "--ablate")
+    words = [word for key, value in values.items() for word in as_flags(key, value)]
+    told = Paint.of(sys.stderr)(f"$ gpt2 {shlex.join(['ablate', *words, *(['--restart'] if restart else [])])}", BOLD)
     print(f"\n{told}", file=sys.stderr, flush=True)
-    environment = os.environ | {PARENT: str(os.getpid())}
-    process = subprocess.Popen([sys.executable, "-m", "gpt2_train", *words], env=environment)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        raise
+    prepare_for_torch()
+    return carry_out(settings, restart=restart)
