@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -149,3 +150,23 @@ def test_variables_that_no_launcher_sets_are_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(Gpt2UsageError, match=said):
         Place.of_environment().meet(datetime.timedelta(seconds=0.1))
+
+
+def test_the_first_process_of_a_debian_is_reached_by_its_address_in_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Debian and Ubuntu name their own host 127.0.1.1, where gloo let the other machines wait for half an hour."""
+    ways = {"10.0.0.2": "10.0.0.1"}
+    monkeypatch.setattr(meeting, "address_towards", lambda host, port: ways[host])
+    assert meeting.own_address(["127.0.0.1", "127.0.0.1", "10.0.0.2"], 0) == "10.0.0.1"
+    assert meeting.own_address(["127.0.0.1", "127.0.0.1", "10.0.0.2"], 1) == "10.0.0.1"
+    assert meeting.own_address(["127.0.0.1", "127.0.0.1", "10.0.0.2"], 2) == "10.0.0.2"
+    assert meeting.own_address(["127.0.0.1", "127.0.0.1"], 1) == "127.0.0.1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone is asked for its interfaces")
+def test_gloo_is_told_the_interface_of_an_address() -> None:
+    assert meeting.interface_of(meeting.address_towards("127.0.0.1", 9)) == "lo"
+    assert meeting.interface_of("127.0.1.1") == "lo"
+    assert meeting.interface_of("198.51.100.7") is None
+    assert meeting.interface_of("") is None

@@ -103,16 +103,9 @@ def walk(reference, contents, tmp_path):
     return compare
 
 
-@pytest.fixture
-def place(request, tmp_path):
-    """Where outputs lie: in a folder, or in a bucket."""
-    return (request.getfixturevalue("bucket") if request.param == "s3" else tmp_path) / "there"
-
-
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
-def test_all_stages_in_object_storage(walk, place):
-    walk(place, "--workers", 1)
+def test_all_stages_in_object_storage(walk, bucket):
+    walk(bucket / "there", "--workers", 1)
 
 
 def small_parts(monkeypatch) -> None:

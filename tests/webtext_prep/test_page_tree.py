@@ -197,6 +197,7 @@ def test_what_browsers_do_not_display_is_not_read(name, html):
         "<div role=tabpanel hidden><p>{}</p></div>",
         "<div class=accordion><h3>Why?</h3><div style='display:none'><p>{}</p></div></div>",
         "<button aria-expanded=false>Why?</button><div hidden><p>{}</p></div>",
+        "<div style='cursor: pointer'>Why?</div><div style='visibility: hidden'><p>{}</p></div>",
         "<div hidden id=S:1f><p>{}</p></div>",
         "<div class='hidden md:block'><p>{}</p></div>",
         "<span aria-hidden=true>{}</span>",

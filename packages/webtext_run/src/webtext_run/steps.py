@@ -23,10 +23,9 @@ from command_kit.settings import checked, flag_name
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
+from webtext_prep.documents.folders.stage_record import PAGES, TOKENS_SUFFIX
 from webtext_prep.running.settings import RunSettings, engine_settings, find_engines
 from webtext_prep.running.stage import Stage
-from webtext_prep.stages.download import Download
 from webtext_prep.storage import is_local, location
 
 if TYPE_CHECKING:
@@ -212,6 +211,7 @@ class Outputs:
 
     Attributes:
         documents: what the next stage of documents reads.
+        pages: what the next stage of pages reads, whose documents join the others; empty for none.
         tokens: the token files, as what reads them names them.
         has_tokens: whether a stage wrote them.
         tokenizer: the folder of a trained tokenizer; empty for none.
@@ -222,13 +222,17 @@ class Outputs:
     def __init__(self, path: Path, folder: Path, given: Sequence[str]) -> None:
         self.path, self.folder = path, folder
         self.documents, self.corpus = tuple(given), str(folder / "corpus")
-        self.model, self.tokenizer = str(folder / "model"), ""
+        self.model, self.tokenizer, self.pages = str(folder / "model"), "", ""
         self.has_tokens = self.is_trained = self.has_samples = False
         self.made: set[str] = set()
 
     @property
     def tokens(self) -> str:
         return self.corpus + TOKENS_SUFFIX
+
+    def are_pages_for(self, stage: Stage) -> bool:
+        """Whether there are pages that a stage is to read."""
+        return bool(self.pages) and stage.reads.accepts(location(f"{PAGES}.warc.gz"))
 
     def where(self, name: str) -> str:
         """The name by which messages call a table."""
@@ -321,7 +325,7 @@ def _is_here(engine: str) -> bool:
 
 def _stage_step(so_far: Outputs, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, where, of_engines = kind.name, so_far.where(kind.name), engine_settings()
-    if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
+    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
     engine = table.get("engine", of_all_stages.get("engine", "local"))
     passed = {
@@ -346,8 +350,11 @@ def _stage_step(so_far: Outputs, kind: type[Stage], table: dict[str, Any], of_al
         so_far.corpus, so_far.has_tokens = run.output, True
     elif stage.writes.made == "tokenizer":
         so_far.tokenizer = run.output
+    elif stage.writes.made == "pages":
+        so_far.pages = run.output
     elif stage.writes.made == "documents":
-        so_far.documents = (run.output,)
+        so_far.documents = (*so_far.documents, run.output) if so_far.are_pages_for(stage) else (run.output,)
+        so_far.pages = ""
     so_far.made |= {run.output, so_far.tokens if stage.writes.made == "tokens" else run.output}
     return step
 
@@ -355,7 +362,8 @@ def _stage_step(so_far: Outputs, kind: type[Stage], table: dict[str, Any], of_al
 def _wired(so_far: Outputs, stage: Stage, run: RunSettings) -> RunSettings:
     """The common settings of a stage with its input, output and state; what they name themselves is left alone."""
     reads_tokens = so_far.has_tokens and stage.reads.accepts(location(f"{so_far.tokens}.idx"))
-    inputs = run.input or ((so_far.tokens,) if reads_tokens else so_far.documents)
+    documents = (so_far.pages,) if so_far.are_pages_for(stage) else so_far.documents
+    inputs = run.input or ((so_far.tokens,) if reads_tokens else documents)
     if not inputs:
         raise UsageError(f"the first stage, {stage.name}, has no input: give it with --input PATH.")
     beside = stage.writes.beside(inputs)

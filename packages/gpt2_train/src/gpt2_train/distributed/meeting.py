@@ -1,8 +1,10 @@
 """Where the processes of a job meet that no command of ours has started: the store at MASTER_ADDR and MASTER_PORT.
 
 torch's own `env://` waits for the others inside its C++ for half an hour: no signal is heard there, and its error does
-not say who is missing. So the first process opens the store without waiting, each one leaves its name in it, and all
-wait in Python until every name is there. Under torchrun the store is that of its agents, who have met before.
+not say who is missing. So the first process opens the store without waiting, each one leaves its address in it, and all
+wait in Python until every address is there. Under torchrun the store is that of its agents, who have met before.
+
+The addresses also say over which network interface gloo is to talk: by itself it takes that of the host's name.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+import struct
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch.distributed as dist
 
@@ -43,8 +47,58 @@ def meet(
         store, _, _ = next(dist.rendezvous("env://", timeout=waiting.timeout))
     else:
         store = waiting.open_store()
-    waiting.wait_for_all(dist.PrefixStore("arrived", store))
+    arrived = dist.PrefixStore("arrived", store)
+    waiting.wait_for_all(arrived)
+    addresses = [arrived.get(str(other)).decode() for other in range(size)]
+    if (name := interface_of(own_address(addresses, rank))) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     return store
+
+
+LOOPBACK = "127."
+
+
+def address_towards(host: str, port: int) -> str:
+    """This machine's IPv4 address on the way to `host`; empty where there is none. Nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            asking.connect((host, port))
+            return str(asking.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def own_address(addresses: Iterable[str], rank: int) -> str:
+    """The address at which others reach the process of number `rank`; `addresses` are those of all towards the first.
+
+    The first process knows its own machine by a loopback address where the system names it so (Debian and Ubuntu write
+    127.0.1.1 into /etc/hosts): it takes the one towards the first process that comes from elsewhere.
+    """
+    own = [*addresses][rank]
+    elsewhere = next((other for other in addresses if not other.startswith(LOOPBACK)), "")
+    return address_towards(elsewhere, 9) if own.startswith(LOOPBACK) and elsewhere else own
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an IPv4 `address`; None where that is not known.
+
+    gloo by itself takes the address of the host's name: where that is a loopback address, others wait for it in vain.
+    """
+    if sys.platform != "linux" or not address:
+        return None
+    import fcntl
+
+    for _, name in socket.if_nameindex():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            try:
+                # SIOCGIFADDR, netdevice(7): a struct ifreq of 40 bytes, the address in bytes 20 to 24.
+                answer = fcntl.ioctl(asking.fileno(), 0x8915, struct.pack("40s", name.encode()))
+            except OSError:  # an interface without such an address
+                continue
+        found = socket.inet_ntoa(answer[20:24])
+        if found == address or (found.startswith(LOOPBACK) and address.startswith(LOOPBACK)):
+            return name
+    return None
 
 
 def _address() -> tuple[str, int]:
@@ -97,7 +151,7 @@ class _Waiting:
 
     def wait_for_all(self, store: dist.Store) -> None:
         """Come, and wait until all others have."""
-        store.set(str(self.rank), socket.gethostname())
+        store.set(str(self.rank), address_towards(self.host, self.port))
         while missing := [rank for rank in range(self.size) if not store.check([str(rank)])]:
             names = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
             self.go_on(f"{len(missing)} of {self.size} processes ({names})")

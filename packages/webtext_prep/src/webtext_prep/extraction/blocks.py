@@ -266,7 +266,7 @@ class _Walk:
                     self.attributes[number] = placing
         if len(own) > 2:
             hints |= hints_of(own)
-        if may_hide and not hidden and is_hidden(node, tag, classes):
+        if may_hide and not hidden and is_hidden(node, tag, names, classes):
             hidden = number
         shape = self.shapes.setdefault((shape, tag, classes or ""), len(self.shapes) + 1)
         landmarks |= LANDMARKS.get(tag, 0)
@@ -337,7 +337,7 @@ class _Walk:
                 return
             inner_pre = is_pre or tag == "pre"
         elif (bits & HIDING or "style" in names or "hidden" in names or tag not in INLINE) and is_hidden(
-            node, tag, classes
+            node, tag, names, classes
         ):
             return
         elif tag == "a":

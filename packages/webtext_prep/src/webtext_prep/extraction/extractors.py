@@ -31,16 +31,25 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]*)[^<>]*?(/?)>")
 DEPTH_LIMIT = 255
 """libxml2 stops reading a page that nests deeper, and says nothing (`xmlParserMaxDepth` of its HTML parser is 256)."""
 
-_LONE_CHARACTER = re.compile(r"(?<=>)\s*(?:[\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)")
-"""A text that is one character, or one reference to a character."""
-_NOT_BY_RESILIPARSE = re.compile(
-    r"<(?:ruby|dialog|noembed|noframes)|\spopover|sr-only|screen-?reader|-offscreen|hash-?link|head(?:er|ing)-?link"
-    r"|a11y-?hidden|\bfont-size\s*:\s*0(?![.\d])|perma-?link|anchor|</(?:button|output)>\s*[^\s<]"
-    r"|\bclip\s*:|-\d{4,}px|display\s:|!important"
-    r"|#[^<>]{1,200}>\s*(?:[^\w\s<]{1,2}\s*</a|(?:perma|copy |direct )?link )",
-    re.IGNORECASE,
-)
-"""What pages have in them that resiliparse shows and browsers don't, or that is no text."""
+_LONE_CHARACTER = re.compile(r">\s*(?:[\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)")
+"""A text that is one character, or one reference to a character, behind a tag."""
+_NOT_BY_RESILIPARSE = """
+ruby, dialog, noembed, noframes, [popover], [class*="sr-only"], [class*="screen-reader"], [class*="screenreader"],
+[class*="offscreen"], [class*="a11y-hidden"], [class*="a11yhidden"], [style*="font-size:0"], [style*="font-size: 0"],
+[style*="clip:"], [style*="display :"], [style*="!important"], a[class*="ermalink"], a[class*="erma-link"],
+a[class*="eaderlink"], a[class*="eader-link"], a[class*="eading-link"], a[class*="ash-link"], a[class*="anchor"]
+"""
+"""What pages have in them that resiliparse shows and browsers don't, or that is no text: elements."""
+_NOR_THESE = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"-\d{4,}px",
+        r"</(?:button|output)>\s*[^\s<]",
+        r"<(?:button|output)(?:(?<=[^>\s]<.{6})|(?<=[^>\s]\s<.{6}))",
+        r"#[^<>]{1,200}>\s*(?:[^\w\s<]{1,2}\s*</a|(?:perma|copy |direct )?link )",
+    )
+]
+"""The same in a page's source: each begins with a sign, so that it is soon found that there is none."""
 
 # Elements without an end tag, and elements whose end tag is so often left out that counting them says nothing.
 _NO_END_TAG = "area base br col embed hr img input link meta param source track wbr"
@@ -160,13 +169,20 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
     """
     from lxml.html import tostring  # type: ignore[import-untyped]
     from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
 
     page = readable(html, charset)
-    tree, is_changed = cleaned(page) if _NOT_BY_RESILIPARSE.search(page) is not None else (None, False)
-    cleaner = tostring(tree, encoding="unicode") if is_changed else page
-    marked = _LONE_CHARACTER.sub("\\g<0>\x01", cleaner)
-    text = extract_plain_text(marked, main_content=True, alt_texts=False, list_bullets=False)
+    tree = HTMLTree.parse(_marked(page))
+    body = tree.body
+    if any(one.search(page) for one in _NOR_THESE) or (body and body.query_selector(_NOT_BY_RESILIPARSE)):
+        cleaner, is_changed = cleaned(page)
+        tree = HTMLTree.parse(_marked(tostring(cleaner, encoding="unicode"))) if is_changed else tree
+    text = extract_plain_text(tree, main_content=True, alt_texts=False, list_bullets=False)
     return Extracted(scrub(text).strip(), title_of(page))
+
+
+def _marked(page: str) -> str:
+    return _LONE_CHARACTER.sub("\\g<0>\x01", page)
 
 
 def learned(html: bytes, url: str, charset: str | None = None, markup: Markup = "plain") -> Extracted:

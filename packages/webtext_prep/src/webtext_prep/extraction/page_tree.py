@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Sequence
 from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -69,7 +69,10 @@ _OPENED = re.compile(
     re.IGNORECASE,
 )
 """What the names of parts have in them that a reader opens."""
-_HOLDS_AN_OPENER = etree.XPath("boolean(descendant-or-self::*[@aria-expanded])")
+_HOLDS_AN_OPENER = etree.XPath(
+    "boolean(descendant-or-self::*[@aria-expanded or @cursor='pointer' or contains(@style, 'cursor')])"
+)
+"""Whether something in an element is there to be clicked: it says so, or has a pointer as its cursor."""
 _STREAMED = re.compile(r"S:[0-9a-f]+")
 """React (18 and later) sends parts of a page in `<div hidden id="S:1">`, and moves them to their place."""
 _PERMALINK_CLASSES = re.compile(
@@ -196,8 +199,8 @@ def hides(classes: str) -> bool:
     return _HIDING_CLASSES.search(classes) is not None and _SEEN_AGAIN.search(classes) is None
 
 
-def is_hidden(node: Any, tag: str, classes: str | None) -> bool:
-    """Whether a page shows nobody what lies in an element, by its attributes, its style, or its kind.
+def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) -> bool:
+    """Whether a page shows nobody what lies in an element with attributes of these `names`, by them or its kind.
 
     Hidden are `template`, a `dialog` or a popover that is not open, `hidden`, `display: none`, `visibility: hidden`,
     what is moved out of the page or clipped to nothing, blocks with `aria-hidden` (the same inline is there for eyes),
@@ -206,19 +209,16 @@ def is_hidden(node: Any, tag: str, classes: str | None) -> bool:
     to its place, and the source of a formula.
     """
     get = node.get
-    style = get("style")
-    hidden = get("hidden")
+    is_closed = False
     if tag not in INLINE:
         if tag == "template":
             return get("shadowrootmode") not in ("open", "closed")
         if tag == "dialog":
             return get("open") is None
-        is_closed = get("aria-hidden") == "true" or get("popover") is not None
-    else:
-        is_closed = False
-    if hidden is not None and hidden.lower() != "until-found" and not _STREAMED.fullmatch(get("id") or ""):
+        is_closed = "popover" in names or ("aria-hidden" in names and get("aria-hidden") == "true")
+    if "hidden" in names and get("hidden").lower() != "until-found" and not _STREAMED.fullmatch(get("id") or ""):
         is_closed = True
-    by_style = "" if style is None else hidden_by_style(style)
+    by_style = hidden_by_style(get("style")) if "style" in names else ""
     if is_closed or by_style == ALL or (by_style == LETTERS and tag in INLINE and len(node) == 0):
         return not _is_opened(node) and _has_no_formula(node)
     return bool(classes) and hides(classes) and _has_no_formula(node)
@@ -274,9 +274,9 @@ def is_permalink(node: Any, classes: str | None) -> bool:
         return False
     text = text_of(node).strip()
     is_sign = not any(map(str.isalnum, text))
-    says_so = classes is not None and _is_permalinks(classes)
     if not is_sign and (len(text) > 200 or _PERMALINK_WORDS.match(text) is None):
         return False
+    says_so = classes is not None and _is_permalinks(classes)
     fragment = href.partition("#")[2]
     if _is_heading_of(node.getprevious(), fragment) or _is_heading_of(node.getnext(), fragment):
         return True
@@ -325,25 +325,33 @@ def _drop_spaces(ruby: Any) -> None:
 
 def length_of(node: Any) -> int:
     """Characters of text in an element, without its scripts and the like, and without white space."""
-    return sum(len("".join(text.split())) for text in _texts(node))
+    length, left = 0, [node]
+    while left:
+        one = left.pop()
+        if one.tag in SKIPPED:
+            continue
+        length += _length(one.text)
+        for child in one:
+            length += _length(child.tail)
+            left.append(child)
+    return length
 
 
-def _texts(node: Any) -> Iterator[str]:
-    if node.tag in SKIPPED:
-        return
-    yield node.text or ""
-    for child in node:
-        yield from _texts(child)
-        yield child.tail or ""
+def _length(text: str | None) -> int:
+    return 0 if text is None or text.isspace() else sum(map(len, text.split()))
 
 
-def shown_after_all(hidden: list[Any], seen: int) -> Container[Any]:
-    """What of hidden elements scripts show: each that has more characters than all that is `seen` of the page.
+def shown_after_all(tree: Any, hidden: list[Any]) -> Container[Any]:
+    """What of a tree's hidden elements scripts show: each that has more characters than all that is seen of the page.
 
     So does the main part of pages that wait for their scripts, but not a text for screen readers.
     """
-    least = max(seen, LEAST_SHOWN)
-    return frozenset(node for node in hidden if not hides(node.get("class") or "") and length_of(node) > least)
+    lengths = {node: length_of(node) for node in hidden}
+    large = {node for node in hidden if lengths[node] > LEAST_SHOWN and not hides(node.get("class") or "")}
+    if not large:
+        return large
+    seen = length_of(tree) - sum(lengths.values())
+    return {node for node in large if lengths[node] > seen}
 
 
 def cleaned(page: str) -> tuple[Any, bool]:
@@ -360,10 +368,11 @@ def cleaned(page: str) -> tuple[Any, bool]:
         return None, False
     unseen, hidden, in_line = [], [], []
     for node in tree.iter(etree.Element):
-        tag, classes = node.tag, node.get("class")
+        tag, names = node.tag, node.keys()
+        classes = node.get("class") if "class" in names else None
         if (tag in _FALLBACKS and not _is_empty(node)) or (tag in ANNOTATIONS and is_annotation(node)):
             unseen.append(node)
-        elif tag not in SKIPPED and tag not in ("html", "body") and is_hidden(node, tag, classes):
+        elif tag not in SKIPPED and tag not in ("html", "body") and is_hidden(node, tag, names, classes):
             hidden.append(node)
         elif tag == "a" and is_permalink(node, classes):
             unseen.append(node)
@@ -376,8 +385,7 @@ def cleaned(page: str) -> tuple[Any, bool]:
         return tree, False
     known = frozenset(hidden)
     outermost = [node for node in hidden if known.isdisjoint(node.iterancestors())]
-    seen = length_of(tree) - sum(map(length_of, outermost))
-    shown = shown_after_all(outermost, seen)
+    shown = shown_after_all(tree, outermost)
     for node in tree.iter("ruby"):
         _drop_spaces(node)
     for node in [*unseen, *(node for node in outermost if node not in shown)]:

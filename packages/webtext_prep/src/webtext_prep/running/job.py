@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from command_kit import CommandError, Progress, hide_credentials, write_json, write_text
 from command_kit.machine import Machine
@@ -61,7 +61,7 @@ from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.summary import Findings, Summary
 from webtext_prep.running.tasks import Files, Tally, Task
-from webtext_prep.storage import is_local, lease, location
+from webtext_prep.storage import lease, location
 from webtext_prep.storage.locations import Location
 
 
@@ -114,12 +114,12 @@ class Job:
                 "(for a cluster give --save-pages, and run webtext extract there)."
             )
         self.format = check_format(settings.format or stage.writes.format)
-        if not settings.state and not is_local(output):
+        beside = state_place(output, is_prefix=stage.writes.is_prefix)
+        state = Path(settings.state) if settings.state else beside
+        if not isinstance(state, Path):
             raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")
-        beside, state = state_place(output, is_prefix=stage.writes.is_prefix), Path(settings.state)
         # One folder has one name here, however --state spells it.
-        is_beside = not settings.state or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
-        self.state = cast(Path, beside) if is_beside else state
+        self.state = beside if isinstance(beside, Path) and beside.resolve() == state.resolve() else state
         self._claim = Claim(stage, output, self.state)
         self._libraries = versions_of(stage.libraries)
         self._machine, self._finished = machine or Machine(), OutputMarker(self.state / COMPLETE)

@@ -29,6 +29,7 @@ import zstandard
 
 from command_kit.atomic import WriteOnly
 from webtext_prep import storage
+from webtext_prep.documents.formats.compression import ZstdError, decompress_zstd
 from webtext_prep.errors import WebtextError
 from webtext_prep.storage.locations import Location
 
@@ -146,14 +147,13 @@ def read_partitions(paths: Sequence[Location], bucket: int) -> Iterator[bytes]:
 
     Raises WebtextError for a damaged file.
     """
-    decompressor = zstandard.ZstdDecompressor()
     for path in paths:
         try:
             with storage.open_for_reading(path) as file:
                 for offset, size, skip, length in _frames(file, bucket):
                     file.seek(offset)
-                    yield decompressor.decompress(file.read(size))[skip : skip + length]
-        except (zstandard.ZstdError, struct.error) as error:
+                    yield decompress_zstd(file.read(size))[skip : skip + length]
+        except (ZstdError, struct.error) as error:
             raise WebtextError(
                 f"{path}, a file between two phases, is damaged ({error}): run the command again with --restart."
             ) from error

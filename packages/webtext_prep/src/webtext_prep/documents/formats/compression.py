@@ -28,10 +28,15 @@ from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.storage.locations import Location
 
 # The package zstandard, which writes here, has no reader that bounds what one step gives and tells a cut file (0.25).
+# So the standard library's zstd reads all there is.
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
+
+ZstdError = zstd.ZstdError
+decompress_zstd = zstd.decompress
+"""What some bytes hold that were compressed with zstandard as a whole. Raises ZstdError."""
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 
