@@ -11,7 +11,7 @@ import xxhash
 from gpt2_train.data import order
 from webtext_audit import comparison
 from webtext_audit.report import scan
-from webtext_prep.dedup import preview
+from webtext_prep.dedup import reports
 from webtext_prep.documents.document import Document
 from webtext_prep.stages import filter as filter_stage
 from webtext_prep.stages import train_filter, train_tokenizer
@@ -63,7 +63,7 @@ def uses() -> dict[str, np.ndarray]:
         "filter --pareto": of_documents(lambda d: document_key(d, filter_stage.PARETO)),
         "train-filter: the sample": texts,
         "train-filter: held out": one_in(texts, train_filter.HELD_OUT_EVERY),
-        "dedup --dry-run: the sample": of_documents(lambda d: preview.sample_hash(d.url.encode())),
+        "dedup --dry-run: the sample": of_documents(lambda d: reports.sample_hash(d.url.encode())),
         "merge, blacklist: the shard": of_documents(lambda d: buckets.bucket_of(urls.url_key(d.url), 20)),
         "report: the sample": of_documents(lambda d: scan.sample_key(d.id)),
         "inspect --compare: the sample": of_documents(lambda d: comparison.keyed_hash(d.id)),
@@ -104,7 +104,7 @@ CHOICES = {
     "gpt2_train/data/order.py",
     "webtext_audit/comparison.py",
     "webtext_audit/report/scan.py",
-    "webtext_prep/dedup/preview.py",
+    "webtext_prep/dedup/reports.py",
     "webtext_prep/stages/train_filter.py",
     "webtext_prep/tokens/runs.py",
     "webtext_prep/urls/buckets.py",
