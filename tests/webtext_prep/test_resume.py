@@ -210,8 +210,6 @@ class Killer:
 
 MOST_KILLS = 500
 ORDINARY = {"filter"}
-NO_DROPPED = {"small-tokenize", "merge-tokens", "train-tokenizer", "train-filter", "export"}
-"""Stages that keep no documents that they drop."""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +218,6 @@ NO_DROPPED = {"small-tokenize", "merge-tokens", "train-tokenizer", "train-filter
 def test_killed_at_every_rename_it_ends_with_the_same_bytes(name, tmp_path, write_shards, webtext, contents, small):
     source, flags = STAGES[name](tmp_path, write_shards)
     inputs = source if isinstance(source, list) else [source]
-    flags = [*flags, *([] if name in NO_DROPPED else ["--keep-dropped"])]
 
     def command(folder, workers):
         output = tmp_path / folder / ("corpus" if name.endswith("-tokens") or name == "small-tokenize" else "")

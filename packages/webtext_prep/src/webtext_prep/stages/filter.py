@@ -40,9 +40,8 @@ from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
-from webtext_prep.running.replays import Verdict
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
-from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.text.classifiers import (
     Classifier,
     check_fasttext,
@@ -88,7 +87,7 @@ class Filter(FilterStage):
 
     name: ClassVar[str] = "filter"
     order: ClassVar[int] = 55
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
 
     function: str = setting("", "the function, as FILE.py:NAME or MODULE:NAME", metavar="FILE.py:NAME")
@@ -99,9 +98,6 @@ class Filter(FilterStage):
         None, "keep a document if a Pareto random number of this shape is above 1 - score, as GPT-3's corpus (9)", gt=0
     )
     label: str | None = setting(None, "of fastText's labels that of good documents (default: hq, good, ..., 1)")
-
-    _cut: ClassVar[Cut | None] = None
-    """That of `--keep-share`, of a stage that knows the facts of its record."""
 
     def __post_init__(self) -> None:
         if bool(self.function) == bool(self.model):
@@ -171,7 +167,7 @@ class Filter(FilterStage):
             return self._user_function.reason_to_drop(document)
         (score,) = self.scores_of([document])
         document.metadata[SCORE] = score / UNITS
-        return None if self.passes(document, score, self._cut) else LOW_SCORE
+        return None if self.passes(document, score) else LOW_SCORE
 
     def score_shard(self, task: Task, context: Context) -> None:
         """Task: the scores of the documents of a shard, and their keys, to two files."""
@@ -189,6 +185,9 @@ class Filter(FilterStage):
         known = load_array(task.reads.scores).tolist() if "scores" in task.reads else None
         cut = tuple(task.options["cut"]) if "cut" in task.options else None
         counts = np.zeros((2, COLUMNS), np.int64)
+        limits = {name: value for name in CUTS if (value := getattr(self, name)) is not None}
+        if cut is not None:
+            limits["lowest_score_kept"] = cut[0] / UNITS
 
         def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for some in batches(documents):
@@ -200,7 +199,7 @@ class Filter(FilterStage):
                     if is_kept:
                         yield document
                     else:
-                        tally.drop(document, LOW_SCORE)
+                        tally.drop(document, LOW_SCORE, **{SCORE: score / UNITS}, **limits)
 
         result = write_shard(task, context, read_documents(task.reads.shard), kept)
         return {**result, "scores": counts.tolist()}
@@ -243,30 +242,6 @@ class Filter(FilterStage):
         ]
         job.map("scores", self.score_shard, scoring, total=job.expected_documents())
         return [task.writes for task in scoring]
-
-    def with_facts(self, facts: dict[str, Any]) -> Filter:
-        """See `Recalls.with_facts`: the cut of `--keep-share`."""
-        found = dataclasses.replace(self)
-        object.__setattr__(found, "_cut", tuple(facts["cut"]) if "cut" in facts else None)
-        return found
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`: the score, and what it is compared with."""
-        if self.function:
-            return super().judge_again(document)
-        values = {name: value for name in CUTS if (value := getattr(self, name)) is not None}
-        if not self.is_judged_again(LOW_SCORE):
-            return Verdict(None, values)
-        if self._cut is not None:
-            values["lowest_score_kept"] = self._cut[0] / UNITS
-        found = dataclasses.replace(document, metadata=dict(document.metadata))
-        reason = self.judge(found)
-        values = {SCORE: found.metadata[SCORE], **values}
-        return Verdict(None if reason is None else with_reason(found, reason), values)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All that follows from the document alone, and the cut."""
-        return self.keep_share is None or self._cut is not None
 
 
 class UserFunction:
