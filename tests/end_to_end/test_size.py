@@ -19,7 +19,7 @@ CEILINGS = {
     "packages/indexed_tokens": 1_409,
     "packages/webtext_audit": 4_052,
     "packages/webtext_prep": 22_059,
-    "packages/webtext_run": 2_443,
+    "packages/webtext_run": 2_444,
     "tests": 36_525,
     "benchmarks": 4_294,
     "tools": 548,
