@@ -17,10 +17,10 @@ CEILINGS = {
     "packages/command_kit": 1_758,
     "packages/gpt2_train": 11_749,
     "packages/indexed_tokens": 1_409,
-    "packages/webtext_audit": 4_052,
-    "packages/webtext_prep": 22_059,
+    "packages/webtext_audit": 3_641,
+    "packages/webtext_prep": 21_920,
     "packages/webtext_run": 2_444,
-    "tests": 36_525,
+    "tests": 36_353,
     "benchmarks": 4_294,
     "tools": 548,
 }
