@@ -28,13 +28,13 @@ from tests.webtext_prep.support.archives import Archive
 from webtext_run.documentation_site import PORT
 
 ORDER = (
-    "guide/README", "guide/doctor", "guide/urls", "guide/blacklist", "guide/download", "guide/extract", "guide/merge",
-    "guide/clean", "guide/commands", "guide/resume", "guide/filter", "guide/dedup", "guide/dedup-passages",
-    "guide/decontaminate", "guide/train-tokenizer", "guide/tokenize", "guide/held-out", "guide/inspect", "guide/export",
-    "guide/why", "guide/plan", "guide/disk-and-memory", "guide/pipelines", "guide/estimate", "guide/train",
-    "guide/checkpoint", "guide/observe-training", "guide/log-training", "guide/plot", "guide/ablate", "guide/evaluate",
-    "guide/generate", "guide/trace", "guide/convert", "guide/serve", "guide/report", "tutorial", "projects",
-    "coming-from", "../README", "guide/takedown",
+    "guide/README", "guide/doctor", "guide/urls", "guide/blacklist", "guide/download", "guide/rescue", "guide/extract",
+    "guide/merge", "guide/clean", "guide/commands", "guide/resume", "guide/filter", "guide/dedup",
+    "guide/dedup-passages", "guide/decontaminate", "guide/train-tokenizer", "guide/tokenize", "guide/held-out",
+    "guide/inspect", "guide/export", "guide/why", "guide/plan", "guide/disk-and-memory", "guide/pipelines",
+    "guide/estimate", "guide/train", "guide/checkpoint", "guide/observe-training", "guide/log-training", "guide/plot",
+    "guide/ablate", "guide/evaluate", "guide/generate", "guide/trace", "guide/convert", "guide/serve", "guide/report",
+    "tutorial", "projects", "coming-from", "../README", "guide/takedown",
 )  # fmt: skip
 """Pages whose commands are run, from docs/."""
 TABLES = ("coming-from", "../README")
@@ -55,7 +55,8 @@ NOT_HERE = {
     r"pytest|docs/make_|benchmarks/|tools/": "for those who work on the project",
     r"source \.venv|--print-completion zsh": "for the shell of a person",
     r"--engine ray|sbatch ": "needs a cluster",
-    r"--archive|--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
+    r"webtext rescue|work/(rescued|old)": "asks web archives; tests/webtext_prep/test_archives.py",
+    r"--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
         "needs the internet, or a package more",
     r"--ablate ": "takes 20 minutes; tests/end_to_end/test_own_text.py makes a short one",
     r"plan --input MY_DUMPS": "takes as long as that of guide/plan, and is the same",

@@ -13,7 +13,7 @@ from webtext_audit import comparison
 from webtext_audit.lookup.index import url_hash
 from webtext_audit.plan import sample
 from webtext_audit.report import scan
-from webtext_prep.dedup import preview
+from webtext_prep.dedup import reports
 from webtext_prep.documents.document import Document
 from webtext_prep.stages import filter as filter_stage
 from webtext_prep.stages import train_filter, train_tokenizer
@@ -65,7 +65,7 @@ def uses() -> dict[str, np.ndarray]:
         "filter --pareto": of_documents(lambda d: document_key(d, filter_stage.PARETO)),
         "train-filter: the sample": texts,
         "train-filter: held out": one_in(texts, train_filter.HELD_OUT_EVERY),
-        "dedup --dry-run: the sample": of_documents(lambda d: preview.sample_hash(d.url.encode())),
+        "dedup --dry-run: the sample": of_documents(lambda d: reports.sample_hash(d.url.encode())),
         "merge, blacklist: the shard": of_documents(lambda d: buckets.bucket_of(urls.url_key(d.url), 20)),
         "plan: the sample": of_documents(lambda d: url_hash(d.url)),
         "plan: the small run": one_in(of_documents(lambda d: url_hash(d.url, sample.SMALL_SEED)), 20),
@@ -111,7 +111,7 @@ CHOICES = {
     "webtext_audit/lookup/index.py",
     "webtext_audit/plan/sample.py",
     "webtext_audit/report/scan.py",
-    "webtext_prep/dedup/preview.py",
+    "webtext_prep/dedup/reports.py",
     "webtext_prep/stages/train_filter.py",
     "webtext_prep/tokens/runs.py",
     "webtext_prep/urls/buckets.py",

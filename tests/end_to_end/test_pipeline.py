@@ -568,13 +568,16 @@ def test_disk_that_is_too_small_for_all_together_is_found_before_anything_runs(c
     check_without_gpu("[merge]\nspace_check = false\n[clean]\n", "--input", "texts", "--check", code=0)
 
 
-def test_what_archives_will_be_asked_is_said_before_anything_runs(check_without_gpu):
-    Path("urls.txt").write_text("".join(f"http://host{number}.org/\n" for number in range(10_000)))
-    text = '[download]\narchive = ["wayback", "common-crawl"]\narchive_requests = 600\n'
-    said = check_without_gpu(text, "--input", "urls.txt", "--check", code=0)
-    assert "download: wayback: some 8,000 requests for 4,000 pages that are gone, 13.4 h at 600 an hour" in said
-    assert "download: common-crawl: some 24,000 requests for 4,000 pages" in said
-    assert "archive" not in check_without_gpu("[download]\n", "--input", "urls.txt", "--check", code=0)
+def test_what_archives_have_joins_what_was_fetched(check_without_gpu):
+    Path("urls.txt").write_text("http://a.org/")
+    text = "[download]\n[rescue]\nrequests = 600\n[extract]\n[merge]\n[clean]\n"
+    said = check_without_gpu(text, "--input", "urls.txt", "--folder", "run", "--check", code=0)
+    commands = {line.split()[1]: line for line in said.splitlines() if line.startswith("webtext ")}
+    assert "--input run/download --output run/rescue " in commands["rescue"]
+    assert "--input run/rescue --output run/extract " in commands["extract"]
+    assert "--input run/download run/extract --output run/merge " in commands["merge"]
+    assert "--input run/merge " in commands["clean"]
+    assert "rescue: wayback: some " in said and "at 600 an hour" in said
 
 
 @pytest.mark.parametrize(

@@ -321,3 +321,30 @@ def start(gate) -> Iterator[Callable[..., Running]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.process.pid, signal.SIGKILL)
         running.process.communicate()
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """`names[host] = [address, ...]`, or an error code of c-ares; all other names never answer."""
+    import asyncio
+    import socket
+
+    import aiodns
+
+    from webtext_prep.crawl.http import addresses
+
+    known = {}
+
+    async def resolve(self, host, port=0, family=0):
+        found = known.get(host)
+        if found is None:
+            await asyncio.Event().wait()
+        if isinstance(found, int):
+            raise OSError(None, "failed") from aiodns.error.DNSError(found, "failed")
+        return [
+            {"hostname": host, "host": entry, "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
+            for entry in found
+        ]
+
+    monkeypatch.setattr(addresses.AsyncResolver, "resolve", resolve)
+    return known

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.crawl.archives import common_crawl
-from webtext_prep.crawl.archives.answers import captures_in, crawls_listed, index_rows, memento_time
-from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept
+from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept, captures_in, crawls_listed
 from webtext_prep.crawl.archives.surt import MAX_KEYED, surt
 from webtext_prep.crawl.archives.times import timestamp
-from webtext_prep.crawl.archives.wayback import Wayback
+from webtext_prep.crawl.archives.wayback import Wayback, index_rows, memento_time
 from webtext_prep.crawl.frontier.robots import parse_rules
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
@@ -90,28 +89,34 @@ def answers(draw, url: str) -> Reply:
     return Reply("ok", url, 200, body=body, headers=sent)
 
 
-def ended(search, reply_to, most: int) -> str:
-    """How a search ends that gets what `reply_to` answers; whatever it finds is no page."""
-    left = iter(range(most))
+class Asker:
+    """In the place of one that sends requests: answers with what `reply_to` gives, `most` times."""
 
-    async def ask(request):
-        assert next(left, None) is not None, "it goes on"
-        return reply_to(request)
+    def __init__(self, reply_to, most: int) -> None:
+        self._reply_to, self._left = reply_to, iter(range(most))
 
-    async def accept(capture):
-        return str(PageOutcome.EMPTY)
-
-    return asyncio.run(search(ask, accept))
+    async def get(self, url: str, most: int, span: tuple[int, int] | None = None) -> Reply:
+        assert next(self._left, None) is not None, "it goes on"
+        return self._reply_to(url, span)
 
 
-@given(st.data(), st.sampled_from(["", DATE]))
-def test_whatever_an_archive_answers_a_search_ends_with_an_outcome(data, date):
-    archive = data.draw(st.sampled_from([Wayback("http://w", 1_000), CommonCrawl("http://f", "http://i", 1_000)]))
+def outcomes_of(archive, date: str) -> list[str]:
+    """How the captures of the page end that an archive has."""
 
-    def reply_to(request):
-        return data.draw(answers(request.url) | answers(request.url) | anything)
+    async def all_of() -> list[str]:
+        return [str(capture.reply.outcome) async for capture in archive.captures(URL, date)]
 
-    assert ended(lambda *both: archive.find(URL, date, *both), reply_to, 99) in OUTCOMES
+    return asyncio.run(all_of())
+
+
+@given(st.data(), st.sampled_from(["", DATE]), st.booleans())
+def test_whatever_an_archive_answers_a_search_ends_with_outcomes(data, date, is_wayback):
+    def reply_to(url, span):
+        return data.draw(answers(url) | answers(url) | anything)
+
+    asker = Asker(reply_to, 99)
+    archive = Wayback(asker, "http://w", 1_000) if is_wayback else CommonCrawl(asker, "http://f", "http://i", 1_000)
+    assert {*outcomes_of(archive, date)} <= OUTCOMES
 
 
 @given(st.lists(lines, max_size=5), entries, tables, headers)
@@ -136,9 +141,8 @@ def test_a_row_of_an_index_that_names_no_place_costs_that_page(said):
         "cluster.idx": Reply("ok", "", 206, body=table, headers=((b"Content-Range", b"bytes 0-0/%d" % len(table)),)),
         "cdx-00000.gz": Reply("ok", "", 206, body=gzip.compress(line_of(DATE, usual | said))),
     }
-    crawl = CommonCrawl("http://f", "http://i", 1_000)
-    found = ended(lambda *both: crawl.find(URL, "", *both), lambda request: said_by[request.url.rpartition("/")[2]], 9)
-    assert found == "malformed_response"
+    crawl = CommonCrawl(Asker(lambda url, span: said_by[url.rpartition("/")[2]], 9), "http://f", "http://i", 1_000)
+    assert outcomes_of(crawl, "") == ["malformed_response"]
 
 
 def test_what_is_kept_of_an_index_of_short_lines_has_the_bytes_that_were_sent(monkeypatch):
@@ -147,8 +151,8 @@ def test_what_is_kept_of_an_index_of_short_lines_has_the_bytes_that_were_sent(mo
     size = 12 * piece
     index = ClusterIndex("http://f/cluster.idx", Kept(kept))
 
-    def short_lines(request):
-        begin, length = request.span
+    def short_lines(url, span):
+        begin, length = span
         length = min(length, size - begin)
         body = (b"%04x\n" % (begin // piece) * (1 + length // 5))[:length]
         place = b"bytes %d-%d/%d" % (begin, begin + length - 1, size)
@@ -157,7 +161,7 @@ def test_what_is_kept_of_an_index_of_short_lines_has_the_bytes_that_were_sent(mo
     tracemalloc.start()
     try:
         for number in range(12):
-            assert ended(lambda ask, _, key=b"%04x" % number: index.find(key, ask), short_lines, 9) == []
+            assert asyncio.run(index.find(b"%04x" % number, Asker(short_lines, 9).get)) == ([], "")
         assert tracemalloc.get_traced_memory()[0] < 2 * kept * piece
     finally:
         tracemalloc.stop()

@@ -8,13 +8,11 @@ import random
 import pytest
 
 from webtext_prep.crawl.archives import common_crawl
-from webtext_prep.crawl.archives.answers import IndexBlock
-from webtext_prep.crawl.archives.captures import Capture, Request
-from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept
+from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, IndexBlock, Kept
 from webtext_prep.crawl.archives.surt import surt
 from webtext_prep.crawl.archives.times import nearest, timestamp
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.crawl.settings import ArchiveSettings
+from webtext_prep.stages.rescue import Rescue
 
 
 @pytest.mark.parametrize(
@@ -65,36 +63,41 @@ def test_the_nearest_is_first_and_the_newest_without_a_date():
     times = [("20120101000000", 1), ("20150101000000", 2), ("20180101000000", 3), ("2018", 4), ("20189901000000", 5)]
     assert [value for _, value in nearest(times, timestamp("2014-12-30"))] == [2, 1, 3]
     assert [value for _, value in nearest(times, "")] == [3, 2, 1]
-    dated = ArchiveSettings().date_for
+    dated = Rescue()._date_of
     assert [dated({"created_utc": date}) for date in (1551441600, 1551441600.0, "1551441600", "2019-03", None)] == [
         *["20190301120000"] * 3, "20190301000000", ""
     ]  # fmt: skip
     assert dated({"date": "2019", "reddit_first_submitted": "2014-02-02T10:00:00Z"}) == "20140202100000"
-    assert [timestamp(date) for date in ("soon", "2019-13", "", "201", "2019-04-30T01:02:03.5+02:00")] == [
-        "", "", "", "", "20190430010203"
-    ]  # fmt: skip
+    times = {
+        "2019": "20190101000000", "2019-04": "20190401000000", "20190430": "20190430000000",
+        "2019-04-30 01:02": "20190430010200", "2019-04-30T01:02:03.5+02:00": "20190429230203",
+        "20190430T010203Z": "20190430010203", "0001-01-01T00:00:00+05:00": "00010101000000",
+    }  # fmt: skip
+    assert {date: timestamp(date) for date in times} == times
 
 
-def answer(data: bytes, request: Request) -> Reply:
-    begin, length = request.span
+def answer(data: bytes, url: str, span: tuple[int, int]) -> Reply:
+    begin, length = span
     if begin >= len(data):
-        return Reply("http_416", request.url, 416)
+        return Reply("http_416", url, 416)
     part = data[begin : begin + length]
     place = f"bytes {begin}-{begin + len(part) - 1}/{len(data)}".encode()
-    return Reply("ok", request.url, 206, body=part, headers=((b"Content-Range", place),))
+    return Reply("ok", url, 206, body=part, headers=((b"Content-Range", place),))
 
 
-def looked_up(index: ClusterIndex, data: bytes, key: bytes) -> tuple[list[IndexBlock] | str, int]:
+def looked_up(index: ClusterIndex, data: bytes, key: bytes) -> tuple[list[IndexBlock], int]:
     """What an index says of a key, and how many requests that took."""
     requests = 0
 
-    async def ask(request: Request) -> Reply:
+    async def get(url: str, most: int, span: tuple[int, int]) -> Reply:
         nonlocal requests
         requests += 1
-        assert request.most == request.span[1] <= common_crawl.PIECE_BYTES + common_crawl.OVERLAP_BYTES + 1
-        return answer(data, request)
+        assert most == span[1] <= common_crawl.PIECE_BYTES + common_crawl.OVERLAP_BYTES + 1
+        return answer(data, url, span)
 
-    return asyncio.run(index.find(key, ask)), requests
+    found, failure = asyncio.run(index.find(key, get))
+    assert not failure
+    return found, requests
 
 
 @pytest.mark.parametrize("piece", [150, 151, 160, 1 << 20])
@@ -139,24 +142,32 @@ def test_a_server_that_sends_another_part_or_no_size_is_not_believed():
     for headers, body in [((), b"a"), (((b"Content-Range", b"bytes 0-0/900"),), b"a")]:
         sent = Reply("ok", "", 206, body=body, headers=headers)
 
-        async def ask(request: Request, sent: Reply = sent) -> Reply:
+        async def get(url: str, most: int, span: tuple[int, int], sent: Reply = sent) -> Reply:
             return sent
 
         index = ClusterIndex("http://x/cluster.idx", Kept(3))
-        assert asyncio.run(index.find(b"org,a)/ ", ask)) == "malformed_response"
+        assert asyncio.run(index.find(b"org,a)/ ", get)) == ([], "malformed_response")
+
+
+class Replies:
+    """In the place of one that sends requests."""
+
+    def __init__(self, replies: list[Reply]) -> None:
+        self._left = iter(replies)
+
+    async def get(self, url: str, most: int, span: tuple[int, int] | None = None) -> Reply:
+        return next(self._left)
 
 
 def searched(replies: list[Reply], date: str = "") -> str:
-    """How a search of Common Crawl ends that gets these replies; it must not find a page."""
-    left = iter(replies)
+    """How the only capture in Common Crawl ends that gets these replies."""
+    crawl = CommonCrawl(Replies(replies), "http://f", "http://i", 1000)
 
-    async def ask(request: Request) -> Reply:
-        return next(left)
+    async def all_of() -> list[str]:
+        return [str(capture.reply.outcome) async for capture in crawl.captures("http://a.org/", date)]
 
-    async def accept(capture: Capture) -> str:
-        raise AssertionError("it finds a page")
-
-    return asyncio.run(CommonCrawl("http://f", "http://i", 1000).find("http://a.org/", date, ask, accept))
+    (found,) = asyncio.run(all_of()) or ["not_archived"]
+    return found
 
 
 @pytest.mark.parametrize("body", [b"", b"7", b"[]", b"[7]", b"{}", b'[{"id": "CC-MAIN-0000-99"}]', b"[" * 100_000])

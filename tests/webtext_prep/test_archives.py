@@ -6,37 +6,38 @@ import gzip
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 
+import aiodns
 import pytest
 from jobs import job_of
-from outputs import documents_of, outcomes_of
+from outputs import documents_of, outcomes_of, saved_pages
 from pages_on_loopback import write_list
 from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
 from command_kit import UsageError
 from webtext_prep import cli
-from webtext_prep.crawl.archives import common_crawl
-from webtext_prep.crawl.frontier import crawler
+from webtext_prep.crawl.archives import captures, common_crawl
 from webtext_prep.documents.document import Document
-from webtext_prep.errors import WebtextError
-from webtext_prep.stages import download as download_stage
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.stages import rescue as rescue_stage
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract
+from webtext_prep.stages.rescue import Rescue
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.21 is a host on Linux only")
 
-BOTH = ("wayback", "common-crawl")
 PAUSE = 0.01
 WORDS = "This is a sentence of the page that was there, long enough for anybody to see that it is text. "
 
 
 @pytest.fixture
 def archives(monkeypatch):
-    monkeypatch.setattr(crawler, "BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr(crawler, "ARCHIVE_PAUSE", 0.05)
+    monkeypatch.setattr(captures, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(captures, "PAUSE", 0.05)
     monkeypatch.setattr(common_crawl, "PIECE_BYTES", 300)
     monkeypatch.setattr(common_crawl, "OVERLAP_BYTES", 200)
     found = WebArchives()
@@ -52,12 +53,22 @@ def old(name):
     return html(f"Old {name}", WORDS * 10)
 
 
-def download(archives, inputs, output, *, workers=1, **settings):
-    values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, "archive": BOTH}
-    values |= {"archive_requests": int(3600 / PAUSE), "retries": 1, **archives.settings, **settings}
-    inputs = inputs if isinstance(inputs, list) else [inputs]
+LOOPBACK = {"extractor": "resiliparse", "allow_private_addresses": "loopback"}
+
+
+def rescue(archives, inputs, output, **settings):
+    values = {**LOOPBACK, "requests": int(3600 / PAUSE), "retries": 1, **archives.settings, **settings}
+    return job_of(Rescue(**values), inputs if isinstance(inputs, list) else [inputs], output).run()
+
+
+def download(inputs, output, **settings):
     with contextlib.suppress(WebtextError):  # nothing kept: the outcomes are there nevertheless
-        return job_of(Download(**values), inputs, output, workers=workers).run()
+        return job_of(Download(**{**LOOPBACK, "delay": 0.0, "retries": 0, **settings}), [inputs], output).run()
+
+
+def extract(output, again):
+    job_of(Extract(extractor="resiliparse"), [output], again).run()
+    return documents_of(again)
 
 
 def check_limits(archives, pause=PAUSE):
@@ -69,9 +80,9 @@ def check_limits(archives, pause=PAUSE):
 
 
 def rows_of(tmp_path, archives, urls, **settings):
-    """Download `urls`, which may be rows of a list, and give back the row of each."""
+    """Rescue `urls`, which may be rows of a list, and give back the row of each."""
     output = tmp_path / "out"
-    download(archives, write_list(tmp_path / "urls.jsonl.zst", urls), output, **settings)
+    rescue(archives, write_list(tmp_path / "urls.jsonl.zst", urls), output, **settings)
     return {row["url"]: row for row in outcomes_of(output)}
 
 
@@ -81,8 +92,8 @@ def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive
         archives.live |= {f"/dropped/{n}": (410, b""), f"/sold/{n}": (200, sold)}
         archives.live[f"/soft/{n}"] = 200, html("Page not found | Site", "Sorry.")
     urls = [*map(archives.url, [*archives.live, *(f"/gone/{n}" for n in range(8))])]
-    urls += [f"http://no-such-host-{n}.invalid/" for n in range(4)]
-    archives.live |= {"/a": (200, old("a")), "/b": (200, old("b"))}
+    urls += [f"http://127.0.0.1:1/{n}" for n in range(4)]
+    archives.live |= {"/a": (200, old("a")), "/b": (200, old("b")), "/forbidden": (403, b"")}
     archived = urls[::2]
     for number, url in enumerate(archived):
         if number % 2:
@@ -90,41 +101,64 @@ def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive
         else:
             archives.crawls.setdefault("CC-MAIN-2019-18", {})[url] = [Captured("20190422080000", old(url))]
     archives.write_crawls()
-    live = [archives.url("/a"), archives.url("/b")]
-    rows = rows_of(tmp_path, archives, [*urls, *live])
+    live = [archives.url(path) for path in ("/a", "/b", "/forbidden")]
+    of_list = [Document(url, "", {"reddit_score": number}) for number, url in enumerate([*urls, *live])]
+    download(write_list(tmp_path / "urls.jsonl.zst", of_list), tmp_path / "live", retry_passes=0)
+    summary = rescue(archives, tmp_path / "live", tmp_path / "out")
+    rows = {row["url"]: row for row in outcomes_of(tmp_path / "out")}
+    assert rows.keys() == {*urls} and summary.facts["archived"] == "6 from common-crawl, 6 from wayback"
     assert {url for url, row in rows.items() if row["outcome"] == "archived"} == set(archived)
-    assert [rows[url]["outcome"] for url in live] == ["ok", "ok"]
-    left = {url: row["outcome"] for url, row in rows.items() if url in urls and url not in archived}
-    assert set(left.values()) == {"http_404", "http_410", "soft_404", "parked", "dns"}
+    left = [row for url, row in rows.items() if url not in archived]
+    assert {row["gone"] for row in left} == {"http_404", "http_410", "soft_404", "parked", "connection"}
     none = {"wayback": "not_archived", "common-crawl": "not_archived"}
-    assert all(rows[url]["archives"] == none for url in left)
-    by_url = {document.url: document for document in documents_of(tmp_path / "out")}
-    assert by_url.keys() == {*archived, *live}
+    assert all(row["outcome"] == "not_archived" and row["archives"] == none for row in left)
+    by_url = {document.url: document for document in extract(tmp_path / "out", tmp_path / "again")}
+    assert by_url.keys() == {*archived}
     for number, url in enumerate(archived):
         name, day = ("wayback", f"0{number % 9 + 1}T12") if number % 2 else ("common-crawl", "22T08")
         capture = {"archive": name, "captured_at": f"2019-{'03' if number % 2 else '04'}-{day}:00:00Z"}
         assert capture.items() <= rows[url].items() and capture.items() <= by_url[url].metadata.items()
-        assert by_url[url].text.startswith(WORDS.strip()) and by_url[url].metadata["title"] == f"Old {url}"
-    assert not any("archive" in by_url[url].metadata for url in live)
+        assert by_url[url].text.startswith(WORDS.strip())
+        assert by_url[url].metadata.items() >= {"title": f"Old {url}", "reddit_score": urls.index(url)}.items()
+    assert {row["outcome"] for row in outcomes_of(tmp_path / "again")} == {"archived"}
     check_limits(archives)
     counts = collections.Counter(path for _, path, _ in archives.asked)
     assert counts.pop("/robots.txt") == 3
     assert set(counts.values()) == {1}  # no piece, block or record twice
 
 
-def test_archives_are_never_asked_by_default_and_later_only_for_what_is_gone(archives, tmp_path):
-    gone, live = archives.url("/gone"), archives.url("/live")
-    archives.live["/live"] = 200, old("live")
-    archives.wayback[gone] = [Captured("20190301120000", old(gone))]
-    assert rows_of(tmp_path, archives, [gone, live], archive=())[gone]["outcome"] == "http_404"
+@pytest.mark.parametrize("code", [aiodns.error.ARES_ETIMEOUT, aiodns.error.ARES_ESERVFAIL, aiodns.error.ARES_ENOTFOUND])
+def test_a_name_server_that_is_out_makes_no_page_gone(archives, tmp_path, names, code):
+    """A short outage sent every URL of a list to archives, for good."""
+    names["site.example"] = code
+    urls = [f"http://site.example/{number}" for number in range(3)]
+    archives.wayback |= {url: [Captured("20190301120000", old(url))] for url in urls}
+    lists = write_list(tmp_path / "urls.jsonl.zst", urls)
+    for _ in range(2):
+        download(lists, tmp_path / "live")
+        assert not rescue(archives, tmp_path / "live", tmp_path / "out").tally.read
     assert not archives.asked
-    archives.asked_live.clear()
-    row = rows_of(tmp_path, archives, [gone, live])[gone]
-    assert (row["outcome"], row["gone"], row["passes"], row["attempts"]) == ("archived", "http_404", 2, 3)
-    assert not archives.asked_live and archives.asked
+    assert extract(tmp_path / "out", tmp_path / "again") == []
+    # After the last pass a name without an address is one, where a name server says so.
+    download(lists, tmp_path / "live")
+    is_gone = code == aiodns.error.ARES_ENOTFOUND
+    assert rescue(archives, tmp_path / "live", tmp_path / "out").tally.kept == (3 if is_gone else 0)
+
+
+def test_a_download_that_is_continued_changes_what_is_rescued(archives, tmp_path):
+    """What has come back is taken from its site; what an archive has said is not asked again."""
+    back, gone = archives.url("/back"), archives.url("/gone")
+    archives.wayback |= {url: [Captured("20190301120000", old(url))] for url in (back, gone)}
+    lists = write_list(tmp_path / "urls.jsonl.zst", [back, gone])
+    download(lists, tmp_path / "live")
+    assert rescue(archives, tmp_path / "live", tmp_path / "out").tally.kept == 2
+    archives.live["/back"] = 200, old("back")
     archives.asked.clear()
-    assert rows_of(tmp_path, archives, [gone, live])[gone] == row
-    assert not archives.asked_live and not archives.asked
+    shutil.rmtree(tmp_path / "live")
+    download(lists, tmp_path / "live")
+    assert rescue(archives, tmp_path / "live", tmp_path / "out").tally.kept == 1
+    assert not archives.asked
+    assert [document.url for document in extract(tmp_path / "out", tmp_path / "again")] == [gone]
 
 
 def replays(archives, url, first):
@@ -158,14 +192,14 @@ def test_no_page_of_the_archive_itself_and_no_broken_capture_is_taken_for_the_pa
         Captured(near, b"", 302, headers=other_time), Captured("20190202000000", old("other-time"))
     ]  # fmt: skip
     good = [archives.url("/packed"), archives.url("/other-time")]
-    rows = rows_of(tmp_path, archives, [*bad, *good], archive=("wayback",), archive_date="2019")
+    rows = rows_of(tmp_path, archives, [*bad, *good], archive=("wayback",), date="2019")
     assert {url: row.get("captured_at") for url, row in rows.items()} == {
         **dict.fromkeys(bad, "2015-01-01T00:00:00Z"),
         good[0]: "2019-01-01T00:00:00Z",
         good[1]: "2019-02-02T00:00:00Z",
     }
     assert "/live" not in archives.asked_live
-    assert {document.url for document in documents_of(tmp_path / "out")} == {*bad, *good}
+    assert {document.url for document in extract(tmp_path / "out", tmp_path / "again")} == {*bad, *good}
 
 
 def test_a_capture_of_another_page_is_none_whatever_the_index_says(archives, tmp_path):
@@ -188,7 +222,7 @@ def test_a_capture_of_a_time_that_never_was_costs_itself_alone(archives, tmp_pat
     assert rows[good]["outcome"] == "archived" and rows[late]["archives"] == {"wayback": "malformed_response"}
 
 
-def test_answers_of_an_archive_that_are_no_answers_leave_the_url_as_it_was(archives, tmp_path):
+def test_answers_of_an_archive_that_are_no_answers_cost_one_url(archives, tmp_path):
     urls = {name: archives.url(f"/{name}") for name in ("words", "list", "empty", "forbidden", "cut")}
     broken = {"words": b"{", "list": b'[["timestamp", "original"], 7]', "empty": b"", "cut": b'[["times'}
 
@@ -202,11 +236,9 @@ def test_answers_of_an_archive_that_are_no_answers_leave_the_url_as_it_was(archi
 
     archives.trouble = trouble
     rows = rows_of(tmp_path, archives, urls.values(), archive=("wayback",))
-    assert {name: (rows[url]["outcome"], rows[url]["archives"]["wayback"]) for name, url in urls.items()} == {
-        "words": ("http_404", "malformed_response"), "list": ("http_404", "malformed_response"),
-        "empty": ("http_404", "not_archived"), "forbidden": ("http_404", "http_403"),
-        "cut": ("http_404", "malformed_response"),
-    }  # fmt: skip
+    malformed = dict.fromkeys(("words", "list", "cut"), "malformed_response")
+    expected = {**malformed, "empty": "not_archived", "forbidden": "http_403"}
+    assert {name: rows[url]["outcome"] for name, url in urls.items()} == expected
 
 
 def test_broken_files_of_common_crawl_cost_a_capture_and_never_give_another_page(archives, tmp_path):
@@ -231,11 +263,12 @@ def test_broken_files_of_common_crawl_cost_a_capture_and_never_give_another_page
     other = entries[urls["damaged"]] | entries[urls["soft"]]
     archives.moved = {(place, int(entries[urls["other"]]["offset"])): (int(other["offset"]), int(other["length"]))}
     archives.shortened = {(place, int(entries[urls["cut"]]["offset"]))}
-    rows = rows_of(tmp_path, archives, urls.values(), archive=("common-crawl",), archive_date="2019-02")
+    rows = rows_of(tmp_path, archives, urls.values(), archive=("common-crawl",), date="2019-02")
     assert {url: row.get("captured_at") for url, row in rows.items()} == dict.fromkeys(
         urls.values(), "2018-01-20T00:00:00Z"
     )
-    assert all(document.text.startswith(WORDS.strip()) for document in documents_of(tmp_path / "out"))
+    found = extract(tmp_path / "out", tmp_path / "again")
+    assert len(found) == len(urls) and all(document.text.startswith(WORDS.strip()) for document in found)
 
 
 def test_a_storm_of_503_is_waited_out_by_all(archives, tmp_path):
@@ -274,40 +307,22 @@ def test_an_archive_that_wants_to_be_left_alone_is_and_the_next_run_asks_it_for_
     archives.trouble = trouble
     rows = rows_of(tmp_path, archives, urls, archive=("wayback",))
     assert len(asked) == 4
-    found = collections.Counter((row["outcome"], row.get("archives", {}).get("wayback")) for row in rows.values())
-    assert found == {("archived", None): 1, ("http_404", "http_429"): 1, ("http_404", "host_down"): 2}
-    archives.asked_live.clear()
+    found = collections.Counter(row["outcome"] for row in rows.values())
+    assert found == {"archived": 1, "http_429": 1, "host_down": 2}
     rows = rows_of(tmp_path, archives, urls, archive=("wayback",))
     assert {row["outcome"] for row in rows.values()} == {"archived"}
-    assert len(asked) == 4 + 3 * 2 and not archives.asked_live  # robots.txt is kept for a day
+    assert len(asked) == 4 + 3 * 2  # robots.txt is kept for a day
 
 
 def test_an_archive_that_only_refuses_is_given_up_for_this_run(archives, tmp_path, monkeypatch):
-    monkeypatch.setattr(crawler, "ARCHIVE_PAUSE", 0.001)
+    monkeypatch.setattr(captures, "PAUSE", 0.001)
     urls = [archives.url(f"/{number}") for number in range(30)]
     archives.trouble = lambda request: request.path != "/robots.txt" and (request.answer(429) or True)
     rows = rows_of(tmp_path, archives, urls, archive=("wayback",), retries=2)
-    assert len(archives.pages()) == crawler.GIVE_UP_HOST_AFTER
-    assert {row["archives"]["wayback"] for row in rows.values()} <= {"http_429", "host_down"}
+    assert len(archives.pages()) == captures.GIVE_UP_HOST_AFTER
+    assert {row["outcome"] for row in rows.values()} == {"http_429", "host_down"}
     times = [when for _, _, when in archives.pages()]
     assert times[-1] - times[-2] > 0.001 * 2**8
-
-
-def test_pages_of_the_list_that_lie_at_an_archive_are_asked_for_at_its_pace_too(archives, tmp_path):
-    gone, urls = archives.url("/gone"), [f"http://{WAYBACK}:{archives.port}/live/{number}" for number in range(12)]
-    archives.wayback[gone] = [Captured("20190301120000", old(gone))]
-
-    def live(request):
-        if request.path.startswith("/live/"):
-            request.answer(200, old(request.path), "text/html")
-        return request.path.startswith("/live/")
-
-    archives.trouble = live
-    rows = rows_of(tmp_path, archives, [*urls, gone], archive=("wayback",), per_host=8)
-    assert [row["outcome"] for row in rows.values()] == ["ok"] * 12 + ["archived"]
-    times = [when for _, _, when in archives.asked]
-    assert len(times) == 15  # robots.txt once for all of them
-    assert times[-1] - times[0] > 0.9 * PAUSE * 14 and archives.most_at_once == {WAYBACK: 1}
 
 
 def test_the_capture_is_the_nearest_to_the_submission_or_to_a_date_or_the_newest(archives, tmp_path):
@@ -329,9 +344,19 @@ def test_the_capture_is_the_nearest_to_the_submission_or_to_a_date_or_the_newest
         return [rows[row.url]["captured_at"][:4] for row in list_of]
 
     assert years("own") == ["2014", "2014"]
-    assert years("given", archive_date="2012-06") == ["2012", "2012"]
-    assert years("newest", archive_date="newest") == ["2018", "2018"]
-    assert documents_of(tmp_path / "own" / "out")[0].metadata.items() >= dated.items()
+    assert years("given", date="2012-06") == ["2012", "2012"]
+    assert years("newest", date="newest") == ["2018", "2018"]
+    assert extract(tmp_path / "own" / "out", tmp_path / "again")[0].metadata.items() >= dated.items()
+
+
+@pytest.mark.parametrize("date", ["1.1.2012", "12/11/2012", "12 Nov 2012", "5.6.2012", "2012-13", "201204"])
+def test_a_date_of_a_list_that_is_none_of_iso_8601_is_refused_before_anything_is_asked(archives, tmp_path, date):
+    """`1.1.2012` was the year 1120, and a capture of another time was stored without a word."""
+    lists = [Document(archives.url("/a"), "", {"date": date})]
+    with pytest.raises(InputError, match=r"urls\.jsonl\.zst, http://127\.0\.0\.24:\d+/a: date .* is no date: give one"):
+        rows_of(tmp_path, archives, lists)
+    assert not archives.asked
+    assert rows_of(tmp_path, archives, lists, date="newest")  # no date of the list is needed then
 
 
 def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tmp_path):
@@ -339,7 +364,7 @@ def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tm
     archives.wayback[url] = [Captured("20190301120000", old(url))]
     archives.robots = b"User-agent: *\nDisallow: /web/\n"
     rows = rows_of(tmp_path, archives, [url], archive=("wayback",))
-    assert (rows[url]["outcome"], rows[url]["archives"]) == ("http_404", {"wayback": "robots"})
+    assert (rows[url]["outcome"], rows[url]["archives"]) == ("robots", {"wayback": "robots"})
     assert [path.partition("?")[0] for _, path, _ in archives.pages()] == ["/cdx/search/cdx"]
 
 
@@ -347,58 +372,49 @@ def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tm
     ("settings", "says"),
     [
         ({"archive": ("waybck",)}, "--archive waybck is not known"),
-        ({"archive_date": "soon"}, "--archive-date soon is no date"),
+        ({"date": "soon"}, "--date soon is no date"),
         ({"wayback_address": "archive"}, "--wayback-address archive is no web address"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, says):
     with pytest.raises(UsageError, match=says):
-        Download(**settings)
+        Rescue(**settings)
 
 
-def archived_web(archives, hosts=4, pages=6):
-    """URLs of a site that are gone, half of them archived; `/live` pages between them."""
-    urls = []
-    for number in range(hosts * pages):
-        url = archives.url(f"/{number}")
-        urls.append(url)
-        if number % 4 == 0:
-            archives.wayback[url] = [Captured("20190301120000", old(url))]
-        elif number % 4 == 1:
-            archives.crawls.setdefault("CC-MAIN-2019-18", {})[url] = [Captured("20190422080000", old(url))]
-        elif number % 4 == 2:
-            archives.live[f"/{number}"] = 200, old(url)
+@pytest.mark.parametrize("flag", ["--archive=wayback", "--archive-date=2019", "--archive-requests=9"])
+def test_what_was_a_flag_of_download_is_answered_with_the_stage(flag, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["download", "--input", "urls.txt", "--output", "out", flag])
+    assert "webtext rescue" in capsys.readouterr().err
+
+
+def gone_web(archives, pages=18):
+    """URLs of pages that are gone, a third of which one archive has, and another third the other."""
+    urls = [archives.url(f"/{number}") for number in range(pages)]
+    archives.wayback |= {url: [Captured("20190301120000", old(url))] for url in urls[::3]}
+    archives.crawls["CC-MAIN-2019-18"] = {url: [Captured("20190422080000", old(url))] for url in urls[1::3]}
     archives.write_crawls()
     return urls
 
 
 def bytes_of(output):
-    """The documents as they are, and the outcomes but for times and the number of attempts."""
-    shards = {path.name: path.read_bytes() for path in sorted(output.glob("part-*"))}
-    return shards, [{**row, "fetched_at": "", "attempts": 0, "page": None} for row in outcomes_of(output)]
+    return {
+        path.relative_to(output): path.read_bytes()
+        for path in sorted(output.rglob("*"))
+        if path.is_file() and ".state" not in path.parts
+    }
 
 
 @pytest.mark.exhaustive
-def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tmp_path):
-    """kill -9 at several moments, as one process and as two: nothing lost, and never more than the limit."""
-    urls = archived_web(archives)
-    one = write_list(tmp_path / "one.jsonl.zst", urls)
-    download(archives, one, tmp_path / "expected")
-    expected = bytes_of(tmp_path / "expected")
-    assert collections.Counter(row["outcome"] for row in expected[1]) == {"archived": 12, "ok": 6, "http_404": 6}
-    in_all = len(archives.asked)
-    flags = {
-        "input": one,
-        "output": tmp_path / "out",
-        "archive": ",".join(BOTH),
-        "delay": 0,
-        "extractor": "resiliparse",
-    }
-    flags |= {"allow_private_addresses": "loopback", "archive_requests": 72_000, **archives.settings}
+def test_the_same_bytes_however_often_it_is_killed(archives, tmp_path):
+    """kill -9 at several moments: nothing lost, and never more than the limit."""
+    one = write_list(tmp_path / "one.jsonl.zst", gone_web(archives))
+    rescue(archives, one, tmp_path / "expected")
+    expected, in_all = bytes_of(tmp_path / "expected"), len(archives.asked)
+    flags = {"input": one, "output": tmp_path / "out", **LOOPBACK, "requests": 72_000, **archives.settings}
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "webtext_prep", "download", *words]
+    command = [sys.executable, "-m", "webtext_prep", "rescue", *words]
     archives.asked.clear()
-    archives.asked_live.clear()
     for more in (5, 12):
         archives.answers = len(archives.asked) + more
         with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as process:
@@ -408,25 +424,21 @@ def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tm
     archives.answers = None
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "wayback: some 36 requests for 18 URLs" in done.stderr
     assert bytes_of(tmp_path / "out") == expected
-    of_the_host = {"/robots.txt", "/.well-known/tdmrep.json", "/ai.txt"}
-    assert len([path for path in archives.asked_live if path not in of_the_host]) == len(urls)
-    assert (
-        len(archives.asked) <= in_all + 2 * 20
-    )  # a search that was cut short begins anew, and the index is read again
+    # A search that was cut short begins anew, and the index is read again.
+    assert len(archives.asked) <= in_all + 2 * 20
     check_limits(archives, 0.05)
 
 
 def test_limits_of_an_archive_hold_for_all_lists_together(archives, tmp_path):
-    urls = archived_web(archives)
-    download(archives, write_list(tmp_path / "one.jsonl.zst", urls), tmp_path / "expected")
-    expected = {document.url: (document.text, document.metadata) for document in documents_of(tmp_path / "expected")}
+    urls = gone_web(archives)
+    rescue(archives, write_list(tmp_path / "one.jsonl.zst", urls), tmp_path / "expected")
     lists = [write_list(tmp_path / f"list{number}.jsonl.zst", urls[number::3]) for number in range(3)]
     archives.asked.clear()
     archives.most_at_once.clear()
-    download(archives, lists, tmp_path / "out", workers=3)
-    found = {document.url: (document.text, document.metadata) for document in documents_of(tmp_path / "out")}
-    assert found == expected
+    rescue(archives, lists, tmp_path / "out")
+    assert sorted(saved_pages(tmp_path / "out")) == sorted(saved_pages(tmp_path / "expected"))
     check_limits(archives)
 
 
@@ -434,35 +446,25 @@ class Killed(Exception):
     """In the place of a kill."""
 
 
-def kill(*_):
+def kill(*_, **__):
     raise Killed
 
 
-def test_what_waited_for_an_archive_ends_without_it_where_that_is_asked_no_more(archives, tmp_path, monkeypatch):
-    """A run with --archive was stopped, and its command is given again without."""
-    urls = archived_web(archives)
-    lists = write_list(tmp_path / "urls.jsonl.zst", urls)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Download, "ask_archives", kill)
-        download(archives, lists, tmp_path / "out")
-    archives.asked_live.clear()
-    download(archives, lists, tmp_path / "out", archive=())
-    found = collections.Counter(row["outcome"] for row in outcomes_of(tmp_path / "out"))
-    assert found == {"ok": 6, "http_404": 18} and not archives.asked and not archives.asked_live
-
-
-def test_shards_that_a_killed_run_has_written_are_written_again_where_another_archive_knows_more(
-    archives, tmp_path, monkeypatch
-):
-    """Within one pass over the lists: the first archive was asked, a shard written, and the run killed."""
+def test_another_archive_may_be_asked_later_and_none_the_same_twice(archives, tmp_path, monkeypatch):
+    """Also where the first run was killed after it had written a shard."""
     url = archives.url("/gone")
     archives.crawls = {"CC-MAIN-2019-18": {url: [Captured("20190422080000", old(url))]}}
     archives.write_crawls()
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(download_stage, "_sums", kill)
+        patch.setattr(rescue_stage, "Outcome", kill)
         rows_of(tmp_path, archives, [url], archive=("wayback",))
-    assert outcomes_of(tmp_path / "out")[0]["outcome"] == "http_404"
-    assert rows_of(tmp_path, archives, [url])[url]["outcome"] == "archived"
+    assert outcomes_of(tmp_path / "out")[0]["outcome"] == "not_archived"
+    archives.asked.clear()
+    row = rows_of(tmp_path, archives, [url])[url]
+    assert (row["outcome"], row["archives"]) == ("archived", {"wayback": "not_archived"})
+    assert not archives.pages(WAYBACK)
+    archives.asked.clear()
+    assert rows_of(tmp_path, archives, [url])[url] == row and not archives.asked
 
 
 def test_what_an_archive_has_said_is_not_asked_again_after_a_kill(archives, tmp_path, monkeypatch):
@@ -471,7 +473,7 @@ def test_what_an_archive_has_said_is_not_asked_again_after_a_kill(archives, tmp_
     archives.crawls = {"CC-MAIN-2019-18": {url: [Captured("20190422080000", old(url))]}}
     archives.write_crawls()
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(common_crawl.CommonCrawl, "find", kill)
+        patch.setattr(common_crawl.CommonCrawl, "captures", kill)
         rows_of(tmp_path, archives, [url])
     assert archives.pages(WAYBACK)
     archives.asked.clear()
@@ -479,68 +481,77 @@ def test_what_an_archive_has_said_is_not_asked_again_after_a_kill(archives, tmp_
     assert not archives.pages(WAYBACK)
 
 
-def test_saved_captures_give_the_same_documents_without_fetching(archives, tmp_path):
-    urls = archived_web(archives)
+def test_a_capture_keeps_its_headers_and_its_encoding(archives, tmp_path):
     latin = archives.url("/latin")
     page = "<html><head><title>caf\u00e9</title></head><body><p>" + "Le caf\u00e9 est ouvert. " * 20
     archives.wayback[latin] = [Captured("20190301120000", page.encode("latin-1"), kind="text/html; charset=latin-1")]
-    rows = [Document(url, "", {"reddit_score": number}) for number, url in enumerate([*urls, latin])]
-    download(archives, write_list(tmp_path / "urls.jsonl.zst", rows), tmp_path / "out", save_pages=True)
-    archives.asked.clear()
-    found = documents_of(tmp_path / "out")
-    job_of(Extract(extractor="resiliparse"), [*(tmp_path / "out" / "pages").iterdir()], tmp_path / "again").run()
-    again = documents_of(tmp_path / "again")
-    assert sorted((d.url, d.text, sorted(d.metadata.items())) for d in again) == sorted(
-        (d.url, d.text, sorted(d.metadata.items())) for d in found
-    )
-    assert len(found) == 19 and any("caf\u00e9" in document.text for document in found)
-    saved = (tmp_path / "out" / "pages" / "part-00000.warc.gz").read_bytes()
-    assert b"server: old" in b"".join(gzip.decompress(saved).lower().splitlines(keepends=True))
+    rows_of(tmp_path, archives, [latin])
+    (document,) = extract(tmp_path / "out", tmp_path / "again")
+    assert document.text.startswith("Le caf\u00e9 est ouvert.")
+    saved = gzip.decompress((tmp_path / "out" / "pages" / "part-00000.warc.gz").read_bytes())
+    assert b"server: old" in saved.lower() and b"WARC-Date: 2019-03-01T12:00:00Z" in saved
 
 
 def test_captures_are_told_of_by_why_report_and_the_card_of_an_export(archives, tmp_path, capsys):
-    urls = archived_web(archives)
-    archives.live["/23"] = 200, html("Page not found", "Sorry.")
-    out = tmp_path / "out"
-    summary = download(archives, write_list(tmp_path / "urls.jsonl.zst", urls), out)
+    urls = gone_web(archives)
+    live, again = tmp_path / "live", tmp_path / "again"
+    archives.live |= {"/2": (200, html("Page not found", "Sorry.")), "/live": (200, old("live"))}
+    lists = write_list(tmp_path / "urls.jsonl.zst", [*urls, archives.url("/live")])
+    download(lists, live)
+    summary = rescue(archives, live, tmp_path / "out")
     assert summary.facts["archived"] == "6 from common-crawl, 6 from wayback"
-    assert summary.tally.dropped == {"http_404": 5, "soft_404": 1}
+    assert summary.tally.dropped == {"not_archived": 6}
+    extract(tmp_path / "out", again)
 
     def said(*words):
         assert cli.main([str(word) for word in words]) == 0
         return capsys.readouterr().out
 
-    story = said("why", urls[1], out)
+    story = said("why", urls[1], again)
     for line in ("outcome: archived", "archive: common-crawl", "captured at: 2019-04-22T08:00:00Z", "gone: http_404"):
         assert line in story
     assert "archives: wayback not_archived" in story
-    assert "dropped: soft_404" in (story := said("why", urls[23], out))
+    assert "dropped: soft_404" in (story := said("why", urls[2], again))
     assert "archives: wayback not_archived, common-crawl not_archived" in story
-    said("report", out, "--output", tmp_path / "report.html")
+    said("report", again, "--output", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "18 of 24 URLs (75%) gave a page with text, 12 of them as web archives have it." in page
-    assert "soft_404" in page and "page with text of a web archive" in page
-    said("export", "--input", out, "--output", tmp_path / "dataset", "--state", tmp_path / "state")
+    assert "page with text of a web archive" in page and "soft_404" in page
+    assert "12 of 18 URLs (66.7%) gave a page with text, 12 of them as web archives have it." in page
+    said("export", "--input", again, "--output", tmp_path / "dataset", "--state", tmp_path / "state")
     card = (tmp_path / "dataset" / "README.md").read_text()
     assert "12 documents were gone when they were asked for, and came from web archives" in card
-    assert "`captured_at`" in card and "| `archive` | string | 66.7% |" in card
+    assert "`captured_at`" in card and "| `archive` | string | 100.0% |" in card
 
 
-def test_a_plan_asks_no_archive_and_says_so(archives, tmp_path):
-    urls = [archives.url(f"/{number}") for number in range(40)]
-    archives.live |= {f"/{number}": (200, old(number)) for number in range(0, 40, 2)}
-    (tmp_path / "urls.txt").write_text("\n".join(urls))
-    settings = {"allow_private_addresses": "loopback", "delay": 0, "extractor": "resiliparse", "archive": ["wayback"]}
-    settings |= {"archive_requests": 60, "robots": False, **archives.settings}
-    table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
-    (tmp_path / "pipeline.toml").write_text(f"[download]\n{table}")
+def test_a_takedown_reaches_what_was_rescued_and_asks_no_archive(archives, tmp_path, capsys):
+    urls = gone_web(archives, 6)
+    archives.live["/live"] = 200, old("live")
+    lists, again = tmp_path / "urls.jsonl.zst", tmp_path / "again"
+    download(write_list(lists, [*urls, archives.url("/live")]), tmp_path / "live")
+    rescue(archives, tmp_path / "live", tmp_path / "out", archive=("wayback",))
+    assert [document.url for document in extract(tmp_path / "out", again)] == urls[::3]
+    write_list(lists, [*urls[1:], archives.url("/live")])
+    (tmp_path / "remove.txt").write_text(urls[0])
+    archives.asked.clear()
+    assert cli.main(["takedown", "--urls", str(tmp_path / "remove.txt"), str(again), "--apply", "--workers", "1"]) == 0
+    assert not archives.asked
+    assert [document.url for document in documents_of(again)] == [urls[3]]
+    assert [url for url, _ in saved_pages(tmp_path / "out")] == [urls[3]]
+    kept = (tmp_path / "out" / ".state" / "kept" / rescue_stage.DATABASE).read_bytes()
+    assert urls[1].encode() in kept and f'"{urls[0]}"'.encode() not in kept
+
+
+def test_a_plan_counts_what_is_rescued_and_says_how_long_that_takes(tmp_path, capsys):
+    (tmp_path / "urls.txt").write_text("".join(f"http://host{number}.org/\n" for number in range(1_000)))
+    (tmp_path / "pipeline.toml").write_text("[download]\n[rescue]\nrequests = 600\n[extract]\n[merge]\n")
     words = ["--input", tmp_path / "urls.txt", "--config", tmp_path / "pipeline.toml", "--output", tmp_path / "plan"]
-    assert cli.main(["plan", *map(str, words), "--at-least", "20", "--workers", "1"]) == 0
+    assert cli.main(["plan", *map(str, words), "--workers", "1"]) == 0
     plan = json.loads((tmp_path / "plan" / "plan.json").read_bytes())
-    (stage,) = plan["stages"]
-    gone = stage["read"] - stage["kept"]
-    assert plan["sampled"] < 40 and gone and not archives.asked
-    assert "archives, come on top" in " ".join(plan["notes"])
+    assert [(stage["stage"], stage["read"], stage["kept"]) for stage in plan["stages"]] == [
+        ("download", 1_000, 600), ("rescue", 600, 300), ("extract", 300, 300), ("merge", 900, 900)
+    ]  # fmt: skip
+    assert plan["stages"][1]["output"] < 40_000 * 300
+    assert "rescue: wayback: some 1,200 requests for 600 URLs, 2 h at 600 an hour" in plan["notes"]
 
 
 NO = b'<meta name="robots" content="noai">'
@@ -557,13 +568,17 @@ def test_a_page_that_is_gone_is_not_taken_from_an_archive_against_a_wish(archive
     archives.wayback[reserved] = [Captured("20190301120000", old(reserved))]
     archives.crawls["CC-MAIN-2019-18"] = {url: [Captured("20190422080000", old(url))] for url in (refusing, reserved)}
     archives.write_crawls()
-    rows = rows_of(tmp_path, archives, [refusing, reserved], archive_date="2019-03")
+    live = tmp_path / "live"
+    download(write_list(tmp_path / "urls.jsonl.zst", [refusing, reserved]), live)
+    rescue(archives, live, tmp_path / "out", date="2019-03")
+    rows = {row["url"]: row for row in outcomes_of(tmp_path / "out")}
     assert [(rows[url]["outcome"], rows[url]["opt_out"]) for url in (refusing, reserved)] == [
         ("opted_out", "noai"),
         ("opted_out", "tdm-reservation"),
     ]
-    assert rows[refusing]["archives"] == {"wayback": "opted_out"}
-    assert documents_of(tmp_path / "out") == []
-    download(archives, tmp_path / "urls.jsonl.zst", tmp_path / "marked", opt_outs="record", archive_date="2019-03")
-    marks = [document.metadata["opt_out"] for document in documents_of(tmp_path / "marked")]
+    assert rows[refusing]["archives"] == {"wayback": "opted_out"} and not rows[reserved]["archives"]
+    assert extract(tmp_path / "out", tmp_path / "again") == []
+    rescue(archives, live, tmp_path / "marked", opt_outs="record", date="2019-03")
+    job_of(Extract(extractor="resiliparse", opt_outs="record"), [tmp_path / "marked"], tmp_path / "kept").run()
+    marks = [document.metadata["opt_out"] for document in documents_of(tmp_path / "kept")]
     assert marks == ["noai", "tdm-reservation"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.dedup import candidates, decisions
-from webtext_prep.dedup.blocks import DocumentBlocks, runs_of
+from webtext_prep.dedup import candidates, decisions, kernels
+from webtext_prep.dedup.candidates import DocumentBlocks, runs_of
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 
 WORDS = Shingling("word", 2)
@@ -23,7 +23,7 @@ def buckets_of(members, ends) -> set[frozenset[int]]:
 
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 2**64 - 1])))
 def test_a_bucket_is_all_that_have_a_key(keys):
-    members, ends = candidates.shared_buckets(np.array(keys, dtype=np.uint64))
+    members, ends = kernels.shared_buckets(np.array(keys, dtype=np.uint64))
     expected = collections.defaultdict(set)
     for place, key in enumerate(keys):
         expected[key].add(place)
@@ -61,11 +61,11 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
     for order in (shared, shared[::-1]):
         parents = np.arange(count, dtype=kind)
         ends = np.cumsum([len(entry) for entry in order], dtype=np.int64)
-        candidates.unite(parents, np.array([at for entry in order for at in entry], dtype=kind), ends)
+        kernels.unite(parents, np.array([at for entry in order for at in entry], dtype=kind), ends)
         weights = np.zeros(count, np.int64)
-        candidates.flatten(parents, lengths, weights)
+        kernels.flatten(parents, lengths, weights)
         parts = np.zeros(count, np.int32)
-        number = candidates.divide(parents, weights, most, parts)
+        number = kernels.divide(parents, weights, most, parts)
         results.append((parts.tolist(), number))
     assert results[0] == results[1]
     parts, number = results[0]
@@ -74,7 +74,7 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
     for part in range(number):
         inside = [group for group in expected if parts[min(group)] == part]
         assert all(parts[place] == part for group in inside for place in group)
-        weight = sum(int(lengths[place]) + candidates.DOCUMENT_WEIGHT for group in inside for place in group)
+        weight = sum(int(lengths[place]) + kernels.DOCUMENT_WEIGHT for group in inside for place in group)
         assert weight <= most or len(inside) == 1
 
 

@@ -56,17 +56,14 @@ def test_without_a_folder_it_compiles_all_the_same(monkeypatch):
 
 def test_compiled_functions_take_nothing_from_other_files_with_some():
     """numba looks at a function's own file alone: code from another file would run on as it was."""
-    sources = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
-    having = {path for path, source in sources.items() if "@compiled(" in source} - {PACKAGE / "text" / "compiled.py"}
+    having = {path for path in PACKAGE.rglob("*.py") if "@compiled(" in path.read_text()}
     assert len(having) >= 8
     for path in having:
-        imported = [node for node in ast.walk(ast.parse(sources[path])) if isinstance(node, ast.ImportFrom)]
-        for node in imported:
-            module = PACKAGE.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
-            names = {entry.name for entry in node.names}
-            decorated = [entry for entry in ast.walk(ast.parse(sources.get(module, ""))) if _is_compiled(entry)]
-            assert module not in having or not names & {entry.name for entry in decorated}, (path, names)
-
-
-def _is_compiled(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and any("compiled" in ast.unparse(one) for one in node.decorator_list)
+        tree = ast.parse(path.read_text())
+        froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        ours = {entry.name for node in froms if (node.module or "").startswith("webtext_prep") for entry in node.names}
+        for function in tree.body:
+            if isinstance(function, ast.FunctionDef) and function.decorator_list:
+                used = {node.id for one in function.body for node in ast.walk(one) if isinstance(node, ast.Name)}
+                decorators = {ast.unparse(one).partition("(")[0] for one in function.decorator_list}
+                assert not decorators & {"compiled", "inner"} or not used & ours, (path, function.name, used & ours)

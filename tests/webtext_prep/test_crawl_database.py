@@ -240,11 +240,10 @@ def test_numbers_of_records_grow_whatever_is_replaced_or_removed(path):
 
 def test_facts_last_and_are_none_where_there_is_no_database(path):
     assert facts_in(path) == Facts() and not path.exists()
-    facts = Facts(2, {"1": 5, "2": 7}, {"": 3, "wayback": 1})
+    facts = Facts(2, {"1": 5, "2": 7})
     with CrawlDatabase(path) as database:
         assert (database.facts, database.newest) == (Facts(), 0)
         database.facts = facts
         database.add_many([entry(URLS[0])])
     assert facts_in(path) == facts
     assert (facts.retryable_below(1), facts.retryable_below(2), facts.retryable_below(3)) == (0, 5, 12)
-    assert (facts.unasked([]), facts.unasked(["wayback"]), facts.unasked(["wayback", "other"])) == (0, 3, 4)

@@ -10,10 +10,11 @@ from jobs import job_of
 from plain_shingles import similarity
 
 from webtext_prep.cli import main
-from webtext_prep.dedup import candidates, phases
+from webtext_prep.dedup import candidates
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import DUPLICATES, shards_in
+from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
 from webtext_prep.text import fingerprints
 
@@ -199,7 +200,7 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
     monkeypatch.setattr(candidates, "BATCH_DOCUMENTS", 2)
     monkeypatch.setattr(candidates, "PART_CHARACTERS", (1, 1))
-    monkeypatch.setattr(phases, "SORTED_DOCUMENTS", 7)
+    monkeypatch.setattr(dedup, "SORTED_DOCUMENTS", 7)
     run(capsys, source, tmp_path / "divided")
     whole, divided = contents(tmp_path / "whole"), contents(tmp_path / "divided")
     assert whole.keys() == divided.keys()
@@ -217,7 +218,7 @@ def test_phases_that_are_done_are_not_done_again(tmp_path, capsys, monkeypatch, 
     scratch = tmp_path / "out" / ".state" / "scratch"
     assert {path.name for path in scratch.iterdir() if path.is_dir()} == {"groups", "receipts"}
     with monkeypatch.context() as patched:
-        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_candidates", "decide"):
+        for phase in ("fingerprint_shard", "sort_bands", "find_components", "collect_candidates", "decide"):
             patched.setattr(Dedup, phase, lambda self, task, context: pytest.fail("done again"))
         assert main(arguments) == 0
     assert contents(tmp_path / "whole") == contents(tmp_path / "out")
@@ -236,7 +237,7 @@ def test_an_input_that_changed_meanwhile_is_worked_on_from_the_start(tmp_path, c
 
 
 def test_it_needs_no_more_disk_than_it_says(tmp_path, monkeypatch):
-    """A run could fill the disk with files between its phases, and nothing said so before."""
+    """A run could fill the disk with files between its dedup, and nothing said so before."""
     source = write(tmp_path / "in", similar_documents(200, 3), 2)
     job = job_of(Dedup(), shards_in(source), tmp_path / "out")
     needed = job.estimate(job.sample()).needs

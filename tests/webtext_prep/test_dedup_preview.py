@@ -8,7 +8,7 @@ from jobs import job_of
 
 from command_kit.machine import Disk, Machine
 from webtext_prep.cli import main
-from webtext_prep.dedup.preview import THRESHOLDS, sample_hash, wilson
+from webtext_prep.dedup.reports import THRESHOLDS, sample_hash, wilson
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError
@@ -140,7 +140,7 @@ def test_an_interrupted_preview_resumes(tmp_path, capsys, monkeypatch):
         patched.setattr(Dedup, "examine_part", lambda self, task, context: [][0])
         assert main(arguments) == 1
     with monkeypatch.context() as patched:  # nothing before it is done again
-        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_candidates"):
+        for phase in ("fingerprint_shard", "sort_bands", "find_components", "collect_candidates"):
             patched.setattr(Dedup, phase, lambda self, task, context: [][0])
         assert run(capsys, source, tmp_path / "out", "--sample", 40) == expected
     assert [path.name for path in (tmp_path / "out" / ".state").iterdir()] == ["lock"]
@@ -162,7 +162,7 @@ def test_a_preview_that_will_not_fit_stops_before_it_writes(tmp_path):
 
 @pytest.mark.parametrize("options", [{"dry_run": True}, {"sample": 20}], ids=["whole", "sample"])
 def test_a_preview_needs_no_more_disk_than_it_says(tmp_path, monkeypatch, options):
-    """It needs more of it than a run for files between phases, and none for an output."""
+    """It needs more of it than a run for files between dedup, and none for an output."""
     source = write(tmp_path / "in", documents_of_all_similarities(), 2)
     job = job_of(Dedup(**options), shards_in(source), tmp_path / "out")
     needed = job.estimate(job.sample()).needs

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import aiodns
 import pytest
 import zstandard
 from jobs import job_of
@@ -85,10 +86,11 @@ def cut_short(request):
     request.close_connection = True
 
 
-def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_dropped(site, tmp_path):
+def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_dropped(site, tmp_path, names):
     """Pitfall 9: nothing bounded a download: endless streams, huge bodies, redirect loops, one slow host."""
     bomb = gzip.compress(b"<p>x</p>" * 4_000_000)
     assert len(bomb) < 200_000
+    names |= {"no-such-host.invalid": aiodns.error.ARES_ENOTFOUND, "no-answer.invalid": aiodns.error.ARES_ETIMEOUT}
 
     def redirect(target, status=302):
         return lambda request: request.answer(status, Location=target)
@@ -142,7 +144,8 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
     }  # fmt: skip
     elsewhere = {
         "http://127.0.0.1:1/nobody-listens": "connection",
-        "http://no-such-host.invalid/": "dns",
+        "http://no-such-host.invalid/": "no_such_host",
+        "http://no-answer.invalid/": "dns",
         f"https://127.0.0.1:{site.port}/no-tls": "tls",
         "this is no address": "malformed_url",
         "ftp://example.com/file": "malformed_url",

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.dedup.drop_rates import GroupCounter, Groups, Loss, largest_losses
+from webtext_prep.dedup.reports import GroupCounter, Groups, Loss, largest_losses
 from webtext_prep.documents.document import Document
 
 DOCUMENTS = st.lists(

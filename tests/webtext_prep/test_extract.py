@@ -620,7 +620,7 @@ def test_an_output_of_an_earlier_version_asks_for_a_restart(tmp_path, webtext):
     texts = documents_of(tmp_path / "out")
     for path in (tmp_path / "out" / ".state" / "job.json", tmp_path / "out" / "stage.json"):
         values = json.loads(path.read_text())
-        path.write_text(json.dumps(values | {"version": values["version"] - 1}))
+        path.write_text(json.dumps(values | {"version": Extract.oldest - 1}))
     refused = webtext("extract", *flags)
     assert refused.code == 2 and "was made by an earlier version of `webtext extract`" in refused.sentence
     assert "--restart" in refused.sentence and documents_of(tmp_path / "out") == texts

@@ -10,7 +10,7 @@ from object_store import Fault
 from webtext_prep import storage
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.storage import lease
-from webtext_prep.storage.lease import LASTS_SECONDS, LEASE, Lease, held, lease_place
+from webtext_prep.storage.lease import LASTS_SECONDS, LEASE, Lease, held
 
 
 @pytest.fixture
@@ -204,8 +204,3 @@ def test_local_outputs_need_none(tmp_path):
     with held(tmp_path / LEASE, tmp_path, tmp_path / "state") as mine:
         assert mine is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_where_it_lies(bucket):
-    assert lease_place(bucket / "out", is_prefix=False) == bucket / "out" / ".webtext-lease.json"
-    assert lease_place(bucket / "corpus", is_prefix=True) == bucket / ".corpus.webtext-lease.json"

@@ -7,7 +7,7 @@ import pytest  # noqa: F401
 
 from indexed_tokens import Tokenizer
 from webtext_prep import cli
-from webtext_prep.dedup import decisions  # noqa: F401
+from webtext_prep.dedup import kernels  # noqa: F401
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
 from webtext_prep.text import classifier_kernels, contamination_kernels  # noqa: F401
 

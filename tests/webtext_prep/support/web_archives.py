@@ -102,7 +102,7 @@ class WebArchives:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Where they are, as settings of a download."""
+        """Where they are, as settings of a rescue."""
         at = {name: f"http://{host}:{self.port}" for name, host in
               (("wayback", WAYBACK), ("common_crawl", FILES), ("common_crawl_index", INDEX))}  # fmt: skip
         return {f"{name}_address": url for name, url in at.items()}

@@ -308,7 +308,8 @@ def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
     if step.plain_files and inputs:
         raise InputError(f"{step.name} was made from other stages' output and from other files: run its stages again.")
     read = sum(source.record["out"] for source in step.inputs)  # as they were when it read them
-    if inputs and not settings.get("max_urls") and read != step.record["in"]:
+    reads_all = not settings.get("max_urls") and step.stage != "rescue"  # which reads what a download has dropped
+    if inputs and reads_all and read != step.record["in"]:
         given = ", ".join(source.name for source in inputs)
         raise InputError(
             f"{step.name} does not read all documents of {given}, or other files of it: run its stages again."

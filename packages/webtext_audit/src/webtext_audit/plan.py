@@ -129,7 +129,8 @@ def make_plan(stages: Sequence[Stage], given: Sequence[str], config: str, worker
     notes = ["of ten URLs six give a page; what else stages drop of yours is not known before, and planned for"]
     for stage in stages:
         reads_tokens = "tokens" in made and stage.reads.accepts(Path("corpus.idx"))
-        needs = stage.needs(made["tokens" if reads_tokens else "documents"], workers)
+        rescued = made.pop("pages", None) if stage.reads.accepts(Path("pages.warc.gz")) else None
+        needs = stage.needs(rescued or made["tokens" if reads_tokens else "documents"], workers)
         seconds, tokens = needs.seconds / workers, 0
         notes += [f"{stage.name}: {sentence}" for sentence in needs.others]
         if stage.writes.made == "tokens":
@@ -143,8 +144,9 @@ def make_plan(stages: Sequence[Stage], given: Sequence[str], config: str, worker
                 f"download: {host} has some {about(pages)} pages, {stage.delay:g} s apart; a slow network, and pauses "
                 "that servers ask for, come on top"
             )
-        if stage.writes.made in ("documents", "tokens"):
-            made[stage.writes.made] = needs.as_input()
+        if stage.writes.made in ("documents", "pages", "tokens"):
+            beside = made["documents"] if rescued is not None else Sample()
+            made[stage.writes.made] = needs.as_input() + beside
         sizes = (needs.memory, needs.output, needs.scratch)
         found.append(Expected(stage.name, stage.reads.unit, needs.documents, needs.kept, seconds, *sizes, tokens))
     return CorpusPlan(tuple(given), config, workers, tuple(found), tuple(notes))

@@ -173,6 +173,7 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
     """
     lines, problems = [], []
     before: Needs | None = None
+    beside: Needs | None = None  # what the documents of pages that are rescued join
     outputs = missing = 0
     for step in steps:
         if step.stage is None:
@@ -181,8 +182,10 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
         if found is None:
             before = None
             continue
-        if step.stage.writes.made in ("documents", "tokens"):
-            before = found.needs
+        if step.stage.writes.made == "pages":
+            beside, before = before, found.needs
+        elif step.stage.writes.made in ("documents", "tokens"):
+            before, beside = found.needs if beside is None else found.needs.beside(beside), None
         outputs += found.needs.output
         missing += sum(max(0, place.needed - place.written) for place in found.places)
         lines += [found.sentence(), *(f"{found.stage}: {sentence}" for sentence in found.needs.others)]

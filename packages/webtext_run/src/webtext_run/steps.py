@@ -8,25 +8,28 @@ its model, and after an `[index-tokens]` `[generate]` says what its texts repeat
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import importlib.util
+import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError, setting
+from command_kit.colours import wrapped
+from command_kit.command import print_note
 from command_kit.errors import meant
-from command_kit.settings import checked, flag_name
+from command_kit.settings import check_value, checked, flag_name, given_values, make_settings
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
+from webtext_prep.documents.folders.stage_record import PAGES, TOKENS_SUFFIX
 from webtext_prep.running.settings import RunSettings, engine_settings, find_engines
 from webtext_prep.running.stage import Stage
-from webtext_prep.stages.download import Download
 from webtext_prep.storage import is_local, location
 
 if TYPE_CHECKING:
@@ -202,6 +205,28 @@ def as_flags(key: str, value: Any) -> list[str]:
     return [flag, *words] if words else []
 
 
+@dataclass
+class ArmSteps:
+    """The steps of an ablation.
+
+    Attributes:
+        shared: the steps before the stage.
+        of_each: the steps of each value, by its name.
+    """
+
+    shared: list[Step]
+    of_each: dict[str, list[Step]]
+
+    @property
+    def steps(self) -> list[Step]:
+        """All of them, in the order in which they run."""
+        return [*self.shared, *(step for own in self.of_each.values() for step in own)]
+
+    def data(self) -> list[str]:
+        """Each arm's token files, as `gpt2 ablate --data` takes them."""
+        return [f"{name}={steps[-1].output}{TOKENS_SUFFIX}" for name, steps in self.of_each.items()]
+
+
 class Outputs:
     """What the steps so far make, which the next one uses.
 
@@ -212,6 +237,7 @@ class Outputs:
 
     Attributes:
         documents: what the next stage of documents reads.
+        pages: what the next stage of pages reads, whose documents join the others; empty for none.
         tokens: the token files, as what reads them names them.
         has_tokens: whether a stage wrote them.
         tokenizer: the folder of a trained tokenizer; empty for none.
@@ -222,13 +248,17 @@ class Outputs:
     def __init__(self, path: Path, folder: Path, given: Sequence[str]) -> None:
         self.path, self.folder = path, folder
         self.documents, self.corpus = tuple(given), str(folder / "corpus")
-        self.model, self.tokenizer = str(folder / "model"), ""
+        self.model, self.tokenizer, self.pages = str(folder / "model"), "", ""
         self.has_tokens = self.is_trained = self.has_samples = False
         self.made: set[str] = set()
 
     @property
     def tokens(self) -> str:
         return self.corpus + TOKENS_SUFFIX
+
+    def are_pages_for(self, stage: Stage) -> bool:
+        """Whether there are pages that a stage is to read."""
+        return bool(self.pages) and stage.reads.accepts(location(f"{PAGES}.warc.gz"))
 
     def where(self, name: str) -> str:
         """The name by which messages call a table."""
@@ -237,6 +267,66 @@ class Outputs:
     def among(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Those of `paths` that a step before makes."""
         return tuple(path for path in paths if path in self.made)
+
+
+def prepared(
+    arguments: argparse.Namespace, plan_arms: Callable[..., ArmSteps]
+) -> tuple[Path, Pipeline, Path, list[Step], ArmSteps | None]:
+    """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate each arm's steps, too.
+
+    `plan_arms` makes these. Raises UsageError.
+    """
+    path, written = read_pipeline(arguments.pipeline)
+    tables = changed(written, arguments.set, path)
+    everywhere = {*OF_ALL_STAGES, *engine_settings()}
+    table = check_value(dict, tables.get(WHOLE, {}), WHOLE, str(path))
+    given = table | given_values(arguments, command=WHOLE)[1]
+    of_all_stages = {key: value for key, value in given.items() if key in everywhere}
+    rest = {key: value for key, value in table.items() if key not in everywhere}
+    whole = make_settings(Pipeline, rest, str(path), neighbours=sorted(everywhere))
+    folder = folder_of(arguments, whole, path)
+    title = wrapped(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", sys.stderr)
+    print(title, file=sys.stderr, flush=True)
+    print_note("checking the settings of all steps against this machine")
+    first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
+
+    def planned(tables: Mapping[str, Any], folder: Path, given: Sequence[str]) -> list[Step]:
+        is_made = whole.site or given is not first
+        return plan(path, tables, folder, given, written, site=is_made, of_all_stages=of_all_stages)
+
+    arms = None
+    if arguments.ablate is not None:
+        arms = plan_arms(arguments.ablate, path, tables, folder, first, planned)
+        steps = arms.steps
+    elif arguments.minutes is not None or arguments.want:
+        raise UsageError("--minutes and --want are for --ablate: name the setting to compare, or leave them out.")
+    else:
+        steps = planned(tables, folder, first)
+    if arguments.restart is not None:
+        restart(steps, arguments.restart)
+    names = [step.name for step in steps]
+    if not has_trainer() and len(names) < len(tables.keys() - {WHOLE}) and arguments.until not in names:
+        raise UsageError(
+            f"{path.name} also trains a model, and the trainer is not installed: pip install 'webtext-gpt2[train]', or "
+            f"stop before it with --until {names[-1] if names else 'STEP'}."
+        )
+    if arguments.until is not None and arguments.until not in names:
+        asked = meant(arguments.until, names)
+        raise UsageError(f"--until {arguments.until} is not in {path.name}: {asked}choose one of {', '.join(names)}.")
+    if arms is not None and arguments.until is not None:
+        raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
+    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms
+
+
+def folder_of(arguments: argparse.Namespace, whole: Pipeline, path: Path) -> Path:
+    """The folder that a pipeline writes to. Raises UsageError for a URL."""
+    written_to = arguments.folder or whole.folder
+    if "://" in written_to:
+        raise UsageError(
+            f"--folder {written_to} is a URL, and training needs a folder of this machine: give one, and name the "
+            'stages\' URLs in their tables, as output = "s3://...".'
+        )
+    return Path(written_to or Path("runs") / path.stem)
 
 
 def plan(
@@ -321,7 +411,7 @@ def _is_here(engine: str) -> bool:
 
 def _stage_step(so_far: Outputs, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, where, of_engines = kind.name, so_far.where(kind.name), engine_settings()
-    if issubclass(kind, Download) and not _is_here(of_all_stages.get("engine", "local")):
+    if kind.is_one_process and not _is_here(of_all_stages.get("engine", "local")):
         of_all_stages = {}  # it works here, whatever the others do
     engine = table.get("engine", of_all_stages.get("engine", "local"))
     passed = {
@@ -346,8 +436,11 @@ def _stage_step(so_far: Outputs, kind: type[Stage], table: dict[str, Any], of_al
         so_far.corpus, so_far.has_tokens = run.output, True
     elif stage.writes.made == "tokenizer":
         so_far.tokenizer = run.output
+    elif stage.writes.made == "pages":
+        so_far.pages = run.output
     elif stage.writes.made == "documents":
-        so_far.documents = (run.output,)
+        so_far.documents = (*so_far.documents, run.output) if so_far.are_pages_for(stage) else (run.output,)
+        so_far.pages = ""
     so_far.made |= {run.output, so_far.tokens if stage.writes.made == "tokens" else run.output}
     return step
 
@@ -355,7 +448,8 @@ def _stage_step(so_far: Outputs, kind: type[Stage], table: dict[str, Any], of_al
 def _wired(so_far: Outputs, stage: Stage, run: RunSettings) -> RunSettings:
     """The common settings of a stage with its input, output and state; what they name themselves is left alone."""
     reads_tokens = so_far.has_tokens and stage.reads.accepts(location(f"{so_far.tokens}.idx"))
-    inputs = run.input or ((so_far.tokens,) if reads_tokens else so_far.documents)
+    documents = (so_far.pages,) if so_far.are_pages_for(stage) else so_far.documents
+    inputs = run.input or ((so_far.tokens,) if reads_tokens else documents)
     if not inputs:
         raise UsageError(f"the first stage, {stage.name}, has no input: give it with --input PATH.")
     beside = stage.writes.beside(inputs)

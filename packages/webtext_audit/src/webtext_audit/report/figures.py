@@ -198,6 +198,7 @@ _NETWORK = frozenset(
     {
         PageOutcome.BLOCKED_ADDRESS,
         PageOutcome.DNS,
+        PageOutcome.NO_SUCH_HOST,
         PageOutcome.CONNECTION,
         PageOutcome.TLS,
         PageOutcome.TIMEOUT,

@@ -93,7 +93,6 @@ class OptOuts(Command):
 
     async def _ask(self, origins: list[str], note: Callable[[Host], None]) -> None:
         # What the network needs takes a second to import, which `--help` should not.
-        from webtext_prep.crawl.crawl import client_of
         from webtext_prep.crawl.frontier.crawler import Crawler
         from webtext_prep.crawl.frontier.queues import Visit
         from webtext_prep.crawl.http.client import Reply
@@ -107,9 +106,9 @@ class OptOuts(Command):
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             note(Host(visit.asked, "", str(reply.outcome), now, wishes.rules, wishes.unreadable))
 
-        async with client_of(settings) as client:
+        async with settings.client(settings.concurrency, settings.max_bytes) as client:
             visits = (Visit(origin, origin, is_for_rules=True) for origin in origins)
-            await Crawler(settings, client, finish, {}).run(visits)
+            await Crawler(settings, client, finish).run(visits)
 
     def _refused(self, files: Sequence[Location], now: Hosts, earlier: Hosts) -> dict[str, Any]:
         """The pages that their hosts refuse, by signal; and the hosts that have changed their mind of some page."""

@@ -91,21 +91,14 @@ class Facts:
     Attributes:
         passes: how many passes over the lists have been finished.
         retryable: how many retryable URLs were tried in how many passes.
-        gone: for how many pages that are gone which archives were asked, joined by commas.
     """
 
     passes: int = 0
     retryable: dict[str, int] = field(default_factory=dict)
-    gone: dict[str, int] = field(default_factory=dict)
 
     def retryable_below(self, passes: int) -> int:
         """The number of retryable URLs that have been tried in fewer passes."""
         return sum(count for tried, count in self.retryable.items() if int(tried) < passes)
-
-    def unasked(self, archives: Iterable[str]) -> int:
-        """The number of gone pages for which not all of these archives were asked."""
-        wanted = set(archives)
-        return sum(count for asked, count in self.gone.items() if not wanted <= set(asked.split(",")))
 
 
 class CrawlDatabase:
@@ -247,7 +240,8 @@ class CrawlDatabase:
         """What the last run has left."""
         found = dict(self._reader.execute("SELECT name, value FROM facts"))
         try:
-            return Facts(**{name: msgspec.json.decode(value) for name, value in found.items()})
+            known = {entry.name for entry in dataclasses.fields(Facts)}
+            return Facts(**{name: msgspec.json.decode(found[name]) for name in known & found.keys()})
         except (msgspec.DecodeError, TypeError):  # damaged
             return Facts()
 
@@ -373,10 +367,13 @@ def facts_in(path: Path) -> Facts:
 
 
 class UrlSet:
-    """A set of URLs that goes to disk when it grows: a list may hold millions. Use as a context manager."""
+    """A set of URLs that goes to disk when it grows: a list may hold millions. Use as a context manager.
+
+    Several threads may use it, one after the other.
+    """
 
     def __init__(self) -> None:
-        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._connection.execute("CREATE TABLE urls (digest BLOB PRIMARY KEY) WITHOUT ROWID")
         self._connection.execute("BEGIN")
 

@@ -1,4 +1,1 @@
-"""Near-duplicates: `blocks` of documents, `candidates` from their signatures, and the `decisions` between them.
-
-`phases` has the phases of `webtext dedup`; `preview` and `drop_rates` are its dry run and its alarm.
-"""
+"""Near-duplicates, `candidates` and the `decisions` between them, with `reports`; repeated `passages`."""

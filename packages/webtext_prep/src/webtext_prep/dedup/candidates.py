@@ -3,6 +3,9 @@
 The files of one shard are its keys (uint64, block after block, each of shape (bands, documents), so that a band is read
 without the others) and the lengths of its texts (int64, in characters).
 
+A block is a run of documents of one shard that is held in memory at once, however large the shard is. Documents are
+numbered through all shards, so that a number stands for the same document in each phase.
+
 Documents whose signatures agree in all rows of a band share a bucket (Leskovec, Rajaraman, Ullman, Mining of Massive
 Datasets, 3.4). A band of a document is one 64-bit key: two different bands that share one by chance (never seen in
 practice) make a false candidate, which the exact comparison refutes. Only documents that buckets connect can ever be
@@ -16,26 +19,104 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, DocumentBlocks
 from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location
-from webtext_prep.text.compiled import compiled
 from webtext_prep.text.fingerprints import Shingling, bands_for, signatures
+
+BLOCK_DOCUMENTS = 16_384
+BLOCK_CHARACTERS = 32 << 20
+"""Documents, or characters of text, at which a block ends."""
+PART_CHARACTERS = (32 << 20, 128 << 20)
+"""What a part of the work weighs, at the least and at the most, but for a component that is heavier by itself."""
+
+
+@dataclass(frozen=True)
+class DocumentBlocks:
+    """All blocks of a corpus, in the order of the input.
+
+    Attributes:
+        shards: the number of the shard of each block, shape (blocks,), rising.
+        firsts: the number of the first document of each, and after them that of all documents, shape (blocks + 1,).
+    """
+
+    shards: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, counts: list[list[int]]) -> DocumentBlocks:
+        """The blocks of shards of which block by block the number of documents is given."""
+        shards = [shard for shard, blocks in enumerate(counts) for _ in blocks]
+        firsts = np.cumsum([0, *(count for blocks in counts for count in blocks)], dtype=np.int64)
+        return cls(np.array(shards, dtype=np.int64), firsts)
+
+    @classmethod
+    def load(cls, place: Location) -> DocumentBlocks:
+        """Read the blocks of documents that `save` wrote at `place`."""
+        shards, counts = load_array(place)
+        return cls(shards, np.append(0, np.cumsum(counts)).astype(np.int64))
+
+    def save(self, place: Location) -> None:
+        """Write them to a scratch file, unless it holds them already: tasks that read it are not done again then."""
+        content = np.stack([self.shards, np.diff(self.firsts)])
+        if storage.is_file(place) and np.array_equal(load_array(place), content):
+            return
+        save_array(place, content)
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    @property
+    def documents(self) -> int:
+        """How many documents there are."""
+        return int(self.firsts[-1])
+
+    def in_shard(self, shard: int) -> range:
+        """The blocks of one shard."""
+        return range(*np.searchsorted(self.shards, [shard, shard + 1]).tolist())
+
+    def first_of(self, shard: int) -> int:
+        """The number of the first document of a shard."""
+        return int(self.firsts[np.searchsorted(self.shards, shard)])
+
+    def numbers(self, block: int) -> slice:
+        """The documents of one block."""
+        return slice(int(self.firsts[block]), int(self.firsts[block + 1]))
+
+
+def runs_of(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Each value from 0 on in `values`, in rising order, with the positions that hold it."""
+    order = np.argsort(values, kind="stable")
+    order = order[np.searchsorted(values, 0, sorter=order) :]
+    bounds = np.flatnonzero(np.diff(values[order])) + 1
+    for positions in np.split(order, bounds) if len(order) else []:
+        yield int(values[positions[0]]), positions
+
+
+class PackedRecord(msgspec.Struct, array_like=True):
+    """Records that pass from one task to another as bytes."""
+
+    def pack(self) -> bytes:
+        """The content of a partition or file."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Self:
+        """Read what `pack` returned."""
+        return msgspec.msgpack.decode(content, type=cls)
+
 
 Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 """Numbers of documents: 32 bits wide where that will do."""
-
-DOCUMENT_WEIGHT = 256
-"""What a document weighs besides its text, in characters: its keys, its URL, and its place in memory."""
 
 
 def number_type(documents: int) -> type[np.int32] | type[np.int64]:
@@ -54,99 +135,6 @@ def band_keys(signatures: npt.NDArray[np.uint32], bands: int, rows: int) -> npt.
     keys *= np.uint64(0xC4CEB9FE1A85EC53)
     keys ^= keys >> np.uint64(33)
     return keys
-
-
-def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which positions of `keys` hold the same key: the buckets of one band with more than one member.
-
-    Returns:
-        members, one bucket after the other; and ends, of each bucket in `members`. The order in a bucket is arbitrary.
-    """
-    order = np.argsort(keys)
-    ranked = keys[order]
-    is_last = np.append(ranked[1:] != ranked[:-1], True)[: len(ranked)]
-    bounds = np.flatnonzero(is_last) + 1
-    sizes = np.diff(bounds, prepend=0)
-    is_shared = np.repeat(sizes > 1, sizes)
-    return order[is_shared], np.cumsum(sizes[sizes > 1])
-
-
-_I32S, _I64S = types.int32[::1], types.int64[::1]
-
-
-@compiled(types.void(_I32S, _I32S, _I64S), types.void(_I64S, _I64S, _I64S))
-def unite(parents: Numbers, members: Numbers, ends: npt.NDArray[np.int64]) -> None:
-    """Join the components of the members of each bucket.
-
-    `parents` is a forest, shape (documents,), that begins as `arange`: its roots are the smallest numbers of their
-    components, so that the result does not depend on the order of the buckets.
-    """
-    start = 0
-    for end in ends:
-        root = members[start]
-        for at in range(start, end):
-            other = members[at]
-            while parents[other] != other:
-                parents[other] = parents[parents[other]]  # path halving
-                other = parents[other]
-            if other < root:
-                parents[root] = other
-                root = other
-            elif root < other:
-                parents[other] = root
-        start = end
-
-
-@compiled(types.void(_I32S, _I64S, _I64S), types.void(_I64S, _I64S, _I64S))
-def flatten(parents: Numbers, lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> None:
-    """Let each document point to the root of its component, and add up there what the component weighs.
-
-    Args:
-        parents: as `unite` leaves it; changed in place.
-        lengths: of the documents' texts.
-        weights: zeros, shape (documents,). That of the root of a component with several members becomes the sum
-            of their lengths and `DOCUMENT_WEIGHT`; all others become 0.
-    """
-    for document in range(len(parents)):
-        root = parents[parents[document]]  # a parent is smaller than its child, so its own root is known already
-        parents[document] = root
-        weight = lengths[document] + DOCUMENT_WEIGHT
-        # Until a second member comes, a root holds its own weight as a negative number.
-        if root == document:
-            weights[root] = -weight
-        elif weights[root] < 0:
-            weights[root] = weight - weights[root]
-        else:
-            weights[root] += weight
-    for document in range(len(parents)):
-        weights[document] = max(weights[document], 0)
-
-
-@compiled(types.int64(_I32S, _I64S, types.int64, _I32S), types.int64(_I64S, _I64S, types.int64, _I32S))
-def divide(parents: Numbers, weights: npt.NDArray[np.int64], most: int, parts: npt.NDArray[np.int32]) -> int:
-    """Divide the components into parts of at most `most`, but for a component that weighs more by itself.
-
-    Args:
-        parents: as `flatten` leaves it.
-        weights: as `flatten` leaves it.
-        most: the weight of a part.
-        parts: is filled with the part of each document, shape (documents,); -1 for one that no bucket connects.
-
-    Returns the number of parts.
-    """
-    part, filled = 0, 0
-    for document in range(len(parents)):
-        root = parents[document]
-        if root != document:
-            parts[document] = parts[root]
-        elif weights[document] == 0:
-            parts[document] = -1
-        else:
-            if filled > 0 and filled + weights[document] > most:
-                part, filled = part + 1, 0
-            filled += weights[document]
-            parts[document] = part
-    return part + 1 if filled > 0 else 0
 
 
 BATCH_DOCUMENTS = 256
@@ -219,13 +207,13 @@ class Fingerprints:
             found[first : first + len(own)] = own
         return found
 
-    def shared_buckets(
-        self, band: int, number: int, ranges: int, report: Callable[[int], None]
-    ) -> tuple[Numbers, npt.NDArray[np.int64]]:
+    def shared_buckets(self, band: int, number: int, ranges: int) -> tuple[Numbers, npt.NDArray[np.int64]]:
         """The buckets with several members of one of the `ranges` (a power of two) of a band's keys.
 
         Returns the documents, one bucket after another, and where each bucket ends.
         """
+        from webtext_prep.dedup.kernels import shared_buckets
+
         keys, numbers = [], []
         for block in range(len(self.blocks)):
             own, within = self.keys(block, band, band + 1)[0], self.blocks.numbers(block)
@@ -237,7 +225,6 @@ class Fingerprints:
             numbers.append(documents)
         found = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
         members, ends = shared_buckets(np.concatenate(keys) if keys else np.zeros(0, np.uint64))
-        report(len(found))
         return found[members], ends
 
     def parts(
@@ -255,6 +242,8 @@ class Fingerprints:
 
         Returns the part of each document, -1 for one that no bucket connects; and the number of parts.
         """
+        from webtext_prep.dedup.kernels import divide, flatten, unite
+
         count = self.blocks.documents
         parents = _mapped(count, number_type(count), scratch)
         parents[:] = np.arange(count)

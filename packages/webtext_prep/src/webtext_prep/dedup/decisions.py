@@ -11,16 +11,33 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.dedup.blocks import Against, PackedRecord
-from webtext_prep.dedup.greedy import find_duplicates
+from webtext_prep.dedup.candidates import PackedRecord
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 from webtext_prep.urls.held_out import is_held_out
+
+LOSERS = ("new", "old", "shorter")
+"""Which of a new and an old document that are alike may go."""
+
+
+class Against(NamedTuple):
+    """The old documents of a corpus.
+
+    Attributes:
+        first: the number of the first of them; they come after all new documents.
+        loses: one of `LOSERS`.
+        hold_out: the share of pages that are held out of training; their documents go last.
+    """
+
+    first: int
+    loses: str = LOSERS[0]
+    hold_out: float = 0.0
+
 
 MEMORY_BYTES = 256 << 20
 """Sets that take more than this are kept in a file mapped into memory: sets of one large component."""
@@ -246,6 +263,8 @@ class CandidatePart:
         Returns, for each document, the place in this part of its representative, or -1 if it stays; and how similar
         they are.
         """
+        from webtext_prep.dedup.kernels import find_duplicates
+
         is_old = self.numbers >= against.first
         yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(len(is_old), np.bool_))
         ranks = 2 * yields.astype(np.int64) + ~self.held_out(against.hold_out)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.dedup.blocks import runs_of
+from webtext_prep.dedup.candidates import runs_of
 from webtext_prep.documents.batches import in_batches
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.locations import Location

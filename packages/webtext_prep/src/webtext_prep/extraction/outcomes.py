@@ -14,7 +14,7 @@ OUTCOMES = "outcomes"
 
 class PageOutcome(StrEnum):
     """What became of a URL, but for HTTP statuses. `REDIRECT` is an answer on the way and never an end; `ARCHIVED` is a
-    page that a web archive had; `NOT_ARCHIVED` is what an archive says of a URL, and no end of one either."""
+    page that a web archive had. `NO_SUCH_HOST` is the answer of a name server, `DNS` that none has answered."""
 
     OK = "ok"
     ARCHIVED = "archived"
@@ -25,6 +25,7 @@ class PageOutcome(StrEnum):
     # The way to the server
     BLOCKED_ADDRESS = "blocked_address"
     DNS = "dns"
+    NO_SUCH_HOST = "no_such_host"
     CONNECTION = "connection"
     TLS = "tls"
     TIMEOUT = "timeout"
@@ -60,12 +61,14 @@ class PageOutcome(StrEnum):
     EXTRACT_ERROR = "extract_error"
 
 
-NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
+NO_ANSWER = frozenset({
+    PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.NO_SUCH_HOST, PageOutcome.TLS,
+})  # fmt: skip
 """What becomes of a request without any answer."""
 _RETRYABLE = NO_ANSWER | {PageOutcome.HOST_DOWN, PageOutcome.ROBOTS_UNREACHABLE}
 _RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
-_GONE = frozenset({"http_404", "http_410", PageOutcome.DNS, PageOutcome.TLS, PageOutcome.SOFT_404, PageOutcome.PARKED})
-_NOBODY_THERE = frozenset({PageOutcome.CONNECTION, PageOutcome.TIMEOUT, PageOutcome.HOST_DOWN})
+_GONE = frozenset({"http_404", "http_410", PageOutcome.SOFT_404, PageOutcome.PARKED})
+_NOBODY_THERE = NO_ANSWER - {PageOutcome.DNS} | {PageOutcome.HOST_DOWN}
 
 
 def http_outcome(status: int) -> str:
@@ -90,7 +93,10 @@ def has_document(outcome: str) -> bool:
 
 
 def is_gone(outcome: str, *, is_last: bool = False) -> bool:
-    """Whether a URL that ended so has no page any more: the site says so, or it has no site of its own.
+    """Whether a URL that ended so has no page any more.
+
+    Trouble of the network, or of this machine's name server, looks like that of a site: so only what a site says itself
+    counts at once, and what no name server has answered never.
 
     Args:
         outcome: of the URL.

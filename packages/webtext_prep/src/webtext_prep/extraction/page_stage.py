@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -16,6 +16,7 @@ from webtext_prep.running.stage import Stage, Writes
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool
+    from webtext_prep.extraction.workers import PageLimits
 
 
 PAGE_BYTES = 256 << 20
@@ -37,17 +38,11 @@ def parsers_of(slots: int) -> int:
 
 
 @dataclass(frozen=True)
-class PageStage(Stage):
-    """A stage that turns pages into documents."""
-
-    writes: ClassVar[Writes] = Writes(folders=("", DROPPED, OUTCOMES))
+class PageReader(Stage):
+    """A stage that looks for the text of pages."""
 
     extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(
         "learned", "what extracts the text of a page: our own by kind of page, or a library"
-    )
-    kinds: tuple[str, ...] = setting((), "kinds of pages to keep; none given keeps all", choices=known_kinds)
-    markup: Literal["plain", "markdown"] = setting(
-        "plain", "how a text is written: plain lines, or Markdown with headings, lists, tables, and code in fences"
     )
     max_bytes: int = setting(5_000_000, "most bytes of a page, decompressed", ge=1, le=1 << 30)
     extract_timeout: float = setting(
@@ -62,12 +57,6 @@ class PageStage(Stage):
     def __post_init__(self) -> None:
         check_limits(self)
         check_choices(self)
-        if self.kinds and self.extractor != "learned":
-            raise InputError(f"--kinds needs --extractor learned: {self.extractor} does not tell kinds of pages.")
-        if self.markup == "markdown" and self.extractor not in ("learned", "trafilatura"):
-            raise InputError(
-                f"--markup markdown needs --extractor learned or trafilatura: {self.extractor} gives plain text only."
-            )
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -76,12 +65,39 @@ class PageStage(Stage):
 
         return (*LIBRARIES[self.extractor], "resiliparse", "tldextract")
 
-    def pool(self, folder: Path, slots: int) -> ExtractorPool:
-        """The extractors of a task, one of `slots` on its machine; `folder` takes what they put somewhere."""
-        from webtext_prep.extraction.pool import ExtractorPool
+    def limits(self, folder: Path) -> PageLimits:
+        """What an extractor is to do with a page, and may cost; `folder` takes what it puts somewhere."""
         from webtext_prep.extraction.workers import PageLimits
 
-        limits = PageLimits(
-            self.extractor, self.kinds, self.extract_timeout, self.extract_memory, str(folder), self.markup
-        )
-        return ExtractorPool(limits, parsers_of(slots))
+        return PageLimits(self.extractor, (), self.extract_timeout, self.extract_memory, str(folder), "plain")
+
+    def pool(self, folder: Path, slots: int) -> ExtractorPool:
+        """The extractors of a task, one of `slots` on its machine; see `limits`."""
+        from webtext_prep.extraction.pool import ExtractorPool
+
+        return ExtractorPool(self.limits(folder), parsers_of(slots))
+
+
+@dataclass(frozen=True)
+class PageStage(PageReader):
+    """A stage that turns pages into documents."""
+
+    writes: ClassVar[Writes] = Writes(folders=("", DROPPED, OUTCOMES))
+
+    kinds: tuple[str, ...] = setting((), "kinds of pages to keep; none given keeps all", choices=known_kinds)
+    markup: Literal["plain", "markdown"] = setting(
+        "plain", "how a text is written: plain lines, or Markdown with headings, lists, tables, and code in fences"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kinds and self.extractor != "learned":
+            raise InputError(f"--kinds needs --extractor learned: {self.extractor} does not tell kinds of pages.")
+        if self.markup == "markdown" and self.extractor not in ("learned", "trafilatura"):
+            raise InputError(
+                f"--markup markdown needs --extractor learned or trafilatura: {self.extractor} gives plain text only."
+            )
+
+    def limits(self, folder: Path) -> PageLimits:
+        """See `PageReader.limits`."""
+        return replace(super().limits(folder), kinds=self.kinds, markup=self.markup)

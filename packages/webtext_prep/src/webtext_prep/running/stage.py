@@ -99,7 +99,7 @@ DOCUMENT_SHARDS = Reads(
     "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)", is_document_shard, choose=_training_split
 )
 
-Made = Literal["documents", "tokens", "tokenizer", "filter", "extras"]
+Made = Literal["documents", "pages", "tokens", "tokenizer", "filter", "extras"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ class Writes:
     """Output of a stage: by default a folder of document shards.
 
     Attributes:
-        made: the kind. `tokens` are named by a prefix, not by a folder; `extras` no other stage reads.
+        made: the kind. `tokens` are named by a prefix, not by a folder; `pages` become documents beside those that
+            there are; `extras` no other stage reads.
         format: of its shards if nothing else is said.
         tables: names of other files: tables, a tokenizer.
         folders: of shards, by name; "" is the output itself.
@@ -166,7 +167,7 @@ class Outcome:
             raise WebtextError(
                 f"internal error: {came}, {tally.kept} out, {tally.dropped.total()} dropped do not add up."
             )
-        if tally.read == 0:
+        if tally.read == 0 and self.advice is not None:
             names = ", ".join(str(path) for path in inputs[:3])
             raise InputError(f"{stage}: no {unit} in the input ({names}): check what made it.")
         if tally.kept == 0 and self.advice is not None:

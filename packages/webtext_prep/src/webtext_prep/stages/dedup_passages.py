@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import runs_of
+from webtext_prep.dedup.candidates import runs_of
 from webtext_prep.dedup.passages import (
     REPEAT,
     WINDOW,

@@ -3,8 +3,8 @@
 A shard of URLs becomes a shard of documents in the same order and `outcomes/part-00000.jsonl.zst`, one row per URL. One
 process fetches (`crawl/crawl.py`): limits for a host hold because it knows all requests. Finished URLs go into the
 database of the output at once, so that a kill loses seconds, and stay there, found by URL, so that a list may be
-reordered, grown, or split in another way. Shards are written from it. A second run asks again only for retryable URLs,
-and archives for pages that are gone. Here is what one run does after another.
+reordered, grown, or split in another way. Shards are written from it. A second run asks again only for retryable URLs.
+Here is what one run does after another.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.stage_record import PAGES
+from webtext_prep.documents.folders.stage_record import GONE, PAGES
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.estimates import Needs
@@ -59,10 +58,11 @@ class Download(FetchSettings):
     """Fetch the pages of a list of URLs and keep their text.
 
     Reads URL shards as `webtext blacklist` writes them, or plain lists of URLs. Writes document shards in the order of
-    the lists, and outcomes/ with one row for each URL. Run the same command again to resume after an interruption; once
-    finished, running it again tries retryable URLs (timeouts, servers in trouble), --retry-passes times. One process of
-    this machine fetches; on a cluster give --save-pages here, and have `webtext extract` spread over it.
-    Drops, by outcome: http_404 (and other statuses), timeout, dns, connection, tls, host_down, robots,
+    the lists, outcomes/ with one row for each URL, and gone/, the list of the pages that are gone, which `webtext
+    rescue` reads. Run the same command again to resume after an interruption; once finished, running it again tries
+    retryable URLs (timeouts, servers in trouble), --retry-passes times. One process of this machine fetches; on a
+    cluster give --save-pages here, and have `webtext extract` spread over it.
+    Drops, by outcome: http_404 (and other statuses), timeout, dns, no_such_host, connection, tls, host_down, robots,
     robots_unreachable, opted_out, too_large, not_html, blocked_address, too_many_redirects, bad_redirect,
     malformed_url, malformed_response, duplicate, empty, soft_404, parked, other_kind, too_deep, extract_timeout,
     extract_memory, extract_crash, extract_error."""
@@ -74,13 +74,14 @@ class Download(FetchSettings):
     is_one_process: ClassVar[bool] = True
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
-    writes: ClassVar[Writes] = dataclasses.replace(FetchSettings.writes, others=_saved_pages)
+    writes: ClassVar[Writes] = dataclasses.replace(
+        FetchSettings.writes, folders=(*FetchSettings.writes.folders, GONE), others=_saved_pages
+    )
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """What `--max-urls` of the lists need."""
         share = (self.max_urls or sample.documents) / max(1, sample.documents)
-        found = super().needs(sample.part(share), workers)
-        return dataclasses.replace(found, others=tuple(self.expected(found.documents - found.kept)))
+        return super().needs(sample.part(share), workers)
 
     # The whole job
 
@@ -97,19 +98,14 @@ class Download(FetchSettings):
             "crawl", Files(lists=job.inputs), Files(database=place), {"most": most}, {"retry_pass": retry_pass}
         )
         (found,) = job.map("pages", self.fetch, [crawl], unit=self.reads.unit, total=total, again=_always)
-        if found["gone"]:
-            for sentence in self.expected(found["gone"]):
-                print(f"{self.name}: {sentence}", file=sys.stderr)
-            gone = found["gone"]
-            (asked,) = job.map("archives", self.ask_archives, [crawl], unit=self.reads.unit, total=gone, again=_always)
-            found |= asked
         tasks = []
         for number, (path, rows) in enumerate(zip(job.inputs, found["rows"], strict=True)):
             if most is not None and not any(found["rows"][number:]):
                 break  # --max-urls were in the lists before
             shard = job.shard_files(number).kept
             pages = pages_of(shard) if self.save_pages else None
-            writes = job.shard_files(number, outcomes=job.output / OUTCOMES / shard.name, pages=pages)
+            tables = {name: job.output / name / shard.name for name in (OUTCOMES, GONE)}
+            writes = job.shard_files(number, **tables, pages=pages)
             options, hints = {"most": None if most is None else rows}, {"newest": found["newest"]}
             tasks.append(Task(f"part-{number:05}", Files(lists=path), writes, options, hints, Files(database=place)))
 
@@ -118,28 +114,26 @@ class Download(FetchSettings):
 
         with CrawlDatabase(place, is_checked=False) as database:  # open meanwhile: its log stays for all who read it
             results = job.map("shards", self.write_shard, tasks, unit=self.reads.unit, total=total, again=is_old)
-            database.facts = facts = Facts(retry_pass, _sums(results, "retryable"), _sums(results, "gone"))
+            retryable = sum((collections.Counter(result["retryable"]) for result in results), collections.Counter())
+            database.facts = facts = Facts(retry_pass, dict(sorted(retryable.items())))
         outcome = shards_outcome(tasks, results)
         outcome.advice = advice_on(outcome.tally)
         for sentence in found["notes"]:
             outcome.tally.problem(sentence)
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         outcome.facts["retryable"] = sum(facts.retryable.values())
-        if archived := _sums(results, "archived"):
-            outcome.facts["archived"] = ", ".join(f"{count:,} from {name}" for name, count in archived.items())
         return outcome
 
     def wants_another_run(self, job: Job) -> bool:
-        """Whether some URLs are retryable, and have been tried in too few passes, or archives are to be asked."""
+        """Whether some URLs are retryable, and have been tried in too few passes."""
         from webtext_prep.crawl.database import NAME, facts_in
 
         facts = facts_in(job.kept / NAME)
-        tried_again = self.retry_passes > 0 and facts.retryable_below(self.passes) > 0
-        return tried_again or facts.unasked(self.archive) > 0
+        return self.retry_passes > 0 and facts.retryable_below(self.passes) > 0
 
     def without_retries(self) -> Download:
         """See `Stage.without_retries`."""
-        return dataclasses.replace(self, retry_passes=0, archive=())
+        return dataclasses.replace(self, retry_passes=0)
 
     # Its tasks
 
@@ -161,18 +155,7 @@ class Download(FetchSettings):
                     yield row
 
             crawl.fetch(rows(), context.scratch)
-            gone = crawl.count_gone(row for _, row in _rows_of(task)) if self.archive else 0
-            return {"newest": database.newest, "rows": taken, "gone": gone, "notes": database.notes}
-
-    def ask_archives(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: pages of all lists that are gone, from archives to the database of the output."""
-        from webtext_prep.crawl.crawl import Crawl
-        from webtext_prep.crawl.database import CrawlDatabase
-
-        with CrawlDatabase(storage.local_path(task.writes.database), is_checked=False) as database:
-            crawl = Crawl(self, database, task.hints["retry_pass"], context.report)
-            crawl.ask_archives((row for _, row in _rows_of(task)), context.scratch)
-            return {"newest": database.newest}
+            return {"newest": database.newest, "rows": taken, "notes": database.notes}
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list to documents and outcomes."""
@@ -188,11 +171,3 @@ class Download(FetchSettings):
 
 def _always(result: dict[str, Any]) -> bool:
     return True
-
-
-def _sums(results: Iterable[dict[str, Any]], key: str) -> dict[str, int]:
-    """The counts under a key of all results, added up by their names."""
-    total: collections.Counter[str] = collections.Counter()
-    for result in results:
-        total.update(result[key])
-    return dict(sorted(total.items()))

@@ -23,7 +23,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
 from webtext_prep.documents.folders.shards import shard_name, write_documents
-from webtext_prep.documents.folders.stage_record import PAGES, RECORD
+from webtext_prep.documents.folders.stage_record import PAGES, RECORD, read_record, stage_folder
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
@@ -72,7 +72,7 @@ def _is_read(path: Location) -> bool:
 
 
 def _saved_pages(given: str) -> list[str]:
-    """The output of a download stands for the pages that it saved. Raises InputError where there are none."""
+    """The output of a download, or of a rescue, stands for its pages. Raises InputError where there are none."""
     place = storage.location(given)
     if not storage.is_file(place / RECORD):
         return [given]
@@ -111,10 +111,10 @@ class Extract(PageStage):
     """Extract the text of pages that are there already: in web archives, or in files of HTML.
 
     Reads WARC files (.warc, .warc.gz, .warc.zst: of Common Crawl, of `webtext download --save-pages`, and of other
-    crawlers), the texts in WET files, and HTML files (.html, .htm, compressed or not). The output of a download with
-    saved pages may be given as it is. A page in a file has the URL that is in a .json file of the same name next to it,
-    or is the file's name, decoded; or else the one that the page says it has; or file:folder/name.html. Writes document
-    shards, and outcomes/ with one row for each page.
+    crawlers), the texts in WET files, and HTML files (.html, .htm, compressed or not). The output of `webtext rescue`,
+    or of a download with saved pages, may be given as it is. A page in a file has the URL that is in a .json file of
+    the same name next to it, or is the file's name, decoded; or else the one that the page says it has; or
+    file:folder/name.html. Writes document shards, and outcomes/ with one row for each page.
     Drops, by outcome: http_404 (and other statuses), not_html, not_a_page, too_large, truncated, revisit,
     malformed_response, malformed_url, unreadable, damaged, opted_out, empty, soft_404, parked, other_kind, too_deep,
     extract_timeout, extract_memory, extract_crash, extract_error."""
@@ -185,6 +185,8 @@ class Extract(PageStage):
         alone = len(set(job.inputs) - set(files) - set(sidecars.values()))
         if alone:
             outcome.tally.problem(f"not read: {alone:,} .json files without a page next to them.")
+        if all(map(_is_rescued, {path.parent for path in files})):
+            outcome.advice = None  # archives may have none of the pages
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         return outcome
 
@@ -280,7 +282,7 @@ class Extract(PageStage):
 
     async def _extract(self, task: Task, context: Context) -> dict[str, Any]:
         from webtext_prep.extraction.ordered_work import in_order
-        from webtext_prep.extraction.pages import make_row, outcome_row
+        from webtext_prep.extraction.pages import CAPTURE, make_row, outcome_row
 
         tally, problems, page_bytes = Tally(), Problems(), 0
         hosts = Hosts(task.reads["hosts"])
@@ -317,6 +319,8 @@ class Extract(PageStage):
                     count(row, tally.notes)
                     if found.fetched_at is not None:
                         row["fetched_at"] = found.fetched_at
+                    if document is not None and found.metadata.keys() >= set(CAPTURE):
+                        row |= {"outcome": str(PageOutcome.ARCHIVED), **{key: found.metadata[key] for key in CAPTURE}}
                     outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
                     if document is not None:
                         # As a download writes it: what an owner says stands at the end.
@@ -368,6 +372,12 @@ class Extract(PageStage):
         from webtext_prep.crawl.archives.warc import ArchiveReader
 
         return ArchiveReader(place, name, max_bytes=self.max_bytes, keep_truncated=self.truncated)
+
+
+def _is_rescued(folder: Location) -> bool:
+    """Whether the files in a folder are what `webtext rescue` has found."""
+    record = read_record(stage_folder(folder))
+    return record is not None and record["stage"] == "rescue"
 
 
 def _html_files(task: Task) -> Iterator[SourceFile]:

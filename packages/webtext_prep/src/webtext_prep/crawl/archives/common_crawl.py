@@ -10,29 +10,25 @@ for twice while memory holds it.
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import io
+import re
 from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, NamedTuple
 
-from webtext_prep.crawl.archives.answers import (
-    MOST_CAPTURES,
-    IndexBlock,
-    MalformedAnswerError,
-    WarcRange,
-    block_named,
-    captures_in,
-    crawls_listed,
-    file_size,
-)
-from webtext_prep.crawl.archives.captures import CAPTURES, Accept, Ask, Capture, Request, first_accepted, sensible
+from command_kit import parse_json
+from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
 from webtext_prep.crawl.archives.stored_bodies import decoded
 from webtext_prep.crawl.archives.surt import surt
 from webtext_prep.crawl.archives.times import nearest, readable_time, timestamp
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
 from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
+from webtext_prep.crawl.http.media_types import may_be_page
+from webtext_prep.extraction.outcomes import PageOutcome
 
 CRAWLS = 3
 """Crawls that are asked for a page, by the nearest time: each has a part of the web only, and each costs."""
@@ -52,6 +48,39 @@ MOST_BLOCKS = 3
 MOST_KEY_BYTES = 2_048
 """Of the first line of a piece that are remembered: keys that are longer and begin alike are not told apart there."""
 _BEYOND = b"\xff"
+MOST_CRAWLS = 1_000
+"""Crawls of Common Crawl that are looked at; there are 120."""
+MOST_CAPTURES = 1_000
+"""Of one URL in one crawl that are looked at; a front page has some dozens."""
+MOST_BLOCK_BYTES = 4 << 20
+"""Of a block of an index, compressed."""
+MOST_INDEX_BYTES = 1 << 30
+"""Of `cluster.idx`; those of Common Crawl have 100 to 200 MB."""
+_CRAWL = re.compile(r"CC-MAIN-(\d{4})-(\d{2})", re.ASCII)
+_SIZE = re.compile(rb"bytes \d+-\d+/(\d{1,15})")
+_INDEX_FILE = re.compile(r"[\w.-]+\.gz", re.ASCII)
+_ARCHIVE_FILE = re.compile(r"[\w.=/-]+\.warc\.gz", re.ASCII)
+_WHOLE = re.compile(r"\d{1,15}", re.ASCII)
+
+
+class IndexBlock(NamedTuple):
+    """A block of an index, a gzip member of one of its files."""
+
+    file: str
+    offset: int
+    length: int
+
+
+class WarcRange(NamedTuple):
+    """A record of a WARC file, a gzip member of it."""
+
+    file: str
+    offset: int
+    length: int
+
+
+Get = Callable[[str, int, tuple[int, int]], Awaitable[Reply]]
+"""Asks for a part of a file: the address, the bytes that are read, the part; see `Asker.get`."""
 
 
 class Kept:
@@ -91,21 +120,21 @@ class ClusterIndex:
         self._size = -1  # not known yet
         self._first: dict[int, bytes] = {}  # the first line of each piece that was read
 
-    async def find(self, key: bytes, ask: Ask) -> list[IndexBlock] | str:
-        """The blocks in which lines that begin with `key` may be, or the outcome of a request that failed."""
-        if self._size < 0 and (failure := (await self._read(0, ask))):
-            return [] if failure == "http_416" else failure  # there is not one byte
+    async def find(self, key: bytes, get: Get) -> tuple[list[IndexBlock], str]:
+        """The blocks in which lines that begin with `key` may be, and the outcome of a request that failed, or ""."""
+        if self._size < 0 and (failure := (await self._read(0, get))):
+            return [], "" if failure == "http_416" else failure  # there is not one byte
         low, high = 0, max(0, (self._size - 1) // PIECE_BYTES)
         while low < high:
             middle = (low + high + 1) // 2
-            if middle not in self._first and (failure := (await self._read(middle, ask))):
-                return failure
+            if middle not in self._first and (failure := (await self._read(middle, get))):
+                return [], failure
             if self._first[middle] < key:
                 low = middle
             else:
                 high = middle - 1
-        if self._pieces.get(self._url, low) is None and (failure := (await self._read(low, ask))):
-            return failure
+        if self._pieces.get(self._url, low) is None and (failure := (await self._read(low, get))):
+            return [], failure
         # The block that may begin before the key, and the blocks that begin with it.
         found: list[bytes] = []
         for line in io.BytesIO(self._pieces.get(self._url, low) or b""):
@@ -115,14 +144,14 @@ class ClusterIndex:
                 found.append(line.rstrip())
             else:
                 break
-        return [block for block in map(block_named, found) if block is not None][:MOST_BLOCKS]
+        return [block for block in map(block_named, found) if block is not None][:MOST_BLOCKS], ""
 
-    async def _read(self, number: int, ask: Ask) -> str:
+    async def _read(self, number: int, get: Get) -> str:
         """Ask for a piece; returns the outcome of a request that failed, or ""."""
         # One byte more, to see whether a line begins with the piece.
         start = max(0, number * PIECE_BYTES - 1)
         end = (number + 1) * PIECE_BYTES + OVERLAP_BYTES
-        reply = await ask(Request(self._url, end - start, (start, end - start)))
+        reply = await get(self._url, end - start, (start, end - start))
         if reply.outcome != PageOutcome.OK:
             return reply.outcome
         try:
@@ -148,99 +177,174 @@ class CommonCrawl:
     """Common Crawl, or a copy of it.
 
     Args:
+        asker: sends its requests.
         address: of its files.
         index_address: of its list of crawls.
         max_bytes: most bytes of a page, decompressed.
     """
 
-    name: ClassVar[str] = "common-crawl"
-    usual_requests: ClassVar[int] = 6
-
-    def __init__(self, address: str, index_address: str, max_bytes: int) -> None:
-        self._address, self._index_address = address.rstrip("/"), index_address.rstrip("/")
-        self.addresses: tuple[str, ...] = (self._address, self._index_address)
+    def __init__(self, asker: Asker, address: str, index_address: str, max_bytes: int) -> None:
+        self._get, self._address, self._index_address = asker.get, address.rstrip("/"), index_address.rstrip("/")
         self._max_bytes = max_bytes
         self._crawls: list[tuple[str, str]] = []
         self._indexes: dict[str, ClusterIndex] = {}
         self._pieces, self._blocks = Kept(KEPT_PIECES), Kept(KEPT_BLOCKS)
 
-    @sensible
-    async def find(self, url: str, date: str, ask: Ask, accept: Accept) -> Capture | str:
+    async def captures(self, url: str, date: str) -> AsyncGenerator[Capture, None]:
         """See `Archive`."""
         key = surt(url)
         if not key:
-            return PageOutcome.NOT_ARCHIVED
+            return
+        if failure := await self._list_crawls():
+            yield Capture.failed(url, failure)
+            return
+        for _, crawl in nearest(self._crawls, date)[:CRAWLS]:
+            lines, failure = await self._lines(crawl, f"{key} ".encode())
+            try:
+                captures = nearest(captures_in(lines), date)[:CAPTURES]
+            except MalformedAnswerError:
+                captures, failure = [], PageOutcome.MALFORMED_RESPONSE
+            if failure and failure != "http_404":  # some early crawls have no such index
+                yield Capture.failed(url, failure)
+            for time, record in captures:
+                yield await self._record(record, key, time)
+
+    async def _list_crawls(self) -> str:
+        """Ask for the crawls that there are, once; returns the outcome of a request that failed, or ""."""
         if not self._crawls:
-            reply = await ask(Request(f"{self._index_address}/collinfo.json", LIST_BYTES))
+            reply = await self._get(f"{self._index_address}/collinfo.json", LIST_BYTES)
             if reply.outcome != PageOutcome.OK:
                 return reply.outcome
-            self._crawls = crawls_listed(reply.body)
-        answer: str = PageOutcome.NOT_ARCHIVED
-        for _, crawl in nearest(self._crawls, date)[:CRAWLS]:
-            found = await self._find_in(crawl, key, date, ask, accept, answer)
-            if isinstance(found, Capture) or is_retryable(found) or found == PageOutcome.OPTED_OUT:
-                return found
-            answer = found
-        return answer
+            try:
+                self._crawls = crawls_listed(reply.body)
+            except MalformedAnswerError:
+                return PageOutcome.MALFORMED_RESPONSE
+        return ""
 
-    @sensible
-    async def _find_in(self, crawl: str, key: str, date: str, ask: Ask, accept: Accept, answer: str) -> Capture | str:
-        """Look into one crawl; `answer` is what those before it have said."""
-        lines = await self._lines(crawl, f"{key} ".encode(), ask)
-        if isinstance(lines, str):
-            return lines if lines != "http_404" else answer  # some early crawls have no such index
-        captures = nearest(captures_in(lines), date)[:CAPTURES]
-        return await first_accepted((self._record(record, key, time, ask) for time, record in captures), accept, answer)
-
-    async def _lines(self, crawl: str, key: bytes, ask: Ask) -> list[bytes] | str:
-        """The lines of a crawl's index that begin with `key`, or why they can't be read."""
+    async def _lines(self, crawl: str, key: bytes) -> tuple[list[bytes], str]:
+        """The lines of a crawl's index that begin with `key`, and why not all of them could be read, or ""."""
         folder = f"{self._address}/cc-index/collections/{crawl}/indexes"
         index = self._indexes.setdefault(crawl, ClusterIndex(f"{folder}/cluster.idx", self._pieces))
-        blocks = await index.find(key, ask)
-        if isinstance(blocks, str):
-            return blocks
+        blocks, failure = await index.find(key, self._get)
         found: list[bytes] = []
         for block in blocks:
             text = self._blocks.get(crawl, block)
             if text is None:
-                reply = await ask(Request(f"{folder}/{block.file}", block.length, (block.offset, block.length)))
+                reply = await self._get(f"{folder}/{block.file}", block.length, (block.offset, block.length))
                 if reply.outcome != PageOutcome.OK:
-                    return reply.outcome
+                    return [], reply.outcome
                 try:
                     text = _unpacked(reply.body, BLOCK_BYTES)
                 except BodyError:
-                    return PageOutcome.MALFORMED_RESPONSE
+                    return [], PageOutcome.MALFORMED_RESPONSE
                 self._blocks.keep(crawl, block, text)
             found += _lines_with(text, key, MOST_CAPTURES - len(found))
-        return found
+        return found, failure
 
-    async def _record(self, record: WarcRange, key: str, time: str, ask: Ask) -> Capture | str:
-        """The page in one record of a WARC file, or why there is none."""
+    async def _record(self, record: WarcRange, key: str, time: str) -> Capture:
+        """The page in one record of a WARC file."""
         file, offset, length = record
+        url = f"{self._address}/{file}"
         if length > self._max_bytes:
-            return PageOutcome.TOO_LARGE
-        reply = await ask(Request(f"{self._address}/{file}", length, (offset, length)))
+            return Capture.failed(url, PageOutcome.TOO_LARGE)
+        reply = await self._get(url, length, (offset, length))
         if reply.outcome != PageOutcome.OK:
-            return reply.outcome
-        if len(reply.body) != length:
-            return PageOutcome.DAMAGED
+            return Capture(reply)
         try:
-            data = _unpacked(reply.body, self._max_bytes + HEADER_BYTES)
+            data = _unpacked(reply.body, self._max_bytes + HEADER_BYTES) if len(reply.body) == length else b""
         except BodyError as error:
-            return error.outcome if isinstance(error, TooLargeError) else PageOutcome.DAMAGED
+            is_large = isinstance(error, TooLargeError)
+            return Capture.failed(url, error.outcome if is_large else PageOutcome.DAMAGED)
         entries = (entry for entry, _ in _Held(data, self._max_bytes).pages())
         pages = (entry.page if isinstance(entry, Damage) else entry for entry in entries)
         found = next(filter(None, pages), None)
         if found is None or found.page is None:
-            return PageOutcome.DAMAGED if found is None or found.outcome == PageOutcome.OK else found.outcome
+            outcome = PageOutcome.OK if found is None else found.outcome
+            return Capture.failed(url, PageOutcome.DAMAGED if outcome == PageOutcome.OK else outcome)
         if surt(found.url) != key:
-            return PageOutcome.NOT_ARCHIVED
+            return Capture.failed(url, PageOutcome.NOT_ARCHIVED)
         page = found.page
         kind = f"text/{'html' if page.is_html else 'plain'}{f'; charset={page.charset}' if page.charset else ''}"
         headers = ((b"Content-Type", kind.encode("latin-1", "replace")),)
         sent = Reply(PageOutcome.OK, found.url, 200, body=page.body, charset=page.charset, is_html=page.is_html,
                      reason="OK", headers=headers)  # fmt: skip
-        return Capture(readable_time(timestamp(found.fetched_at or "") or time), sent)
+        with contextlib.suppress(ValueError):
+            time = timestamp(found.fetched_at or "")
+        return Capture(sent, readable_time(time))
+
+
+# Its answers, taken apart
+
+
+def _whole_number(value: Any) -> int:
+    """A number from 0 on, as JSON has it or in digits; of at most 15 of them."""
+    if isinstance(value, bool) or not isinstance(value, int | str) or not _WHOLE.fullmatch(str(value)):
+        raise ValueError("no whole number")
+    return int(value)
+
+
+@taken_apart()
+def file_size(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """The bytes of the whole file of which an answer has a part."""
+    (found,) = [_SIZE.match(value) for name, value in headers if name.lower() == b"content-range"]
+    if found is None or int(found[1]) > MOST_INDEX_BYTES:
+        raise ValueError("no size, or too large")
+    return int(found[1])
+
+
+@taken_apart()
+def crawls_listed(body: bytes) -> list[tuple[str, str]]:
+    """Of each crawl the `timestamp` of the week after which it is called, and its id; at least one."""
+    found = []
+    for entry in parse_json(body)[:MOST_CRAWLS]:
+        name = str(entry.get("id", "")) if isinstance(entry, dict) else ""
+        week = _CRAWL.fullmatch(name)
+        if week is None:
+            continue  # crawls before 2013 have no such index
+        with contextlib.suppress(ValueError):
+            found.append((timestamp(datetime.date.fromisocalendar(int(week[1]), int(week[2]), 1).isoformat()), name))
+    if not found:
+        raise ValueError("no crawl")
+    return found
+
+
+def block_named(line: bytes) -> IndexBlock | None:
+    """The block that a line names: key and time, file, offset, length, and a number, with tabs between; None if it is
+    no such line."""
+    with contextlib.suppress(MalformedAnswerError), taken_apart():
+        _, file, offset, length, *_ = line.decode("utf-8", "replace").split("\t")
+        block = IndexBlock(file, _whole_number(offset), _whole_number(length))
+        if _INDEX_FILE.fullmatch(file) and 0 < block.length <= MOST_BLOCK_BYTES:
+            return block
+    return None
+
+
+def captures_in(lines: Iterable[bytes]) -> list[tuple[str, WarcRange]]:
+    """The captures in lines of an index that may be pages, `key timestamp {json}`, each with its time.
+
+    Raises MalformedAnswerError where there are none, but lines that can't be read.
+    """
+    found, error = [], None
+    for line in lines:
+        try:
+            found += _captures_in(line)
+        except MalformedAnswerError as why:
+            error = why
+    if error is not None and not found:
+        raise error
+    return found
+
+
+@taken_apart()
+def _captures_in(line: bytes) -> list[tuple[str, WarcRange]]:
+    _, time, values = line.split(b" ", 2)
+    entry = parse_json(values)
+    if str(entry.get("status")) != "200" or not may_be_page(str(entry.get("mime", "")).lower()):
+        return []
+    record = WarcRange(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
+    if not _ARCHIVE_FILE.fullmatch(record.file) or not record.length:
+        raise ValueError("no record")
+    return [(time.decode("ascii"), record)]
 
 
 def _lines_with(text: bytes, key: bytes, most: int) -> list[bytes]:

@@ -12,27 +12,29 @@ from typing import TypeVar
 READABLE = "%Y-%m-%dT%H:%M:%SZ"
 _TIME = "%Y%m%d%H%M%S"
 _DIGITS = re.compile(r"\d{14}", re.ASCII)
-_ZERO = "00000101000000"
-_EPOCH = re.compile(r"[3-9]\d{8}|1[0-8]\d{8}", re.ASCII)
-"""Seconds since 1970, from 1979 to 2030: other numbers begin with a year."""
+_UNIX = re.compile(r"\d{9,10}", re.ASCII)
+_YEAR = re.compile(r"\d{4}(-\d\d)?", re.ASCII)
 
 Found = TypeVar("Found")
 
 
 def timestamp(date: str) -> str:
-    """A date as archives write it, with 14 digits; "" if it is none.
+    """A date as archives write it, with 14 digits: of ISO 8601, also a year or a month, or in seconds of Unix time.
 
-    >>> timestamp("2019-03-01"), timestamp("2019-03-01T12:00:00Z"), timestamp("201903"), timestamp("1551441600")
-    ('20190301000000', '20190301120000', '20190301000000', '20190301120000')
+    A time without a zone is of UTC. Raises ValueError for anything else.
+
+    >>> timestamp("2019-03"), timestamp("2019-03-01T13:00:00+01:00"), timestamp("1551441600")
+    ('20190301000000', '20190301120000', '20190301120000')
     """
     date = date.strip()
-    if _EPOCH.fullmatch(date):
+    if _UNIX.fullmatch(date):
         return datetime.datetime.fromtimestamp(int(date), datetime.UTC).strftime(_TIME)
-    digits = "".join(sign for sign in date.partition("+")[0] if sign.isascii() and sign.isdigit())[:14]
-    if len(digits) < 4:
-        return ""
-    padded = digits + _ZERO[len(digits) :]
-    return padded if math.isfinite(seconds_of(padded)) else ""
+    year = _YEAR.fullmatch(date)
+    time = datetime.datetime.fromisoformat(date if year is None else f"{date}{'-01' * (1 if year[1] else 2)}")
+    if time.tzinfo is not None:
+        with contextlib.suppress(OverflowError):  # of the first or last day that there is
+            time = time.astimezone(datetime.UTC)
+    return f"{time.year:04}{time.strftime(_TIME[2:])}"
 
 
 def seconds_of(time: str) -> float:

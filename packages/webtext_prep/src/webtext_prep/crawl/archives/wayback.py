@@ -5,15 +5,17 @@ A capture is recognised by `Memento-Datetime`, which every replay has (RFC 7089)
 
 from __future__ import annotations
 
+import datetime
+import email.utils
 import re
-from typing import ClassVar
+from collections.abc import AsyncGenerator, Mapping
 from urllib.parse import urlencode
 
-from webtext_prep.crawl.archives.answers import index_rows, memento_time
-from webtext_prep.crawl.archives.captures import CAPTURES, Accept, Ask, Capture, Request, first_accepted, sensible
+from command_kit import parse_json
+from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
 from webtext_prep.crawl.archives.stored_bodies import decoded
 from webtext_prep.crawl.archives.surt import surt
-from webtext_prep.crawl.archives.times import nearest
+from webtext_prep.crawl.archives.times import READABLE, nearest
 from webtext_prep.crawl.http.bodies import GZIP, BodyError
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
@@ -31,72 +33,96 @@ class Wayback:
     """The Wayback Machine, or another archive with its protocol.
 
     Args:
+        asker: sends its requests.
         address: of it.
         max_bytes: most bytes of a page, decompressed.
     """
 
-    name: ClassVar[str] = "wayback"
-    usual_requests: ClassVar[int] = 2
-
-    def __init__(self, address: str, max_bytes: int) -> None:
-        self._address, self._max_bytes = address.rstrip("/"), max_bytes
-        self.addresses: tuple[str, ...] = (self._address,)
+    def __init__(self, asker: Asker, address: str, max_bytes: int) -> None:
+        self._get, self._address, self._max_bytes = asker.get, address.rstrip("/"), max_bytes
         self._replay = re.compile(rf"{re.escape(self._address)}/web/(\d{{14}})(?:[a-z]{{2}}_)?/(.+)", re.DOTALL)
 
-    @sensible
-    async def find(self, url: str, date: str, ask: Ask, accept: Accept) -> Capture | str:
+    async def captures(self, url: str, date: str) -> AsyncGenerator[Capture, None]:
         """See `Archive`."""
         key = surt(url)
         if not key:
-            return PageOutcome.NOT_ARCHIVED
+            return
         wanted = {"sort": "closest", "closest": date, "limit": LISTED} if date else {"limit": -LISTED}
         filters = [("filter", "statuscode:200"), ("filter", "mimetype:(text/|application/xhtml|unk|warc/).*")]
         # Without it, an address that ends in `*` asks for all that begin so.
         exact = [("url", url), ("matchType", "exact")]
         query = urlencode([*exact, ("output", "json"), ("fl", "timestamp,original"), *wanted.items(), *filters])
-        reply = await ask(Request(f"{self._address}/cdx/search/cdx?{query}", ROWS_BYTES))
+        reply = await self._get(f"{self._address}/cdx/search/cdx?{query}", ROWS_BYTES)
         if reply.outcome != PageOutcome.OK:
-            return PageOutcome.NOT_ARCHIVED if reply.status == 404 else reply.outcome
-        rows = [row for row in index_rows(reply.body, LISTED) if surt(row[1]) == key]
-        attempts = (self._capture(time, original, key, ask) for time, original in nearest(rows, date)[:CAPTURES])
-        return await first_accepted(attempts, accept, PageOutcome.NOT_ARCHIVED)
+            yield Capture.failed(url, PageOutcome.NOT_ARCHIVED if reply.status == 404 else reply.outcome)
+            return
+        try:
+            rows = [row for row in index_rows(reply.body, LISTED) if surt(row[1]) == key]
+        except MalformedAnswerError:
+            yield Capture.failed(url, PageOutcome.MALFORMED_RESPONSE)
+            return
+        for time, original in nearest(rows, date)[:CAPTURES]:
+            yield await self._capture(time, original, key)
 
-    @sensible
-    async def _capture(self, time: str, original: str, key: str, ask: Ask) -> Capture | str:
-        """A capture of the page with a key, or why there is none."""
+    async def _capture(self, time: str, original: str, key: str) -> Capture:
+        """A capture of the page with a key."""
         for _ in range(HOPS):
-            reply = await ask(Request(f"{self._address}/web/{time}id_/{original}", self._max_bytes + 1))
+            reply = await self._get(f"{self._address}/web/{time}id_/{original}", self._max_bytes + 1)
             if reply.outcome != PageOutcome.REDIRECT:
                 return self._page(reply, original)
             # To another time; a redirect of the page itself leads to another page.
             led = self._replay.fullmatch(next_url(reply.url, reply.location) or "")
             if led is None or surt(led[2]) != key:
-                return PageOutcome.BAD_REDIRECT
+                return Capture.failed(original, PageOutcome.BAD_REDIRECT)
             time, original = led.groups()
-        return PageOutcome.TOO_MANY_REDIRECTS
+        return Capture.failed(original, PageOutcome.TOO_MANY_REDIRECTS)
 
-    def _page(self, reply: Reply, original: str) -> Capture | str:
+    def _page(self, reply: Reply, original: str) -> Capture:
         if reply.outcome != PageOutcome.OK:
-            return reply.outcome
+            return Capture(reply)
         headers = {name.lower(): value for name, value in reply.headers}
-        time = memento_time(headers)
-        if time is None:
-            return PageOutcome.NOT_ARCHIVED
         said = headers.get(b"content-type", b"")
         kind, charset = content_type_of(said.decode("latin-1"))
-        if not may_be_page(kind):
-            return PageOutcome.NOT_HTML
         try:
+            time = memento_time(headers)
             # Some were sent compressed, and no header says so any more.
             encoding = "gzip" if reply.body.startswith(GZIP) else ""
             body = decoded(reply.body, "", encoding, limit=self._max_bytes, may_be_cut=False)
+        except MalformedAnswerError:
+            return Capture.failed(original, PageOutcome.MALFORMED_RESPONSE)
         except BodyError as error:
-            return error.outcome
-        is_html = is_html_page(kind, body)
-        if len(body) > self._max_bytes or is_html is None:
-            return PageOutcome.NOT_HTML if is_html is None else PageOutcome.TOO_LARGE
+            return Capture.failed(original, error.outcome)
+        is_html = is_html_page(kind, body) if may_be_page(kind) else None
+        if time is None or is_html is None or len(body) > self._max_bytes:
+            outcome = PageOutcome.TOO_LARGE if is_html is not None else PageOutcome.NOT_HTML
+            return Capture.failed(original, PageOutcome.NOT_ARCHIVED if time is None else outcome)
         own = ((name.removeprefix(_ORIGINAL), value) for name, value in headers.items() if name.startswith(_ORIGINAL))
         sent = ((b"content-type", said), *(pair for pair in own if pair[0] != b"content-type"))
         page = Reply(PageOutcome.OK, original, 200, body=body, charset=charset, is_html=is_html, reason="OK",
                      headers=sent)  # fmt: skip
-        return Capture(time, page)
+        return Capture(page, time)
+
+
+@taken_apart()
+def index_rows(body: bytes, most: int) -> list[tuple[str, str]]:
+    """The time and address of each capture in an answer of the index, `most` of them; none if it is empty."""
+    rows = parse_json(body) if body.strip() else []
+    if not isinstance(rows, list):
+        raise TypeError("no list")
+    found = []
+    for time, original in rows[: most + 1]:  # the first names the columns
+        if not isinstance(time, str) or not isinstance(original, str):
+            raise TypeError("no text")
+        if time != "timestamp":
+            found.append((time, original))
+    return found[:most]
+
+
+@taken_apart()
+def memento_time(headers: Mapping[bytes, bytes]) -> str | None:
+    """When a capture was made, such as `2019-03-01T12:00:00Z`; None for an answer that is no capture (RFC 7089)."""
+    said = headers.get(b"memento-datetime")
+    if said is None:
+        return None
+    time = email.utils.parsedate_to_datetime(said.decode("latin-1"))
+    return (time if time.tzinfo is None else time.astimezone(datetime.UTC)).strftime(READABLE)

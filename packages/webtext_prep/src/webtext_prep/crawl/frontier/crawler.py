@@ -5,8 +5,6 @@ under way, so that a slow host, a long pause between requests, or a wait before 
 A redirect becomes a request in the queue of the host that it leads to, with that host's rules, and so does a
 robots.txt: URLs stand aside until the rules of their origin are known. Memory holds at most `WINDOW` URLs and
 `page_bytes` of pages, however long the list and whatever servers send.
-
-What looks for pages in archives (`Crawler.ask`) sends its requests through the same queues, one at a time.
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
-from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
 from webtext_prep.crawl.frontier.robots import (
     ATTEMPTS,
@@ -46,19 +42,10 @@ BACKOFF_SECONDS = 1.0
 """Before the second attempt; twice as long before each further one."""
 LONGEST_WAIT = 60.0
 """Seconds: a server that asks for more with Retry-After is left for a later run."""
-ARCHIVE_PAUSE = 60.0
-"""Seconds for which an archive is left alone that answers 429 or 503 and does not say how long, twice as long each
-further time: the Internet Archive blocks for an hour who goes on for a minute."""
-LONGEST_ARCHIVE_PAUSE = 3600.0
-"""Seconds: an archive that asks for more is left for a later run."""
 LONGEST_CRAWL_DELAY = 30.0
 """Seconds: a longer Crawl-delay in robots.txt is taken for this."""
 GIVE_UP_HOST_AFTER = 10
-"""URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run; and answers in
-a row by which an archive says that it is asked too much."""
-
-_TOO_MUCH = frozenset({429, 503})
-
+"""URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run."""
 
 Finish = Callable[[Visit, Reply], Awaitable[None]]
 """Is given a visit with its end."""
@@ -71,7 +58,6 @@ class Crawler:
         settings: how pages are fetched.
         client: makes the requests.
         finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
-        archives: the hosts of archives, each with the archive's name.
         page_bytes: bytes of pages that may be in memory, but for some of the largest more.
         store: where what origins say is kept for a day, if anywhere.
     """
@@ -81,7 +67,6 @@ class Crawler:
         settings: FetchSettings,
         client: Client,
         finish: Finish,
-        archives: Mapping[str, str],
         page_bytes: int = PAGE_BYTES,
         store: RulesStore | None = None,
     ) -> None:
@@ -91,20 +76,14 @@ class Crawler:
         self._memory = ByteBudget(page_bytes, unhindered=max(1, page_bytes // 2 // settings.max_bytes))
         # Until its rules are known a host is asked one thing at a time: they may say so.
         at_once = 1 if settings.robots else settings.per_host
-        self._queues = Queues(at_once, settings.delay, archives, settings.archive_pause)
+        self._queues = Queues(at_once, settings.delay)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
         self._running: set[asyncio.Task[None]] = set()
-        self._searches: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
 
-    async def run(self, visits: Iterator[Visit], searches: Iterable[Coroutine[Any, Any, None]] = ()) -> None:
-        """Bring all `visits` to their ends, and run `searches`, which may `ask`; returns when all of them are over.
-
-        Raises what `finish` and the searches raise.
-        """
-        for search in searches:
-            self._begin(search, self._searches)
+    async def run(self, visits: Iterator[Visit]) -> None:
+        """Bring all `visits` to their ends. Raises what `finish` raises."""
         is_exhausted = False
         try:
             while True:
@@ -115,39 +94,29 @@ class Crawler:
                 self._queues.fire_timers()
                 while self._queues.ready and self._has_room():
                     self._start(self._queues.ready.popleft())
-                if is_exhausted and not (self._queues.queued or self._running or self._searches):
+                if is_exhausted and not (self._queues.queued or self._running):
                     break
                 if not is_exhausted and self._queues.queued < WINDOW:
                     await asyncio.sleep(0)
                 elif not self._queues.ready or not self._has_room():
                     await self._sleep()
         finally:
-            tasks = [*self._running, *self._searches]
-            for task in tasks:
+            for task in self._running:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def ask(self, request: Request) -> tuple[Reply, int]:
-        """The reply to a request to an archive, when its turn has come, and how often it was sent."""
-        visit = Visit(request.url, request.url, request=request, answer=asyncio.get_running_loop().create_future())
-        self._queues.add(visit)
-        self._wake.set()
-        assert visit.answer is not None
-        return await visit.answer, visit.attempts
+            await asyncio.gather(*self._running, return_exceptions=True)
 
     def _has_room(self) -> bool:
         return len(self._running) < self._settings.concurrency
 
-    def _begin(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         task.add_done_callback(self._note_end)
-        among.add(task)
+        self._running.add(task)
 
     def _collect_ended(self) -> None:
         while self._ended:
             task = self._ended.pop()
             self._running.discard(task)
-            self._searches.discard(task)
             task.result()
 
     async def _take(self, visits: Iterator[Visit]) -> bool:
@@ -181,7 +150,7 @@ class Crawler:
         host.running += 1
         host.not_before = time.monotonic() + host.delay
         work = self._visit(host, visit, rules) if rules is not None else self._ask_for_rules(host, visit)
-        self._begin(work, self._running)
+        self._begin(work)
         self._queues.offer(host)
 
     def _rules_for(self, visit: Visit) -> RobotsRules | None:
@@ -218,9 +187,7 @@ class Crawler:
                     host.not_before = 0.0  # nothing was sent, there is nothing to rest from
                 self._queues.offer(host)
                 self._wake.set()
-            if host.archive:
-                self._slow_down(host, reply)
-            if reply.outcome == PageOutcome.REDIRECT and visit.answer is None:
+            if reply.outcome == PageOutcome.REDIRECT:
                 refusal = self._redirect(visit, reply)
                 if refusal is None:
                     self._queues.add(visit)
@@ -228,10 +195,7 @@ class Crawler:
                 reply = refusal
             elif reply.retry_now and self._retry(host, visit, reply):
                 return
-            if visit.answer is None:
-                await self._finish(visit, reply)
-            elif not visit.answer.done():
-                visit.answer.set_result(reply)
+            await self._finish(visit, reply)
 
     async def _ask(self, host: Host, visit: Visit, rules: RobotsRules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
@@ -242,24 +206,19 @@ class Crawler:
             return Reply(rules.failure or PageOutcome.OK, visit.url)
         if refusal is not None:
             return Reply(refusal, visit.url)
-        if visit.wish is None and visit.request is None:
+        if visit.wish is None:
             visit.wish = decide_by_host(visit.url, rules.wishes)
         if visit.wish is not None and self._settings.opt_outs == "obey":
             return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(visit.wish))
         if self._robots is not None:
             self._follow_rules(host, rules)
-        options: dict[str, Any] = {"seconds": self._settings.url_seconds - visit.seconds}
-        if visit.request is None:
-            options |= {"reservation": reservation, "cookies": visit.cookies}
-        else:
-            options |= {"any_type": True, "max_bytes": visit.request.most, "span": visit.request.span}
+        left = self._settings.url_seconds - visit.seconds
         visit.attempts += 1
         start = time.monotonic()
-        reply = await self._client.get(visit.url, **options)
+        reply = await self._client.get(visit.url, reservation=reservation, seconds=left, cookies=visit.cookies)
         visit.seconds += time.monotonic() - start - reservation.waited - reply.waited
-        if visit.request is None:
-            reply = self._settings.judged(reply, rules.wishes, Decision(visit.wish).metadata)
-        if reply.outcome not in NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
+        reply = self._settings.judged(reply, rules.wishes, Decision(visit.wish).metadata)
+        if reply.outcome not in NO_ANSWER:
             host.silent = 0
         elif not visit.failures:
             host.silent += 1
@@ -277,8 +236,6 @@ class Crawler:
             self._queues.offer(host)
             self._wake.set()
         visit.seconds += time.monotonic() - start - reply.waited
-        if host.archive:
-            self._slow_down(host, reply)
         path = visit.asked.removeprefix(visit.robots_of)
         if reply.outcome == PageOutcome.REDIRECT and path != ai_txt.PATH:
             refusal = self._redirect_of_file(visit, reply)
@@ -295,7 +252,7 @@ class Crawler:
                 time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
             )
             return
-        rules = await rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes(visit))
+        rules = await rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes)
         self._learn(visit, rules)
 
     def _redirect_of_file(self, visit: Visit, reply: Reply) -> Reply | None:
@@ -315,14 +272,15 @@ class Crawler:
         visit.url, visit.redirects = target, visit.redirects + 1
         return None
 
-    def _reads_wishes(self, visit: Visit) -> bool:
-        """Whether files are read for what owners say of training; the pages of an archive are not its own."""
-        return self._settings.opt_outs != "ignore" and not self._queues.host(visit.asked).archive
+    @property
+    def _reads_wishes(self) -> bool:
+        """Whether files are read for what owners say of training."""
+        return self._settings.opt_outs != "ignore"
 
     def _learn(self, visit: Visit, rules: RobotsRules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
         assert self._robots is not None
-        if self._reads_wishes(visit) and rules.failure is None:
+        if self._reads_wishes and rules.failure is None:
             files = [visit.robots_of + path for path in HOST_FILES]
             for file in files[files.index(visit.asked) + 1 :]:
                 if rules.refusal(file) is None:
@@ -340,7 +298,7 @@ class Crawler:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
             host.not_before = max(host.not_before, time.monotonic() + host.delay)
         # Our own pause is enough for it.
-        elif crawl_delay <= self._settings.delay and host.limit < self._settings.per_host and not host.archive:
+        elif crawl_delay <= self._settings.delay and host.limit < self._settings.per_host:
             host.limit = self._settings.per_host
             self._wake.set()  # others need not wait for the end of this request
         self._queues.offer(host)
@@ -360,13 +318,11 @@ class Crawler:
 
     def _retry(self, host: Host, visit: Visit, reply: Reply) -> bool:
         """Have the visit made once more, later; False if its time is up or the server asks for too long a wait."""
-        # What an archive refuses it refuses to all: it is waited out, or given up for all.
-        is_refused = host.archive and reply.status in _TOO_MUCH and host.silent < GIVE_UP_HOST_AFTER
-        if visit.seconds >= self._settings.url_seconds or not (is_refused or visit.retries < self._settings.retries):
+        if visit.seconds >= self._settings.url_seconds or visit.retries >= self._settings.retries:
             return False
         wait = self._backoff(visit.failures)
         if reply.retry_after is not None:
-            if reply.retry_after > (LONGEST_ARCHIVE_PAUSE if host.archive else LONGEST_WAIT):
+            if reply.retry_after > LONGEST_WAIT:
                 return False
             wait = reply.retry_after
             host.not_before = max(host.not_before, time.monotonic() + wait)  # it means all of us
@@ -374,21 +330,6 @@ class Crawler:
         visit.retries += 1
         self._queues.add_later(time.monotonic() + wait, host, visit)
         return True
-
-    @staticmethod
-    def _slow_down(host: Host, reply: Reply) -> None:
-        """Leave an archive alone that says it is asked too much: as long as it wants, or longer each time."""
-        if reply.status not in _TOO_MUCH:
-            host.refusals = 0 if reply.status is not None else host.refusals
-            return
-        wait = min(ARCHIVE_PAUSE * 2**host.refusals, LONGEST_ARCHIVE_PAUSE)
-        host.refusals += 1
-        if reply.retry_after is not None:
-            wait = reply.retry_after
-        if wait > LONGEST_ARCHIVE_PAUSE or host.refusals >= GIVE_UP_HOST_AFTER:
-            host.silent = GIVE_UP_HOST_AFTER
-        else:
-            host.not_before = max(host.not_before, time.monotonic() + wait)
 
     @staticmethod
     def _backoff(failures: int) -> float:

@@ -1,12 +1,11 @@
 """The queues of a crawler: a visit waits at the host that it has come to, and a host until it may be asked again.
 
 Nothing here sends a request or waits: `ready` is the line of hosts that can take one now, and `pause` says when to look
-again. An archive is a host like every other, with its robots.txt and its pauses, and is asked for one thing at a time.
+again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import heapq
 import itertools
@@ -17,9 +16,8 @@ from typing import Any
 
 import aiohttp
 
-from webtext_prep.crawl.archives.captures import Request
 from webtext_prep.crawl.frontier.robots import RobotsRules
-from webtext_prep.crawl.http.client import Reply, host_name
+from webtext_prep.crawl.http.client import host_name
 from webtext_prep.opt_outs.wishes import Wish
 
 
@@ -41,8 +39,6 @@ class Visit:
         wish: of the first host on its way that refuses it, where that is only recorded.
         cookies: those that the redirects on its way have set.
         earlier: the row that an earlier pass has left of the URL, if there is one.
-        request: what an archive is asked for, if this is such a request.
-        answer: takes the reply to it.
     """
 
     asked: str
@@ -58,8 +54,6 @@ class Visit:
     wish: Wish | None = None
     cookies: aiohttp.CookieJar | None = None
     earlier: Mapping[str, Any] = field(default_factory=dict)
-    request: Request | None = None
-    answer: asyncio.Future[Reply] | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +64,6 @@ class Host:
         name: of the host.
         limit: requests at once.
         delay: seconds from the start of one request to the next.
-        archive: the name of the archive whose hosts share this queue; "" for any other host.
         queue: visits that wait for their turn.
         running: requests under way.
         waiting: its entries among the timers.
@@ -78,13 +71,11 @@ class Host:
         not_before: when the next request may start.
         is_offered: whether it stands in the line of hosts that can take a request.
         silent: URLs in a row that had no answer.
-        refusals: answers in a row by which an archive asked for a pause.
     """
 
     name: str
     limit: int
     delay: float
-    archive: str = ""
     queue: collections.deque[Visit] = field(default_factory=collections.deque)
     running: int = 0
     waiting: int = 0
@@ -92,7 +83,6 @@ class Host:
     not_before: float = 0.0
     is_offered: bool = False
     silent: int = 0
-    refusals: int = 0
 
 
 class Queues:
@@ -101,19 +91,14 @@ class Queues:
     Args:
         limit: requests at once to a host at first.
         delay: seconds from the start of one request to the next at a host, if it does not ask for more.
-        archives: the hosts of archives, each with the archive's name: those of one share a queue, are asked for one
-            thing at a time, and also before the first request with a pause, as a run that was killed may have asked
-            a moment ago.
-        archive_pause: seconds from one request to an archive to the next.
 
     Attributes:
         ready: hosts that can take a request now.
         queued: visits that wait, for a host, a timer or the rules of an origin.
     """
 
-    def __init__(self, limit: int, delay: float, archives: Mapping[str, str], archive_pause: float) -> None:
+    def __init__(self, limit: int, delay: float) -> None:
         self._limit, self._delay = limit, delay
-        self._archives, self._archive_delay = archives, max(delay, archive_pause)
         self.ready: collections.deque[Host] = collections.deque()
         self.queued = 0
         self._hosts: dict[str, Host] = {}
@@ -123,12 +108,8 @@ class Queues:
     def host(self, url: str) -> Host:
         """The host of a URL."""
         name = host_name(url)
-        archive = self._archives.get(name, "")
-        host = self._hosts.get(archive or name)
-        if host is None and archive:
-            host = self._hosts[archive] = Host(archive, 1, self._archive_delay, archive)
-            host.not_before = time.monotonic() + host.delay
-        elif host is None:
+        host = self._hosts.get(name)
+        if host is None:
             host = self._hosts[name] = Host(name, self._limit, self._delay)
         return host
 
@@ -150,7 +131,7 @@ class Queues:
             return
         if not host.queue:
             # Forgotten as soon as nothing is lost by it: a list has millions of hosts.
-            is_past = host.not_before <= time.monotonic() and not host.silent and not host.archive
+            is_past = host.not_before <= time.monotonic() and not host.silent
             if is_past and not host.running and not host.waiting:
                 self._hosts.pop(host.name, None)
             return
@@ -191,7 +172,7 @@ class Queues:
 
 
 def _join(host: Host, visit: Visit) -> None:
-    if visit.robots_of or visit.answer is not None:
+    if visit.robots_of:
         host.queue.appendleft(visit)  # others wait for it
     else:
         host.queue.append(visit)

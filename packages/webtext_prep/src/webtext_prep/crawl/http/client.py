@@ -358,8 +358,9 @@ class Client:
             return Reply(PageOutcome.BLOCKED_ADDRESS, str(parsed))
         except aiohttp.ClientConnectorDNSError as error:
             # A name that does not exist will not exist in a moment; a resolver that is busy may answer then.
-            is_gone = isinstance(error.os_error, NoSuchNameError)
-            return Reply(PageOutcome.DNS, str(parsed), retry_now=not is_gone)
+            if isinstance(error.os_error, NoSuchNameError):
+                return Reply(PageOutcome.NO_SUCH_HOST, str(parsed))
+            return Reply(PageOutcome.DNS, str(parsed), retry_now=True)
         except (aiohttp.ClientSSLError, ssl.SSLError, ssl.CertificateError):
             return Reply(PageOutcome.TLS, str(parsed))
         except aiohttp.InvalidURL:

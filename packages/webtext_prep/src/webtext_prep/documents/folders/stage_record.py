@@ -33,7 +33,7 @@ from webtext_prep.storage.locations import Location
 RECORD = "stage.json"
 """A finished stage's folder holds this file."""
 PAGES = "pages"
-"""The folder in the output of a download with the pages that it saved."""
+"""The folder in the output of a download, or of a rescue, with the pages that it saved."""
 STATE = ".state"
 """Where a stage keeps what it needs to resume."""
 TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
@@ -41,7 +41,10 @@ TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
 
 EXPORTED = "data"
 """Where in its folder `webtext export` puts the files."""
-_MAKERS = {EXPORTED: "export", PAGES: "download"}
+GONE = "gone"
+"""The folder in the output of a download with the URLs of the pages that are gone, a list for each of its lists; and in
+their rows the key of how they ended."""
+_MAKERS = {EXPORTED: ("export",), PAGES: ("download", "rescue"), GONE: ("download",)}
 
 _SUMMARY = ("stage", "version", "settings", "libraries", "in", "added", "out", "dropped", "notes", "facts", "inputs")
 
@@ -118,12 +121,13 @@ def record_beside(file: Location) -> Location | None:
 def stage_folder(folder: Location) -> Location:
     """The folder of the stage that wrote the files in `folder`: itself, or the one around it.
 
-    That is so of the folder `data` of an export, and of `pages` of a download. Raises InputError for a damaged record.
+    That is so of the folder `data` of an export, and of `pages` and `gone` of a download or rescue. Raises InputError
+    for a damaged record.
     """
-    maker = _MAKERS.get(folder.name)
-    if maker is not None and not storage.is_file(folder / RECORD):
+    makers = _MAKERS.get(folder.name, ())
+    if makers and not storage.is_file(folder / RECORD):
         record = read_record(folder.parent)
-        if record is not None and record["stage"] == maker:
+        if record is not None and record["stage"] in makers:
             return folder.parent
     return folder
 

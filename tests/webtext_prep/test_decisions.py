@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.dedup import greedy
+from webtext_prep.dedup import kernels
 
 
 def simple_rule(
@@ -40,7 +40,7 @@ def arrays_of(sets: list[set[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def compiled_rule(sets, keys, threshold, crowded, is_old=None) -> list[tuple[int, float]]:
     keys = np.array(keys, dtype=np.uint64).reshape(len(sets), len(keys[0]) if keys else 1)
-    representatives, similarities = greedy.find_duplicates(
+    representatives, similarities = kernels.find_duplicates(
         *arrays_of(sets), keys, threshold, is_old=None if is_old is None else np.array(is_old, bool), crowded=crowded
     )
     return list(zip(representatives.tolist(), similarities.tolist(), strict=True))

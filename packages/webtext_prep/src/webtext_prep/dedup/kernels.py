@@ -1,4 +1,6 @@
-"""Which documents go: each is compared, in the order of their ranks, with the documents that were kept before it.
+"""Compiled: the components of documents that buckets connect, and which documents go.
+
+Who goes: each document is compared, in the order of their ranks, with the documents that were kept before it.
 
 A document is dropped if among the kept ones that share a bucket with it the most similar one (the first of equals)
 is at least as similar as the threshold, by the exact Jaccard similarity of their sets. Documents of one template, just
@@ -26,8 +28,111 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.text.compiled import compiled, inner, tuple_of
+
+# Components
+
+Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+"""Numbers of documents: 32 bits wide where that will do."""
+
+DOCUMENT_WEIGHT = 256
+"""What a document weighs besides its text, in characters: its keys, its URL, and its place in memory."""
+
+_I32S, _I64S = types.int32[::1], types.int64[::1]
+
+
+@compiled(types.void(_I32S, _I32S, _I64S), types.void(_I64S, _I64S, _I64S))
+def unite(parents: Numbers, members: Numbers, ends: npt.NDArray[np.int64]) -> None:
+    """Join the components of the members of each bucket.
+
+    `parents` is a forest, shape (documents,), that begins as `arange`: its roots are the smallest numbers of their
+    components, so that the result does not depend on the order of the buckets.
+    """
+    start = 0
+    for end in ends:
+        root = members[start]
+        for at in range(start, end):
+            other = members[at]
+            while parents[other] != other:
+                parents[other] = parents[parents[other]]  # path halving
+                other = parents[other]
+            if other < root:
+                parents[root] = other
+                root = other
+            elif root < other:
+                parents[other] = root
+        start = end
+
+
+@compiled(types.void(_I32S, _I64S, _I64S), types.void(_I64S, _I64S, _I64S))
+def flatten(parents: Numbers, lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> None:
+    """Let each document point to the root of its component, and add up there what the component weighs.
+
+    Args:
+        parents: as `unite` leaves it; changed in place.
+        lengths: of the documents' texts.
+        weights: zeros, shape (documents,). That of the root of a component with several members becomes the sum
+            of their lengths and `DOCUMENT_WEIGHT`; all others become 0.
+    """
+    for document in range(len(parents)):
+        root = parents[parents[document]]  # a parent is smaller than its child, so its own root is known already
+        parents[document] = root
+        weight = lengths[document] + DOCUMENT_WEIGHT
+        # Until a second member comes, a root holds its own weight as a negative number.
+        if root == document:
+            weights[root] = -weight
+        elif weights[root] < 0:
+            weights[root] = weight - weights[root]
+        else:
+            weights[root] += weight
+    for document in range(len(parents)):
+        weights[document] = max(weights[document], 0)
+
+
+@compiled(types.int64(_I32S, _I64S, types.int64, _I32S), types.int64(_I64S, _I64S, types.int64, _I32S))
+def divide(parents: Numbers, weights: npt.NDArray[np.int64], most: int, parts: npt.NDArray[np.int32]) -> int:
+    """Divide the components into parts of at most `most`, but for a component that weighs more by itself.
+
+    Args:
+        parents: as `flatten` leaves it.
+        weights: as `flatten` leaves it.
+        most: the weight of a part.
+        parts: is filled with the part of each document, shape (documents,); -1 for one that no bucket connects.
+
+    Returns the number of parts.
+    """
+    part, filled = 0, 0
+    for document in range(len(parents)):
+        root = parents[document]
+        if root != document:
+            parts[document] = parts[root]
+        elif weights[document] == 0:
+            parts[document] = -1
+        else:
+            if filled > 0 and filled + weights[document] > most:
+                part, filled = part + 1, 0
+            filled += weights[document]
+            parts[document] = part
+    return part + 1 if filled > 0 else 0
+
+
+def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which positions of `keys` hold the same key: the buckets of one band with more than one member.
+
+    Returns:
+        members, one bucket after the other; and ends, of each bucket in `members`. The order in a bucket is arbitrary.
+    """
+    order = np.argsort(keys)
+    ranked = keys[order]
+    is_last = np.append(ranked[1:] != ranked[:-1], True)[: len(ranked)]
+    bounds = np.flatnonzero(is_last) + 1
+    sizes = np.diff(bounds, prepend=0)
+    is_shared = np.repeat(sizes > 1, sizes)
+    return order[is_shared], np.cumsum(sizes[sizes > 1])
+
+
+# Who goes
+
 
 CROWDED = 64
 """A bucket with more kept members than this is searched by shingles."""
