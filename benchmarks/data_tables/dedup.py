@@ -161,7 +161,7 @@ def _quality(found: list[dict[str, str]], folder: Path) -> Row:
     """What it drops beside all pairs of documents with their exact similarity, by the plain definition."""
     source = write_json_lines(folder / "pairs" / "part-00000.jsonl.zst", found).parent
     webtext("dedup", "--input", source, "--output", folder / "pairs-out", "--workers", "1")
-    rows = [json.loads(line) for line in read_lines(folder / "pairs-out" / "duplicates.jsonl.zst")]
+    rows = [json.loads(line) for line in read_lines(folder / "pairs-out" / "dropped" / "part-00000.jsonl.zst")]
     sets = {row["url"]: _shingles(row["text"], Shingling("word", 5)) for row in found}
     ranked = sorted(found, key=lambda row: (-len(row["text"]), row["url"]))
     holders: dict[bytes, list[str]] = {}

@@ -10,8 +10,6 @@ import xxhash
 
 from gpt2_train.data import order
 from webtext_audit import comparison
-from webtext_audit.lookup.index import url_hash
-from webtext_audit.plan import sample
 from webtext_audit.report import scan
 from webtext_prep.dedup import reports
 from webtext_prep.documents.document import Document
@@ -67,8 +65,6 @@ def uses() -> dict[str, np.ndarray]:
         "train-filter: held out": one_in(texts, train_filter.HELD_OUT_EVERY),
         "dedup --dry-run: the sample": of_documents(lambda d: reports.sample_hash(d.url.encode())),
         "merge, blacklist: the shard": of_documents(lambda d: buckets.bucket_of(urls.url_key(d.url), 20)),
-        "plan: the sample": of_documents(lambda d: url_hash(d.url)),
-        "plan: the small run": one_in(of_documents(lambda d: url_hash(d.url, sample.SMALL_SEED)), 20),
         "report: the sample": of_documents(lambda d: scan.sample_key(d.id)),
         "inspect --compare: the sample": of_documents(lambda d: comparison.keyed_hash(d.id)),
         "ablate: the held-out set": TOKENS,
@@ -102,14 +98,11 @@ IDENTITY = {
     "webtext_prep/documents/folders/partitions.py": "checksums",
     "webtext_prep/reddit/selection.py": "pages that came before",
     "webtext_prep/text/classifiers.py": "n-grams, checksums",
-    "webtext_prep/text/fingerprints.py": "shingles",
 }
 """Modules that hash to tell things apart: no hash of theirs decides by chance."""
 CHOICES = {
     "gpt2_train/data/order.py",
     "webtext_audit/comparison.py",
-    "webtext_audit/lookup/index.py",
-    "webtext_audit/plan/sample.py",
     "webtext_audit/report/scan.py",
     "webtext_prep/dedup/reports.py",
     "webtext_prep/stages/train_filter.py",

@@ -23,5 +23,4 @@ def test_every_command_and_flag_is_there() -> None:
     pages = {program: make_reference.page(program, parser) for program, parser in make_reference.parsers().items()}
     for heading in ("## webtext clean", "| `--min-tokens N` | drop documents with fewer GPT-2 tokens (default: 128) |"):
         assert heading in pages["webtext"]
-    assert "| `--keep-dropped / --no-keep-dropped` |" in pages["webtext"]
     assert "## gpt2 generate" in pages["gpt2"]

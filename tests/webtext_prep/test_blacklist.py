@@ -254,11 +254,11 @@ def test_what_a_list_knows_of_a_url_travels_with_it(tmp_path, capsys):
     assert row.metadata == {"score": 7, "title": "T"}
 
 
-def test_dropped_urls_are_kept_with_their_reason_on_request(tmp_path, capsys):
+def test_each_dropped_url_has_a_receipt_with_the_rule_that_it_meets(tmp_path, capsys):
     urls = write(tmp_path / "urls.txt", "http://a.org/1", "http://a.org/2.pdf")
-    run(capsys, "--input", urls, "--output", tmp_path / "out", "--keep-dropped")
+    run(capsys, "--input", urls, "--output", tmp_path / "out")
     (row,) = read_documents(tmp_path / "out" / "dropped" / "part-00000.jsonl.zst")
-    assert (row.url, row.metadata) == ("http://a.org/2.pdf", {"reason": "blocked_extension"})
+    assert (row.url, row.metadata) == ("http://a.org/2.pdf", {"reason": "blocked_extension", "rule": "pdf"})
 
 
 def many_urls(path: Path) -> Path:
@@ -285,7 +285,7 @@ def small_tasks(monkeypatch):
 def test_a_large_list_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys, contents, request, kind):
     """One list was one task, however large."""
     urls = many_urls(tmp_path / "urls.txt")
-    options = ("--shards", 3, "--keep-dropped")
+    options = ("--shards", 3)
     run(capsys, "--input", urls, "--output", tmp_path / "whole", *options)
     request.getfixturevalue("small_tasks")
     (tmp_path / "in").mkdir()
@@ -329,7 +329,7 @@ TABLES += [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("a.csv"
 @pytest.mark.parametrize("name", TABLES)
 def test_a_large_table_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys, contents, request, name):
     given = url_table(tmp_path / name)
-    options = ("--input", given, "--shards", 3, "--keep-dropped")
+    options = ("--input", given, "--shards", 3)
     summary = run(capsys, *options, "--output", tmp_path / "whole")
     assert summary["dropped"]["duplicate"] > 100
     assert ("malformed" in summary["dropped"]) == (name in ("a.csv", "a.csv.gz", "headless.tsv"))
@@ -347,7 +347,9 @@ def test_a_text_in_place_of_a_list_is_noticed(webtext, tmp_path, urls, code):
     found = webtext("blacklist", tmp_path / "list.txt", "--output", tmp_path / "out", "--workers", 1)
     assert found.code == code
     is_noticed = len(lines) < 20  # a few bad lines are in every list
-    assert ("these are not URLs; give lists with one on each line" in found.err) == is_noticed
+    assert (
+        "these are not URLs; give lists with one on each line (a table with tabs as .tsv)" in found.err
+    ) == is_noticed
 
 
 CRAWL = '"Address","Content Type","Canonical Link Element 1"\n'

@@ -420,7 +420,7 @@ def pages(write_shards):
 
 
 def test_the_command_accounts_for_every_document(pages, webtext, tmp_path):
-    result = webtext("clean", "--input", pages, "--output", tmp_path / "clean", "--keep-dropped", "--json")
+    result = webtext("clean", "--input", pages, "--output", tmp_path / "clean", "--json")
     assert (result.json["in"], result.json["out"]) == (7, 3)
     assert result.json["dropped"] == {"empty": 1, "language_de": 1, "language_unknown": 1, "too_short": 1}
     assert result.json["notes"] == {"repaired_decoding": 1}

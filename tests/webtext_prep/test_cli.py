@@ -161,7 +161,7 @@ def test_paths_may_come_from_the_file(webtext, pages, tmp_path):
     ("text", "sentence"),
     [
         ('makr = "?"', "unknown setting makr (did you mean mark?)"),
-        ("zzz = 1", "unknown setting zzz; known are input, output, workers, keep_dropped, format, engine, state,"),
+        ("zzz = 1", "unknown setting zzz; known are input, output, workers, format, engine, state,"),
         ("[shuot]\nmark = 1", "no table [shout] among the settings: did you mean [shout] by [shuot]?"),
         ("mark = ", "is not valid TOML"),
     ],

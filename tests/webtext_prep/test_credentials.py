@@ -124,7 +124,7 @@ def test_blacklist_leaves_no_credentials_in_any_file(tmp_path, webtext):
     plain = [f"http://{WITH}a.org/{name}" for name in ("1", "2.pdf", "1", "@x")]
     (tmp_path / "a.txt").write_text("\n".join([*ODD_LINES, *rows, *plain]) + "\n")
     (tmp_path / "b.csv").write_text(f"url,via\nhttp://{WITH}b.org/,http://{WITH}c.org/\n,\n{WITH}d,x\n")
-    result = webtext("blacklist", "--input", tmp_path, "--output", tmp_path / "out", "--keep-dropped", "--json")
+    result = webtext("blacklist", "--input", tmp_path, "--output", tmp_path / "out", "--json")
     assert result.json["dropped"]["malformed"] > 5
     assert SECRET not in result.out + result.err
     assert secrets_in(tmp_path / "out") == []
@@ -146,7 +146,7 @@ def test_merge_leaves_no_credentials_in_any_file(tmp_path, webtext):
     )
     with write_documents(source / "rows.parquet") as writer:
         writer.write(Document(f"http://{WITH}a.org/6", TEXT, {"via": f"http://{WITH}b.org/"}))
-    arguments = ("--input", source, "--output", tmp_path / "out", "--keep-dropped", "--allow-unreadable", "--json")
+    arguments = ("--input", source, "--output", tmp_path / "out", "--allow-unreadable", "--json")
     result = webtext("merge", *arguments)
     assert result.json["dropped"]["unreadable"] >= 2
     assert SECRET not in result.out + result.err
@@ -165,7 +165,7 @@ def test_documents_given_to_a_later_stage_lose_their_credentials(tmp_path, webte
     with write_documents(tmp_path / "in" / f"part-00000.{format}") as writer:
         for number in range(3):
             writer.write(Document(f"http://{WITH}a.org/{number}", TEXT, {"via": f"http://{WITH}b.org/"}))
-    result = webtext("dedup", "--input", tmp_path / "in", "--output", tmp_path / "out", "--keep-dropped", "--json")
+    result = webtext("dedup", "--input", tmp_path / "in", "--output", tmp_path / "out", "--json")
     assert result.json["out"] == 1
     assert SECRET not in result.out + result.err
     assert secrets_in(tmp_path / "out") == []

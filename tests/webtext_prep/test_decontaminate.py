@@ -276,7 +276,7 @@ def test_merge_gives_the_pieces_of_a_page_back(pieces, webtext, read_shards):
         assert (done["in"], done["out"], done["dropped"]) == (5, 5, {})
         assert by_id(read_shards(pieces / f"back-{number}")) == before
     folders = (pieces / "cut", pieces / "kept", pieces / "merged")
-    done = webtext("merge", "--input", *folders, "--output", pieces / "all", "--keep-dropped", "--json").json
+    done = webtext("merge", "--input", *folders, "--output", pieces / "all", "--json").json
     # What came before counts, be it the pieces of a page or the whole of it.
     assert (done["in"], done["out"], done["dropped"]) == (12, 5, {"duplicate_url": 7})
     assert by_id(read_shards(pieces / "all")) == before
@@ -349,7 +349,7 @@ def test_a_removal_takes_all_pieces_of_a_page(pieces, webtext, read_shards):
 
 def test_without_much_around_it_a_document_is_dropped(run, write_shards, read_shards, tmp_path):
     folder = write_shards([[f"Short. {QUESTION} Short.", sentences(1, 5)]])
-    done = run(folder, "--keep-dropped").json
+    done = run(folder).json
     assert done["dropped"] == {"contaminated": 1}
     assert [document.metadata["reason"] for document in read_shards(tmp_path / "out" / "dropped")] == ["contaminated"]
 

@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from dedup_runs import WORDS, read_table, run, scratch_used, urls, write
+from dedup_runs import WORDS, read_receipts, run, scratch_used, urls, write
 from jobs import job_of
 from plain_shingles import similarity
 
@@ -13,7 +13,7 @@ from webtext_prep.cli import main
 from webtext_prep.dedup import candidates
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import DUPLICATES, shards_in
+from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
 from webtext_prep.text import fingerprints
@@ -59,7 +59,7 @@ def test_the_longest_of_a_group_stays_and_the_table_says_for_whom(tmp_path, caps
     summary = run(capsys, source, tmp_path / "out")
     assert urls(tmp_path / "out") == {"http://a.org/long", "http://b.org/stranger"}
     assert (summary["dropped"], summary["groups"]) == ({"duplicate": 2}, 1)
-    table = read_table(tmp_path / "out" / DUPLICATES)
+    table = read_receipts(tmp_path / "out")
     assert [(row["url"], row["duplicate_of"]) for row in table] == [
         ("http://a.org/short", "http://a.org/long"),
         ("http://a.org/changed", "http://a.org/long"),
@@ -78,7 +78,7 @@ def test_a_row_of_the_table_names_the_domains_of_both(tmp_path, capsys):
         Document("no address", text_of(1)),
     ]
     run(capsys, write(tmp_path / "in", documents), tmp_path / "out")
-    table = read_table(tmp_path / "out" / DUPLICATES)
+    table = read_receipts(tmp_path / "out")
     assert [row["domain"] for row in table] == ["b.org", "known.org", ""]
     assert {row["duplicate_of_domain"] for row in table} == {"a.co.uk"}
 
@@ -94,7 +94,7 @@ def test_the_answer_does_not_depend_on_order_shards_or_workers(tmp_path, capsys)
         random.Random(attempt).shuffle(documents)
         source = write(tmp_path / f"in{attempt}", documents, shards)
         run(capsys, source, tmp_path / f"out{attempt}", "--workers", workers)
-        table = read_table(tmp_path / f"out{attempt}" / DUPLICATES)
+        table = read_receipts(tmp_path / f"out{attempt}")
         answers.append(sorted((row["url"], row["duplicate_of"], row["similarity"]) for row in table))
     assert answers[0] == answers[1] == answers[2]
     assert len(answers[0]) > 20
@@ -110,7 +110,7 @@ def test_exactly_the_pairs_above_the_threshold_go(tmp_path, capsys):
     run(capsys, source, tmp_path / "out", "--similarity", 0.8)
     texts = {document.url: document.text for document in documents}
     survivors = urls(tmp_path / "out")
-    for row in read_table(tmp_path / "out" / DUPLICATES):
+    for row in read_receipts(tmp_path / "out"):
         assert row["duplicate_of"] in survivors
         assert similarity(texts[row["url"]], texts[row["duplicate_of"]]) >= 0.8
     for left, right in itertools.combinations(sorted(survivors), 2):
@@ -124,7 +124,7 @@ def test_a_chain_of_similar_documents_does_not_swallow_strangers(tmp_path, capsy
     chain = [Document(f"http://a.org/{step:02}", " ".join(words[step * 10 : step * 10 + 200])) for step in range(20)]
     run(capsys, write(tmp_path / "in", chain), tmp_path / "out", "--similarity", 0.8)
     texts = {document.url: document.text for document in chain}
-    table = read_table(tmp_path / "out" / DUPLICATES)
+    table = read_receipts(tmp_path / "out")
     assert len(urls(tmp_path / "out")) >= 7
     assert all(similarity(texts[row["url"]], texts[row["duplicate_of"]]) >= 0.8 for row in table)
 
@@ -135,7 +135,7 @@ def test_documents_shorter_than_a_shingle_are_compared_as_a_whole(tmp_path, caps
     documents = [Document(f"http://a.org/{number}", text) for number, text in enumerate(texts)]
     summary = run(capsys, write(tmp_path / "in", documents), tmp_path / "out")
     assert summary["dropped"] == {"duplicate": 1}
-    (row,) = read_table(tmp_path / "out" / DUPLICATES)
+    (row,) = read_receipts(tmp_path / "out")
     assert {row["url"], row["duplicate_of"]} == {"http://a.org/0", "http://a.org/2"}
 
 
@@ -186,7 +186,7 @@ def test_it_is_the_simple_greedy_rule(tmp_path, capsys):
             expected[document.url] = next(url for similarity, url in found if similarity == best), round(best, 6)
         else:
             kept.append(document)
-    table = read_table(tmp_path / "out" / DUPLICATES)
+    table = read_receipts(tmp_path / "out")
     assert {row["url"]: (row["duplicate_of"], row["similarity"]) for row in table} == expected
     assert len(expected) > 10
 
@@ -254,7 +254,7 @@ def test_pieces_of_a_page_are_told_apart(tmp_path, capsys):
     pieces = [Document("http://a/", text_of(1), {"piece": number}) for number in (1, 2)]
     write(tmp_path / "in", [*pieces, Document("http://b/", text_of(2))])
     assert run(capsys, tmp_path / "in", tmp_path / "out")["out"] == 2
-    (row,) = read_table(tmp_path / "out" / DUPLICATES)
+    (row,) = read_receipts(tmp_path / "out")
     assert (row["url"], row["duplicate_of"]) == ("http://a/#piece-2", "http://a/#piece-1")
     assert main(["inspect", str(tmp_path / "out"), "--dropped", "duplicate", "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["samples"]

@@ -147,7 +147,7 @@ def notices(write_shards):
 
 
 def test_the_first_place_keeps_a_passage_and_the_others_have_a_receipt(run, notices, read_shards, tmp_path):
-    done = run(notices, "--keep-dropped")
+    done = run(notices)
     assert (done["in"], done["added"], done["out"], done["dropped"]) == (4, 1, 4, {"repeated": 1})
     assert done["notes"] == {"cut": 1, "passages": 2}
     a, b, first, second = read_shards(tmp_path / "out")

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from dedup_runs import WORDS, command, read_table, run, urls, write
+from dedup_runs import WORDS, command, read_receipts, read_table, run, urls, write
 from plain_shingles import shingles
 
 from webtext_prep.documents.document import Document
@@ -118,7 +118,7 @@ def test_new_documents_like_old_ones_go_and_the_old_run_stays(tmp_path, capsys, 
     summary = run(capsys, new, tmp_path / "out", "--against", old)
     assert urls(tmp_path / "out") == {"http://new.org/third"}
     assert (summary["in"], summary["out"], summary["dropped"]) == (4, 1, {"duplicate": 3})
-    found = {row["url"]: row["duplicate_of"] for row in read_table(tmp_path / "out" / "duplicates.jsonl.zst")}
+    found = {row["url"]: row["duplicate_of"] for row in read_receipts(tmp_path / "out")}
     assert found == {
         "http://new.org/first": "http://old.org/first",
         "http://new.org/second": "http://old.org/second",

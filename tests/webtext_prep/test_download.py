@@ -27,7 +27,6 @@ from webtext_prep.crawl.frontier import crawler
 from webtext_prep.crawl.http import addresses
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
-from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.processes import run_until_done
@@ -39,10 +38,10 @@ def no_long_waits(monkeypatch):
     monkeypatch.setattr(crawler, "BACKOFF_SECONDS", 0.01)
 
 
-def download(inputs, output, *, restart=False, keep_dropped=False, workers=1, **settings):
+def download(inputs, output, *, restart=False, workers=1, **settings):
     values = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, **settings}
     inputs = [inputs] if isinstance(inputs, Path) else inputs
-    return job_of(Download(**values), inputs, output, restart=restart, keep_dropped=keep_dropped, workers=workers).run()
+    return job_of(Download(**values), inputs, output, restart=restart, workers=workers).run()
 
 
 def outcomes(output):
@@ -321,8 +320,8 @@ def test_credentials_in_urls_reach_no_server_and_no_file(site, tmp_path, webtext
         "".join((url if suffix == ".txt" else json.dumps({"url": url, "score": 1})) + "\n" for url in urls)
     )
     lists, out = tmp_path / "lists", tmp_path / "out"
-    assert webtext("blacklist", "--input", source, "--output", lists, "--keep-dropped").code == 0
-    flags = ["--extractor", "resiliparse", "--allow-private-addresses", "--keep-dropped", "--user-agent", "t/1"]
+    assert webtext("blacklist", "--input", source, "--output", lists).code == 0
+    flags = ["--extractor", "resiliparse", "--allow-private-addresses", "--user-agent", "t/1"]
     for inputs, output in ((lists, out), (source, tmp_path / "direct")):
         site.asked.clear()
         shown = webtext("download", "--input", inputs, "--output", output, *flags)
@@ -748,14 +747,6 @@ def test_only_the_first_urls_of_all_lists_are_fetched_with_max_urls(site, tmp_pa
 def test_a_url_that_is_listed_twice_is_fetched_once_and_counted_twice(site, tmp_path):
     assert fetch(tmp_path, site.urls("/a", "/b", "/a")) == ["ok", "ok", "duplicate"]
     assert site.counts()["/a"] == 1
-
-
-def test_dropped_urls_are_kept_with_their_reasons_where_asked_for(site, tmp_path):
-    site.routes["/gone"] = lambda r: r.answer(404)
-    source = write_list(tmp_path / "urls.jsonl.zst", [Document(url) for url in site.urls("/a", "/gone")])
-    download(source, tmp_path / "out", keep_dropped=True)
-    (dropped,) = read_documents(tmp_path / "out" / "dropped" / "part-00000.jsonl.zst")
-    assert (dropped.url, dropped.metadata["reason"]) == (site.url("/gone"), "http_404")
 
 
 def test_metadata_of_the_list_stays_with_its_page_and_the_page_names_its_own_title(site, tmp_path):

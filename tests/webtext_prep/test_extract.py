@@ -35,7 +35,7 @@ TEXT = "Some words of a page, long enough for anybody to see that they are its t
 
 def extract(inputs, output, **more):
     inputs = inputs if isinstance(inputs, list) else [inputs]
-    run = {name: more.pop(name) for name in ("workers", "keep_dropped", "format") if name in more}
+    run = {name: more.pop(name) for name in ("workers", "format") if name in more}
     return job_of(Extract(**{"extractor": "resiliparse", **more}), inputs, output, **run).run()
 
 
@@ -571,12 +571,9 @@ def test_files_that_are_no_pages_are_named_and_cost_nothing_else(tmp_path):
     (tmp_path / "e.html").write_text(page())
     (tmp_path / "e.json").write_text("[]")
     files = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
-    summary = extract(files, tmp_path / "out", max_bytes=100_000, keep_dropped=True)
+    summary = extract(files, tmp_path / "out", max_bytes=100_000)
     assert [row["outcome"] for row in outcomes_of(tmp_path / "out")] == [
         "ok", "unreadable", "not_html", "too_large", "unreadable"
-    ]  # fmt: skip
-    assert [row["reason"] for row in outcomes_of(tmp_path / "out", "dropped")] == [
-        "unreadable", "not_html", "too_large", "unreadable"
     ]  # fmt: skip
     assert any("b.html.gz" in sentence and "cut off" in sentence for sentence in summary.tally.problems)
 

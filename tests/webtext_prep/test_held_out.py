@@ -78,7 +78,7 @@ def test_each_document_is_in_one_of_two_pairs(write_shards, tmp_path, webtext):
         assert texts(tmp_path / name / "c") == texts_of(set(range(60)) - mine)
         assert texts(tmp_path / name / "c_held_out") == texts_of(mine)
     one, two = (files(tmp_path / name) for name in ("one", "two"))
-    assert len(one) == 8
+    assert len(one) == 9
     assert one == two
 
 
@@ -114,7 +114,7 @@ def test_a_kill_between_the_two_leaves_the_rest_to_the_same_command(write_shards
 
     monkeypatch.setattr(Job, "_run", run_or_end)
     assert webtext(*words, "--output", killed / "c").code == 130
-    assert len(files(killed)) == 4
+    assert len(files(killed)) == 5
     monkeypatch.setattr(Job, "_run", run)
     again = webtext(*words, "--output", killed / "c", "--json").json
     assert (again["resumed"], again["companions"][0]["resumed"]) == (True, False)
@@ -131,7 +131,7 @@ def rows(tmp_path):
 
 
 def test_merge_holds_out_before_any_filter(rows, tmp_path, webtext):
-    words = ("merge", rows, "--output", tmp_path / "merged", "--hold-out", SHARE, "--keep-dropped", "--json")
+    words = ("merge", rows, "--output", tmp_path / "merged", "--hold-out", SHARE, "--json")
     done, mine = webtext(*words).json, held_out(range(40))
     twice = 3 in mine
     assert done["dropped"] == {"held_out": len(mine) + twice, **({} if twice else {"duplicate_url": 1})}

@@ -189,7 +189,7 @@ def test_files_folders_and_globs_behind_a_url_are_read(bucket):
 
 
 def test_of_a_finished_stage_behind_a_url_only_the_shards_are_read(bucket):
-    for name, content in (("stage.json", RECORD), ("part-00000.jsonl.zst", ""), ("duplicates.jsonl.zst", "")):
+    for name, content in (("stage.json", RECORD), ("part-00000.jsonl.zst", ""), ("passages.jsonl.zst", "")):
         with storage.create(bucket / name) as file:
             file.write(content.encode())
     inputs = find_inputs([str(bucket)], accepts=is_document_shard, kinds="document shards")
@@ -206,7 +206,7 @@ RECORD = '{"stage": "clean", "shards": {"part-00000.jsonl.zst": 3}}'
 
 
 def test_of_a_finished_stage_only_the_shards_are_read(tree):
-    tree("out/part-00000.jsonl.zst", "out/dropped/part-00000.jsonl.zst", "out/duplicates.jsonl.zst")
+    tree("out/part-00000.jsonl.zst", "out/dropped/part-00000.jsonl.zst", "out/passages.jsonl.zst")
     tree("out/stage.json", content=RECORD)
     for given in ("out", "../" + Path.cwd().name + "/out"):
         assert [Path(found).name for found in find(given, accepts=is_raw_file)] == ["part-00000.jsonl.zst"]
@@ -216,6 +216,7 @@ def test_of_a_stage_inside_the_folder_too(tree):
     """Otherwise its dropped documents would come back, and its record would be taken for a document."""
     tree("work/out/part-00000.jsonl.zst", "work/out/dropped/part-00000.jsonl.zst", "work/extra.jsonl")
     tree("work/out/stage.json", content=RECORD)
+    tree("work/corpus_text_document.dropped.jsonl.zst")
     assert find("work", accepts=is_raw_file) == ["work/extra.jsonl", "work/out/part-00000.jsonl.zst"]
     assert find("work/out/*", accepts=is_raw_file) == ["work/out/part-00000.jsonl.zst"]
 

@@ -145,17 +145,15 @@ def run(*words):
     assert main([*map(str, words), "--workers", "1"]) == 0
 
 
-@pytest.mark.parametrize("flags", [[], ["--keep-dropped"]])
-def test_dropped_documents_are_shown_whether_they_were_kept_or_not(tmp_path, capsys, flags):
+def test_dropped_documents_are_shown_with_what_decided_and_their_text(tmp_path, capsys):
     given = write(tmp_path / "in", Document("http://a.org/", LONG), Document("http://b.org/", "Too short."))
-    run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any", *flags)
+    run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any")
     capsys.readouterr()
     found = inspect(capsys, tmp_path / "out", "--dropped", "too_short")
     assert found["dropped"] == {"too_short": 1}
     (sample,) = found["samples"]
     assert (sample["url"], sample["reason"], sample["text"]) == ("http://b.org/", "too_short", "Too short.")
-    if not flags:
-        assert (sample["tokens"], sample["min_tokens"]) == (3, 128)
+    assert (sample["tokens"], sample["min_tokens"]) == (3, 128)
 
 
 def test_duplicates_are_shown_with_what_they_repeat(tmp_path, capsys):
@@ -197,14 +195,10 @@ def test_a_reason_that_there_was_not_names_those_there_were(tmp_path, capsys):
     assert "dropped nothing as 'boring': choose among its reasons (too_short 1)" in capsys.readouterr().err
 
 
-def test_keep_dropped_may_be_asked_for_later(tmp_path, capsys):
-    given = write(tmp_path / "in", Document("http://a.org/", LONG), Document("http://b.org/", "Too short."))
-    for flags in ([], ["--keep-dropped"], []):
-        run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any", *flags)
-        assert (tmp_path / "out" / "dropped" / "part-00000.jsonl.zst").is_file() == bool(flags)
-    other = ["clean", "--input", given, "--output", str(tmp_path / "out"), "--language", "any", "--min-tokens", "1"]
-    assert main(other) == 2
-    assert "other settings (min_tokens was 128, now 1)" in capsys.readouterr().err
+def test_a_flag_that_kept_dropped_texts_is_answered_with_what_is_written_instead(tmp_path, webtext):
+    given = write(tmp_path / "in", Document("http://a.org/", LONG))
+    done = webtext("clean", "--input", given, "--output", tmp_path / "out", "--keep-dropped")
+    assert (done.code, "always written to OUTPUT/dropped" in done.err) == (2, True)
 
 
 DEEP = "[" * 100_000

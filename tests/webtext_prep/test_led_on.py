@@ -26,7 +26,7 @@ def rows(site, tmp_path, *urls, **settings):
     """The outcomes of some URLs: what became of each, and where it led."""
     values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, **settings}
     source = write_list(tmp_path / "urls.jsonl.zst", urls)
-    job_of(Download(**values), [source], tmp_path / "out", restart=False, keep_dropped=False, workers=1).run()
+    job_of(Download(**values), [source], tmp_path / "out", restart=False, workers=1).run()
     return [(row["outcome"], row.get("final_url")) for row in outcomes_of(tmp_path / "out")]
 
 

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from webtext_audit.lineage import dropped_of, duplicates_of, has_dropped, stage_of
+from webtext_audit.lineage import stage_of
+from webtext_audit.receipts import drops_of
 from webtext_prep.cli import find_stages, main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
@@ -30,8 +31,8 @@ def finished(tmp_path_factory):
     for stage, given, output, *flags in (
         ("merge", [home / "source"], "one"),
         ("merge", [home / "other"], "two"),
-        ("clean", [work / "one"], "one-clean", "--keep-dropped"),
-        ("clean", [work / "two"], "two-clean", "--keep-dropped"),
+        ("clean", [work / "one"], "one-clean"),
+        ("clean", [work / "two"], "two-clean"),
         ("dedup", [work / "one-clean", work / "two-clean"], "unique"),
         ("tokenize", [work / "unique"], "tokens/corpus"),
         ("merge-tokens", [work / "tokens" / "corpus"], "all"),
@@ -146,13 +147,10 @@ def test_a_folder_without_a_record_is_an_error(tmp_path):
         trace(tmp_path)
 
 
-def test_tables_and_dropped_documents_lie_beside(run):
+def test_receipts_lie_beside(run):
     unique = trace(run / "unique")
-    assert {row["duplicate_of"] for row in duplicates_of(unique)} == {"http://0.org/1"}
-    cleaned = unique.inputs[0]
-    assert has_dropped(cleaned)
-    assert [document.metadata["reason"] for document in dropped_of(cleaned)] == ["too_short"] * 2
-    assert not has_dropped(unique)
+    assert {receipt.metadata["duplicate_of"] for receipt in drops_of(unique)} == {"http://0.org/1"}
+    assert [receipt.metadata["reason"] for receipt in drops_of(unique.inputs[0])] == ["too_short"] * 2
 
 
 def test_a_stage_is_made_again_as_its_record_says(run):

@@ -18,7 +18,6 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
 from webtext_prep.running.job import Job
-from webtext_prep.stages.merge import Merge
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -110,7 +109,7 @@ def test_more_than_a_tenth_unreadable_is_an_error_unless_it_is_allowed(tmp_path,
             r".*--restart.* --allow-unreadable",
             capsys.readouterr().err,
         )
-        assert [path.name for path in (tmp_path / "out").iterdir()] == [".state"]
+        assert shards_in(tmp_path / "out") == []
         assert main([*arguments, "--allow-unreadable"]) == 0
     assert len(documents_of(tmp_path / "out")) == 10 - bad
     assert main(arguments) == 0, "what is finished stays finished"
@@ -220,11 +219,15 @@ def test_each_url_is_kept_once_the_first_time(tmp_path, capsys):
 def test_every_record_is_accounted_for(tmp_path, capsys):
     rows = [line("http://a.org/1", "a"), line("http://a.org/1", "b"), line("http://a.org/2", "  "), "{"]
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
-    summary = run(capsys, "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out", "--keep-dropped")
+    summary = run(capsys, "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out")
     assert summary["dropped"] == {"duplicate_url": 1, "empty": 1, "unreadable": 1}
     assert summary["in"] == summary["out"] + sum(summary["dropped"].values()) == 4
-    kept = [row.metadata["reason"] for shard in (tmp_path / "out/dropped").iterdir() for row in read_documents(shard)]
-    assert sorted(kept) == ["duplicate_url", "empty", "unreadable"]
+    receipts = [row for shard in sorted((tmp_path / "out/dropped").iterdir()) for row in read_documents(shard)]
+    assert [(row.url, row.metadata["reason"], row.metadata.get("kept_row")) for row in receipts] == [
+        ("http://a.org/1", "duplicate_url", 1),
+        ("http://a.org/2", "empty", None),
+        ("file:a.jsonl:4", "unreadable", None),
+    ]
 
 
 def test_which_of_several_keys_held_the_text_is_counted(tmp_path, capsys):
@@ -359,7 +362,7 @@ def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, m
         path.write_bytes(pack(data))
     (tmp_path / "in" / "b.jsonl").write_text(line("http://a.org/1", "later"))
     (tmp_path / "in" / "B.txt").write_text("before")
-    settings = ("--input", tmp_path / "in", "--shards", 4, "--keep-dropped")
+    settings = ("--input", tmp_path / "in", "--shards", 4)
     whole = run(capsys, *settings, "--output", tmp_path / "whole")
     small_parts(monkeypatch)
     run_map, phases = Job.map, {}
@@ -419,7 +422,7 @@ def test_a_flipped_bit_costs_the_records_of_its_stream(tmp_path, capsys, monkeyp
     (tmp_path / "in" / "b.jsonl").write_text(line("http://b.org/", "b"))
     if is_large:
         small_parts(monkeypatch)
-    summary = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "out", "--keep-dropped")
+    summary = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "out")
     assert urls(tmp_path / "out") == numbers(range(10), range(20, 30)) | {"http://b.org/"}
     assert (summary["in"], summary["out"], summary["dropped"]) == (22, 21, {"damaged": 1})
     assert summary["notes"]["damaged_bytes"] == len(second)
@@ -458,25 +461,11 @@ def test_a_damaged_file_gives_the_same_shards_whoever_reads_it(tmp_path, webtext
     (tmp_path / "in").mkdir()
     for number in range(4):
         (tmp_path / "in" / f"{number}.jsonl.gz").write_bytes(flipped(first + second * number + third, 40))
-    settings = ("--input", tmp_path / "in", "--shards", 3, "--allow-unreadable", "--keep-dropped")
+    settings = ("--input", tmp_path / "in", "--shards", 3, "--allow-unreadable")
     for workers in (1, 2):
         assert webtext("merge", *settings, "--output", tmp_path / f"{workers}", "--workers", workers).code == 0
     one, two = ({name: data for name, data in contents(tmp_path / f"{n}").items() if "part" in name} for n in (1, 2))
     assert one == two and len(one) > 3
-
-
-def test_what_a_damaged_file_gave_is_found_again(tmp_path, capsys):
-    """`why` and `report` read the input once more: row for row what merge read."""
-    first, second, third = streams("a.jsonl.gz")
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(first + flipped(second, len(second) - 3) + third + third)
-    summary = run(capsys, "--input", path, "--output", tmp_path / "out")
-    judged = list(Merge().judged_again([path]))
-    reasons = [document and document.metadata["reason"] for document in judged]
-    assert reasons == [None] * 10 + ["damaged"] + [None] * 10 + ["duplicate_url"] * 10
-    assert len(judged) == summary["in"]
-    assert list(Merge().judged_again([path], 5)) == [None] * 5
-    assert len(list(Merge().judged_again([path], 100))) == 10  # it stops where the damage is met
 
 
 def test_what_is_damaged_must_not_be_much_of_the_input(tmp_path, webtext):

@@ -536,7 +536,7 @@ def test_where_requests_fail_for_good_the_same_command_again_makes_the_same_byte
     bucket, s3, unpersistent, write_shards, contents, webtext, tmp_path
 ):
     """One in twenty; whatever the command has to take for an error, it takes for no answer."""
-    command = ["shout", "--input", shards_of(write_shards), "--keep-dropped", "--json"]
+    command = ["shout", "--input", shards_of(write_shards), "--json"]
     assert webtext(*command, "--output", bucket / "quiet", "--state", tmp_path / "quiet").code == 0
     source = random.Random(3)
     s3.faults.append(Fault(lambda method, path: source.random() < 1 / 20, times=10**6, **BUSY))
@@ -558,7 +558,7 @@ def test_what_was_made_is_exported_and_looked_at_there(home, write_shards, webte
         state = tmp_path / "states" / target.name
         return webtext(name, "--input", source, "--output", target, "--state", state, *options, "--json").json
 
-    stage("filter", folder, home / "mine", "--function", _keep(tmp_path), "--keep-dropped")
+    stage("filter", folder, home / "mine", "--function", _keep(tmp_path))
     stage("export", home / "mine", home / "exported")
     assert names(home / "exported" / "data") == ["train-00000-of-00001.parquet"]
     looked = webtext("inspect", home / "mine")

@@ -98,7 +98,7 @@ def refused(site):
 
 
 def run(stage, source, output):
-    return job_of(stage, [source], output, restart=False, keep_dropped=False, workers=1).run()
+    return job_of(stage, [source], output, restart=False, workers=1).run()
 
 
 def download(source, output, **settings):

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
 from command_kit.charts.numbers import brief, short, size
-from webtext_audit.lineage import stage_of
 from webtext_audit.report import figures
 from webtext_audit.report.figures import LogHistogram, Lowest, TopCounter, group_of
 from webtext_audit.report.funnel import Level, draw_funnel
-from webtext_prep.cli import find_stages
-from webtext_prep.documents.folders.stage_record import trace
 
 
 @pytest.fixture(scope="module")
@@ -437,54 +434,18 @@ def test_every_outcome_belongs_to_a_group():
         assert [group_of(outcome) for outcome in outcomes] == [group] * len(outcomes)
 
 
-# What was dropped without --keep-dropped
+# What was dropped
 
 
 @pytest.mark.parametrize("corpus", ["its own"], indirect=True)
-def test_examples_of_what_was_not_kept_are_found_again(corpus, webtext, page):
-    """Without --keep-dropped there was nothing to show."""
+def test_examples_of_what_was_dropped_are_shown_with_their_texts_from_the_input(corpus, webtext, page):
     done = webtext("clean", "--input", corpus / "download", "--output", corpus / "other", "--workers", 1)
     assert done.code == 0
-    assert not (corpus / "other" / "dropped").exists()
     examples = page(corpus / "other").partition('<section id="examples">')[2]
     assert '<span class="reason-name">language_fr</span>' in examples
     assert "Le chat est sur la table" in examples
     shutil.rmtree(corpus / "download")
-    assert '<span class="reason-name">language_fr</span>' not in page(corpus / "other")
-
-
-URLS = [
-    "http://a.org/1",
-    "http://a.org/1#top",
-    "http://youtube.com/watch",
-    "http://a.org/x.pdf",
-    "nothing",
-    f"http://a.org/{'y' * 3000}",
-    "http://b.org/1",
-    "http://b.org/1",
-]
-
-
-def test_judging_again_finds_what_keeping_would_have(corpus, tmp_path, webtext, read_shards):
-    (tmp_path / "urls.txt").write_text("\n".join(URLS) + "\n")
-    table = "".join(json.dumps({"url": url, "text": "A text" * (n != 2)}) + "\n" for n, url in enumerate(URLS))
-    (tmp_path / "table.jsonl").write_text(table + "no JSON\n" + table.partition("\n")[0].replace("#", "") + "\n")
-    sources = {"blacklist": tmp_path / "urls.txt", "clean": corpus / "download", "merge": tmp_path / "table.jsonl"}
-    for stage, source in sources.items():
-        found = []
-        for flags in (["--keep-dropped"], []):
-            output = tmp_path / f"{stage}{len(flags)}"
-            flags = [*flags, *(["--allow-unreadable"] if stage == "merge" else [])]
-            assert webtext(stage, "--input", source, "--output", output, "--workers", 1, *flags).code == 0
-            step = trace(output)
-            documents = (
-                read_shards(output / "dropped")
-                if "--keep-dropped" in flags
-                else filter(None, stage_of(step, find_stages()).judged_again(step.input_files()))
-            )
-            found.append([(document.url, document.text, document.metadata) for document in documents])
-        assert sorted(found[0], key=str) == sorted(found[1], key=str)
-        assert found[0]
+    assert '<span class="reason-name">language_fr</span>' in page(corpus / "other"), "the receipt is there without it"
 
 
 def test_too_many_domains_are_put_together_and_the_page_says_so(corpus, page, monkeypatch):
@@ -492,23 +453,3 @@ def test_too_many_domains_are_put_together_and_the_page_says_so(corpus, page, mo
     found = words_in(page(corpus / "dedup"))
     assert "Rare domains were put together: none that is shown lacks more than" in found
     assert "more than" in found.partition("Rare domains")[0]
-
-
-def test_judging_submissions_again_finds_what_each_was_dropped_for(tmp_path, webtext, read_shards):
-    rows = [{"url": f"http://a.org/{number}", "score": number, "is_self": number % 3 == 0} for number in range(9)]
-    fixed = {
-        "over_18": False,
-        "id": "",
-        "title": "T",
-        "subreddit": "news",
-        "created_utc": 1338508800,
-        "num_comments": 0,
-    }
-    (tmp_path / "RS_2012-06.jsonl").write_text("".join(json.dumps({**fixed, **row}) + "\n" for row in rows))
-    source, output = tmp_path / "RS_2012-06.jsonl", tmp_path / "urls"
-    assert webtext("urls", "--input", source, "--output", output, "--workers", 1, "--keep-dropped").code == 0
-    step = trace(output)
-    stage = stage_of(step, find_stages())
-    again = filter(None, stage.judged_again(step.input_files()))
-    assert sorted(document.url for document in again) == sorted(d.url for d in read_shards(output / "dropped"))
-    assert len(list(stage.judged_again(step.input_files(), 2))) == 2

@@ -179,11 +179,10 @@ def test_killed_at_every_place_it_ends_with_the_same_bytes(
     name, tmp_path, write_shards, webtext, contents, small, request
 ):
     source, flags = STAGES[name](tmp_path, write_shards)
-    keeps = [] if name in ("small-tokenize", "train-tokenizer", "train-filter", "export") else ["--keep-dropped"]
 
     def run(folder, workers):
         output = tmp_path / folder / ("corpus" if name == "small-tokenize" else "")
-        return webtext(name, "--input", source, "--output", output, "--workers", workers, *keeps, *flags)
+        return webtext(name, "--input", source, "--output", output, "--workers", workers, *flags)
 
     whole = run("whole", 1 if name == "merge" else 2)  # whose runs of a file are larger in another process
     assert whole.code == 0, whole.err

@@ -103,17 +103,11 @@ def test_a_stage_that_loses_a_document_is_caught(write_shards, shout, home):
     assert not storage.is_file(home / "output" / "stage.json")
 
 
-def test_dropped_documents_are_kept_with_their_reason_when_asked(write_shards, read_shards, shout, home):
+def test_each_dropped_document_has_a_receipt_with_the_values_that_decided(write_shards, read_shards, shout, home):
     folder = write_shards([["a", marked("http://b", drop="odd", title="B")], ["c"]])
-    shout(folder, keep_dropped=True)
+    shout(folder)
     (dropped,) = read_shards(home / "output" / "dropped")
-    assert (dropped.url, dropped.text) == ("http://b", "some text")
-    assert dropped.metadata == {"reason": "odd", "detail": 1, "drop": "odd", "title": "B"}
-
-
-def test_dropped_documents_are_not_written_unasked(write_shards, shout, home):
-    shout(write_shards([["a", marked("http://b", drop="odd")]]))
-    assert not storage.is_folder(home / "output" / "dropped")
+    assert (dropped.url, dropped.text, dropped.metadata) == ("http://b", "", {"reason": "odd", "detail": 1})
 
 
 def test_nothing_in_is_an_error(write_shards, shout, home):
@@ -121,13 +115,6 @@ def test_nothing_in_is_an_error(write_shards, shout, home):
     with pytest.raises(InputError, match=r"no documents in the input \(.*part-00000\.jsonl\.zst\): check what made it"):
         shout(write_shards([[]]))
     assert not storage.is_file(home / "output" / "stage.json")
-
-
-def test_a_document_that_was_dropped_before_gets_the_new_reason(write_shards, read_shards, shout, home):
-    folder = write_shards([["a", marked("http://b", drop="odd", reason="too_short")]])
-    shout(folder, keep_dropped=True)
-    (dropped,) = read_shards(home / "output" / "dropped")
-    assert dropped.metadata["reason"] == "odd"
 
 
 def test_nothing_out_is_an_error_with_its_reasons(write_shards, shout, home):
@@ -181,7 +168,7 @@ def test_one_two_and_three_workers_write_the_same_bytes(write_shards, shout, con
     found = []
     for workers in (1, 2, 3):
         output = home / f"output{workers}"
-        shout(folder, output=output, workers=workers, keep_dropped=True)
+        shout(folder, output=output, workers=workers)
         found.append(contents(output))
     assert len(found[0]) == 13
     assert found[0] == found[1] == found[2]
@@ -223,16 +210,16 @@ def test_only_the_shard_whose_input_changed_is_made_again(write_shards, shout, c
 
 def test_a_grown_input_adds_its_shards_and_a_shrunk_one_loses_them(write_shards, shout, contents, home):
     folder = write_shards([["a"], ["b"]])
-    shout(folder, keep_dropped=True)
+    shout(folder)
     before = times(home / "output")
     write_shards([["a"], ["b"], ["c"]], name="grown")
     move(home / "grown" / shard_name(2), folder / shard_name(2))
-    assert shout(folder, keep_dropped=True).tally.kept == 3
+    assert shout(folder).tally.kept == 3
     assert before.items() <= times(home / "output").items()
     for number in (1, 2):
         storage.remove(folder / shard_name(number))
-    assert shout(folder, keep_dropped=True).tally.kept == 1
-    shout(folder, keep_dropped=True, output=home / "fresh")
+    assert shout(folder).tally.kept == 1
+    shout(folder, output=home / "fresh")
     assert contents(home / "output") == contents(home / "fresh")
 
 
@@ -312,10 +299,6 @@ def test_other_settings_on_the_same_folder_are_named(write_shards, shout, conten
     with pytest.raises(InputError, match=r"other settings \(mark was '!', now '\?'\): .*--restart"):
         shout(folder, stage=practice_stages.Shout(mark="?"))
     assert contents(home / "output") == before
-    # But for this one, on which what is kept does not depend.
-    shout(folder, keep_dropped=True)
-    after = contents(home / "output")
-    assert all(after[name] == before[name] for name in before if name.startswith("part-"))
 
 
 def test_another_version_of_a_library_is_named(write_shards, shout, home, state_of, monkeypatch):
@@ -367,7 +350,7 @@ def test_an_output_of_unknown_libraries_is_made_again(write_shards, shout, home,
 
 def test_restart_makes_the_folder_anew(write_shards, read_shards, shout, contents, home):
     folder = write_shards([["a"], ["b", marked("http://c", drop="odd")]])
-    shout(folder, keep_dropped=True)
+    shout(folder)
     before = times(home / "output")
     changed = practice_stages.Shout(mark="?")
     assert not shout(folder, stage=changed, restart=True).resumed
@@ -378,7 +361,7 @@ def test_restart_makes_the_folder_anew(write_shards, read_shards, shout, content
 
 def test_a_restart_that_was_cut_short_goes_on(write_shards, shout, home, monkeypatch):
     folder = write_shards([["a", marked("http://b", drop="odd")]])
-    shout(folder, keep_dropped=True)
+    shout(folder)
 
     def cut_short(self, plain=Claim.remove_output):
         plain(self)
@@ -387,8 +370,8 @@ def test_a_restart_that_was_cut_short_goes_on(write_shards, shout, home, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(Claim, "remove_output", cut_short)
         with pytest.raises(KeyboardInterrupt):
-            shout(folder, keep_dropped=True, restart=True)
-    assert shout(folder, keep_dropped=True, restart=True).tally.kept == 1
+            shout(folder, restart=True)
+    assert shout(folder, restart=True).tally.kept == 1
 
 
 def test_the_folder_of_another_stage_is_refused_even_for_a_restart(write_shards, shout, contents, home):
@@ -440,7 +423,7 @@ def waiting_shards() -> list[list[Document]]:
 def uninterrupted(write_shards, shout, contents, home):
     """The bytes of a run over `waiting_shards` that nothing interrupts, and the folder of its input."""
     folder = write_shards(waiting_shards())
-    shout(folder, output=home / "uninterrupted", keep_dropped=True)
+    shout(folder, output=home / "uninterrupted")
     return folder, contents(home / "uninterrupted")
 
 
@@ -451,7 +434,7 @@ def command(uninterrupted, gate, home, state_of):
     def arguments(workers: int) -> list[object]:
         output = home / "output"
         options = ["--input", uninterrupted[0], "--output", output, "--gate", gate.folder, "--state", state_of(output)]
-        return ["shout", *options, "--keep-dropped", "--workers", workers]
+        return ["shout", *options, "--workers", workers]
 
     return arguments
 
@@ -751,19 +734,15 @@ def test_the_output_of_a_refused_command_takes_the_corrected_settings(scored, tm
     assert "was made with other settings" in webtext(*words, "score >= 9", "--output", tmp_path / "o").sentence
 
 
-def test_a_refused_command_leaves_no_output_of_which_nothing_was_made(scored, tmp_path, webtext):
+def test_a_refused_command_leaves_no_output_of_which_nothing_was_made(tmp_path, webtext):
     """An output folder stayed, and of an empty file also a shard."""
     (tmp_path / "empty.jsonl").write_text("")
-    for words in (
-        ("merge", tmp_path / "empty.jsonl"),
-        ("clean", scored, "--min-tokens", 99999, "--language", "any"),
-    ):
-        assert webtext(*words, "--output", tmp_path / "o").code in (1, 2)
-        assert not (tmp_path / "o").exists()
+    assert webtext("merge", tmp_path / "empty.jsonl", "--output", tmp_path / "o").code == 2
+    assert not (tmp_path / "o").exists()
 
 
 def test_what_was_dropped_stays_where_nothing_was_kept(scored, tmp_path, webtext):
-    words = ("clean", scored, "--output", tmp_path / "o", "--keep-dropped", "--language", "any", "--min-tokens")
+    words = ("clean", scored, "--output", tmp_path / "o", "--language", "any", "--min-tokens")
     assert webtext(*words, 99999).code == 1
     assert len(list((tmp_path / "o" / "dropped").iterdir())) == 1
     assert webtext(*words, 1).code == 0

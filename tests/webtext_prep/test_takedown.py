@@ -1,7 +1,6 @@
 """`webtext takedown --apply`: every output has the bytes of a run that never had the pages, and only what differs is
 written."""
 
-import errno
 import gzip
 import hashlib
 import json
@@ -14,7 +13,6 @@ import pytest
 from pages_on_loopback import Site
 
 from indexed_tokens import IndexedTokens
-from webtext_audit.lookup import index
 from webtext_prep.cli import main
 from webtext_prep.documents.folders.shards import read_documents, shards_in
 from webtext_prep.documents.folders.stage_record import all_steps, trace
@@ -64,9 +62,9 @@ def run(home, lists):
     """All stages from the lists of URLs to token files."""
     chain = {
         "blacklist": ["--shards", 4],
-        "download": ["--allow-private-addresses", "--delay", 0, "--retries", 0, "--keep-dropped", "--save-pages"],
+        "download": ["--allow-private-addresses", "--delay", 0, "--retries", 0, "--save-pages"],
         "merge": ["--shards", 3],
-        "clean": ["--keep-dropped"],
+        "clean": [],
         "dedup": [],
         "corpus": [],
     }
@@ -188,11 +186,11 @@ def test_only_what_differs_is_written(webtext, work, pages):
 
 
 def test_lists_that_still_name_the_pages_are_told_and_nothing_is_done(webtext, work):
-    before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "why" not in str(path)}
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()}
     sentence = takedown(webtext, work, "--apply").sentence
     assert str(work / "lists" / "a.txt") in sentence
     assert "in row 2, 6," in sentence
-    now = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "why" not in str(path)}
+    now = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file()}
     assert now == before
 
 
@@ -310,20 +308,6 @@ def test_the_chain_of_receipts_holds_after_a_page_is_gone_that_a_stage_had_dropp
     assert [(step.stage, step.place is not None) for step in steps] == [(stage, True) for stage in chain]
     found = webtext("why", "http://own.org/1", tmp_path / "tokenize")
     assert (found.code, "gone" in found.out) == (0, False)
-
-
-def test_on_a_disk_that_cannot_be_written_pages_are_looked_for_all_the_same(webtext, tmp_path, monkeypatch):
-    """It was an internal error: [Errno 30] Read-only file system."""
-    (tmp_path / "a.jsonl").write_text(json.dumps({"url": "http://own.org/1", "text": text(1)}))
-    assert webtext("merge", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "merge", "--workers", 1).code == 0
-
-    def refuse(place):
-        raise OSError(errno.EROFS, "Read-only file system", str(place))
-
-    monkeypatch.setattr(index, "waiting_lock", refuse)
-    found = webtext("why", "http://own.org/1", tmp_path / "merge")
-    assert (found.code, "kept" in found.out, found.err) == (0, True, "")
-    assert not (tmp_path / "merge/.state/why").exists()
 
 
 def test_what_can_not_be_made_again_is_refused_before_anything_is_done(webtext, tmp_path, write_shards):

@@ -160,7 +160,7 @@ def run(webtext, mixed, quality, tmp_path, read_shards):
 
 def test_a_threshold_keeps_what_has_that_score_and_scores_go_to_the_metadata(run, read_shards):
     everything, _ = run("--threshold", 0)
-    kept, done = run("--threshold", 0.5, "--keep-dropped", "--workers", 2)
+    kept, done = run("--threshold", 0.5, "--workers", 2)
     assert [d.url for d in kept] == [d.url for d in everything if d.metadata["quality_score"] >= 0.5]
     assert 60 < len(kept) < 150
     dropped = read_shards(Path(done["output"]) / "dropped")

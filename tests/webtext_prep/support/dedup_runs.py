@@ -39,8 +39,13 @@ def urls(folder: Path) -> set[str]:
 
 
 def read_table(path: Path) -> list[dict]:
-    """The rows of a table of duplicates: url, duplicate_of, similarity."""
+    """The rows of a table: url, superseded_by, similarity."""
     return [json.loads(line) for line in read_lines(path)]
+
+
+def read_receipts(output: Path) -> list[dict]:
+    """The receipts of what was dropped: url, reason, duplicate_of, similarity."""
+    return [row for path in sorted((output / "dropped").iterdir()) for row in read_table(path)]
 
 
 def scratch_used(monkeypatch) -> list[int]:

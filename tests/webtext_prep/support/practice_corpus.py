@@ -84,7 +84,7 @@ def make_corpus(folder: Path) -> Path:
         ("dedup", "clean", "dedup"),
         ("tokenize", "dedup", "corpus"),
     ):
-        run(stage, "--input", folder / source, "--output", folder / target, "--keep-dropped", "--workers", 1)
+        run(stage, "--input", folder / source, "--output", folder / target, "--workers", 1)
     return folder
 
 

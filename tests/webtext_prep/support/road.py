@@ -95,7 +95,7 @@ def steps(settings: Path, tokenizer: Path) -> list[Step]:
     """All stages but download, given the folder of `write_settings`, and the tokenizer for `tokenize`, beside which the
     classifier for `filter` lies."""
     return [
-        Step("urls", ("input/dump",), "urls", ("--keep-dropped", "--shards", 2)),
+        Step("urls", ("input/dump",), "urls", ("--shards", 2)),
         Step("blacklist", ("urls",), "clean_urls", ("--shards", 2)),
         Step("extract", ("input/archives",), "pages", ("--extractor", "resiliparse")),
         Step("merge", ("input/texts",), "merged", ("--shards", 2, "--hold-out", 0.1)),

@@ -23,18 +23,15 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
-from command_kit.colours import Paint, aligned, wrapped
+from command_kit.colours import Paint, aligned
 from command_kit.command import print_error, print_note
-from command_kit.errors import meant
-from command_kit.settings import check_value, given_values, make_settings
 from webtext_prep.running.claims import locked
-from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
-from webtext_run.ablation.corpora import FOLDER, Arms, compare, parse_varied, plan_arms
+from webtext_prep.running.settings import RunSettings, add_engine_flags, find_engines
+from webtext_run.ablation.corpora import FOLDER, compare, plan_arms
 from webtext_run.preflight import check
 from webtext_run.runner import closing, run_steps
 from webtext_run.steps import (
@@ -42,14 +39,10 @@ from webtext_run.steps import (
     OF_ALL_STAGES,
     PREFIX,
     RUN,
-    WHOLE,
-    Pipeline,
     Step,
-    changed,
     has_trainer,
-    plan,
+    prepared,
     read_pipeline,
-    restart,
     shipped,
     shown_command,
 )
@@ -169,7 +162,7 @@ def make_parser() -> Parser:
 def play(arguments: argparse.Namespace) -> int:
     """Check the steps of one pipeline, and run them in order."""
     start = time.monotonic()
-    path, whole, folder, steps, arms = prepared(arguments)
+    path, whole, folder, steps, arms = prepared(arguments, plan_arms)
     with contextlib.ExitStack() as stack:
         is_new = not folder.exists()
         lock = locked(folder / LOCK, folder, NAME, "--folder")
@@ -216,61 +209,3 @@ def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) ->
             words.append(word)
         before = word
     return [*PREFIX, RUN, *words]
-
-
-def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
-    """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate each arm's steps, too.
-
-    Raises UsageError.
-    """
-    path, written = read_pipeline(arguments.pipeline)
-    tables = changed(written, arguments.set, path)
-    everywhere = {*OF_ALL_STAGES, *engine_settings()}
-    table = check_value(dict, tables.get(WHOLE, {}), WHOLE, str(path))
-    given = table | given_values(arguments, command=WHOLE)[1]
-    of_all_stages = {key: value for key, value in given.items() if key in everywhere}
-    rest = {key: value for key, value in table.items() if key not in everywhere}
-    whole = make_settings(Pipeline, rest, str(path), neighbours=sorted(everywhere))
-    folder = folder_of(arguments, whole, path)
-    title = wrapped(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", sys.stderr)
-    print(title, file=sys.stderr, flush=True)
-    print_note("checking the settings of all steps against this machine")
-    first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
-
-    def planned(tables: Mapping[str, Any], folder: Path, given: Sequence[str]) -> list[Step]:
-        is_made = whole.site or given is not first
-        return plan(path, tables, folder, given, written, site=is_made, of_all_stages=of_all_stages)
-
-    arms = None
-    if arguments.ablate is not None:
-        arms = plan_arms(parse_varied(arguments.ablate, tables, path), path, tables, folder, first, planned)
-        steps = [*arms.shared, *(step for own in arms.of_each.values() for step in own)]
-    elif arguments.minutes is not None or arguments.want:
-        raise UsageError("--minutes and --want are for --ablate: name the setting to compare, or leave them out.")
-    else:
-        steps = planned(tables, folder, first)
-    if arguments.restart is not None:
-        restart(steps, arguments.restart)
-    names = [step.name for step in steps]
-    if not has_trainer() and len(names) < len(tables.keys() - {WHOLE}) and arguments.until not in names:
-        raise UsageError(
-            f"{path.name} also trains a model, and the trainer is not installed: pip install 'webtext-gpt2[train]', or "
-            f"stop before it with --until {names[-1] if names else 'STEP'}."
-        )
-    if arguments.until is not None and arguments.until not in names:
-        asked = meant(arguments.until, names)
-        raise UsageError(f"--until {arguments.until} is not in {path.name}: {asked}choose one of {', '.join(names)}.")
-    if arms is not None and arguments.until is not None:
-        raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
-    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms
-
-
-def folder_of(arguments: argparse.Namespace, whole: Pipeline, path: Path) -> Path:
-    """The folder that a pipeline writes to. Raises UsageError for a URL."""
-    written_to = arguments.folder or whole.folder
-    if "://" in written_to:
-        raise UsageError(
-            f"--folder {written_to} is a URL, and training needs a folder of this machine: give one, and name the "
-            'stages\' URLs in their tables, as output = "s3://...".'
-        )
-    return Path(written_to or Path("runs") / path.stem)

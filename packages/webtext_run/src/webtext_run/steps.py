@@ -8,18 +8,22 @@ its model, and after an `[index-tokens]` `[generate]` says what its texts repeat
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import importlib.util
+import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError, setting
+from command_kit.colours import wrapped
+from command_kit.command import print_note
 from command_kit.errors import meant
-from command_kit.settings import checked, flag_name
+from command_kit.settings import check_value, checked, flag_name, given_values, make_settings
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
@@ -201,6 +205,28 @@ def as_flags(key: str, value: Any) -> list[str]:
     return [flag, *words] if words else []
 
 
+@dataclass
+class ArmSteps:
+    """The steps of an ablation.
+
+    Attributes:
+        shared: the steps before the stage.
+        of_each: the steps of each value, by its name.
+    """
+
+    shared: list[Step]
+    of_each: dict[str, list[Step]]
+
+    @property
+    def steps(self) -> list[Step]:
+        """All of them, in the order in which they run."""
+        return [*self.shared, *(step for own in self.of_each.values() for step in own)]
+
+    def data(self) -> list[str]:
+        """Each arm's token files, as `gpt2 ablate --data` takes them."""
+        return [f"{name}={steps[-1].output}{TOKENS_SUFFIX}" for name, steps in self.of_each.items()]
+
+
 class Outputs:
     """What the steps so far make, which the next one uses.
 
@@ -241,6 +267,66 @@ class Outputs:
     def among(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Those of `paths` that a step before makes."""
         return tuple(path for path in paths if path in self.made)
+
+
+def prepared(
+    arguments: argparse.Namespace, plan_arms: Callable[..., ArmSteps]
+) -> tuple[Path, Pipeline, Path, list[Step], ArmSteps | None]:
+    """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate each arm's steps, too.
+
+    `plan_arms` makes these. Raises UsageError.
+    """
+    path, written = read_pipeline(arguments.pipeline)
+    tables = changed(written, arguments.set, path)
+    everywhere = {*OF_ALL_STAGES, *engine_settings()}
+    table = check_value(dict, tables.get(WHOLE, {}), WHOLE, str(path))
+    given = table | given_values(arguments, command=WHOLE)[1]
+    of_all_stages = {key: value for key, value in given.items() if key in everywhere}
+    rest = {key: value for key, value in table.items() if key not in everywhere}
+    whole = make_settings(Pipeline, rest, str(path), neighbours=sorted(everywhere))
+    folder = folder_of(arguments, whole, path)
+    title = wrapped(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", sys.stderr)
+    print(title, file=sys.stderr, flush=True)
+    print_note("checking the settings of all steps against this machine")
+    first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
+
+    def planned(tables: Mapping[str, Any], folder: Path, given: Sequence[str]) -> list[Step]:
+        is_made = whole.site or given is not first
+        return plan(path, tables, folder, given, written, site=is_made, of_all_stages=of_all_stages)
+
+    arms = None
+    if arguments.ablate is not None:
+        arms = plan_arms(arguments.ablate, path, tables, folder, first, planned)
+        steps = arms.steps
+    elif arguments.minutes is not None or arguments.want:
+        raise UsageError("--minutes and --want are for --ablate: name the setting to compare, or leave them out.")
+    else:
+        steps = planned(tables, folder, first)
+    if arguments.restart is not None:
+        restart(steps, arguments.restart)
+    names = [step.name for step in steps]
+    if not has_trainer() and len(names) < len(tables.keys() - {WHOLE}) and arguments.until not in names:
+        raise UsageError(
+            f"{path.name} also trains a model, and the trainer is not installed: pip install 'webtext-gpt2[train]', or "
+            f"stop before it with --until {names[-1] if names else 'STEP'}."
+        )
+    if arguments.until is not None and arguments.until not in names:
+        asked = meant(arguments.until, names)
+        raise UsageError(f"--until {arguments.until} is not in {path.name}: {asked}choose one of {', '.join(names)}.")
+    if arms is not None and arguments.until is not None:
+        raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
+    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms
+
+
+def folder_of(arguments: argparse.Namespace, whole: Pipeline, path: Path) -> Path:
+    """The folder that a pipeline writes to. Raises UsageError for a URL."""
+    written_to = arguments.folder or whole.folder
+    if "://" in written_to:
+        raise UsageError(
+            f"--folder {written_to} is a URL, and training needs a folder of this machine: give one, and name the "
+            'stages\' URLs in their tables, as output = "s3://...".'
+        )
+    return Path(written_to or Path("runs") / path.stem)
 
 
 def plan(

@@ -26,10 +26,9 @@ from indexed_tokens import (
 )
 from indexed_tokens.checksums import record_path
 from webtext_audit.comparison import compare
-from webtext_audit.lineage import sample_dropped
+from webtext_audit.receipts import sample_dropped
 from webtext_audit.values import figure
 from webtext_prep import storage
-from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
@@ -62,7 +61,7 @@ class Inspect(Command):
     verify: bool = setting(False, "refuse token files whose checksums are not on record; others are always compared")
     dropped: str = setting(
         "",
-        "show what the stage dropped for that reason; without --keep-dropped its input is read again",
+        "show what the stage dropped for that reason, and the values that decided",
         metavar="REASON",
     )
     compare: str = setting(
@@ -187,7 +186,7 @@ def _sample(document: Document) -> dict[str, Any]:
 def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
     """The first documents that the stage which made a folder dropped for a reason. Raises as `sample_dropped` does."""
     step = trace(path)
-    documents = sample_dropped(step, reason, samples, find_stages())
+    documents = sample_dropped(step, reason, samples)
     return {
         "path": hide_credentials(path),
         "stage": step.stage,

@@ -1,6 +1,6 @@
 """`webtext takedown`: what the removal of some URLs would touch at every stage, what has seen them, and the removal.
 
-Without --apply it looks and writes nothing but the indices of `webtext why`. A URL stands for all documents that
+Without --apply it looks and writes nothing. A URL stands for all documents that
 `webtext merge` takes for the same page.
 
 The removal is no surgery: the lists without the URLs are run through the same stages again (`lineage.py`), and
@@ -10,7 +10,6 @@ back.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any, ClassVar
 from command_kit import available_cores, setting
 from webtext_audit.commands.why import seen_in_training, steps_of, whole
 from webtext_audit.lineage import Planned, plan_of, read_plan, stamps_of, write_plan
-from webtext_audit.lookup.catalogue import GONE, LISTED, ORDER, OUTCOME, URLS, Catalogue, joined
-from webtext_audit.lookup.index import FOLDER, Hit
+from webtext_audit.search import DROPS, LISTED, OUTCOME, SHARDS, SUBMITTED, Hit, Search
+from webtext_audit.token_places import TokenPlaces, has_input, joined
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.folders.shards import read_chosen_documents
@@ -68,17 +67,16 @@ class Takedown(Command):
         if plan_path is not None:
             return self._go_on(plan_path, urls)
         steps = steps_of(folder, self.run)
-        catalogue = Catalogue(steps, find_stages(), self.workers or available_cores())
-        search = _Search(urls, catalogue)
-        touched = [search.touched(step) for step in steps]
+        holders = self._holders(urls, steps)
+        touched = [holders.touched(step) for step in steps]
         values: dict[str, Any] = {
             "urls": len(urls),
-            "not_found": [url for url in urls if url not in search.found],
+            "not_found": [url for url in urls if url not in holders.found],
             "steps": touched,
-            "changes": catalogue.changes,
+            "changes": holders.search.changes,
         }
         if self.run:
-            values["training"] = seen_in_training(self.run, search.tokens)
+            values["training"] = seen_in_training(self.run, holders.tokens)
         if not self.apply:
             # Whether pages were in what has changed since can't be said.
             return Findings(_shown(values), values, exit_code=int(bool(values["not_found"] and values["changes"])))
@@ -88,6 +86,9 @@ class Takedown(Command):
         assert end.state is not None
         write_plan(end.state / PLAN, plan, urls=urls, found=values)
         return self._go_on(end.state / PLAN, urls)
+
+    def _holders(self, urls: list[str], steps: list[Step]) -> _Holders:
+        return _Holders(urls, Search(steps, urls, self.workers or available_cores()))
 
     def _go_on(self, path: Path, urls: list[str]) -> Findings:
         """Make all steps again, one after the other. Raises InputError where the pages are still in the sources."""
@@ -106,8 +107,6 @@ class Takedown(Command):
             now = stamps_of(place)
             changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
             written[planned.place] = changed
-            if changed:
-                shutil.rmtree(state_of(place) / FOLDER, ignore_errors=True)  # indices of what was there before
             if planned.is_source:
                 try:
                     self._refuse_held(planned, urls)
@@ -122,13 +121,13 @@ class Takedown(Command):
     def _refuse_held(self, planned: Planned, urls: list[str]) -> None:
         """Raise InputError if an output that was made again from the sources holds some of the pages."""
         step = trace(planned.place)
-        search = _Search(urls, Catalogue([step], find_stages(), self.workers or available_cores()))
-        touched = search.touched(step)
+        holders = self._holders(urls, [step])
+        touched = holders.touched(step)
         _refuse_listed([touched])
         if touched.get("files"):
             raise InputError(
                 f"{step.name} was made from {', '.join(planned.folders)}, and what lies there still holds "
-                f"{len(search.found):,} of the pages: take them out, and give the command again."
+                f"{len(holders.found):,} of the pages: take them out, and give the command again."
             )
 
 
@@ -155,13 +154,14 @@ def _refuse_listed(touched: list[dict[str, Any]]) -> None:
         )
 
 
-class _Search:
-    """Finds all URLs in one step after another."""
+class _Holders:
+    """What of one step after another holds some of the URLs."""
 
-    def __init__(self, urls: list[str], catalogue: Catalogue) -> None:
+    def __init__(self, urls: list[str], search: Search) -> None:
+        self.search = search
         self.found: set[str] = set()
         self.tokens: dict[str, list[int]] = {}
-        self._urls, self._catalogue = urls, catalogue
+        self._urls = urls
         self._hits: dict[int, list[Hit]] = {}
 
     def touched(self, step: Step) -> dict[str, Any]:
@@ -170,9 +170,9 @@ class _Search:
         if step.state is None:
             return {**told, "note": "not searched: it is gone, made again since, or not on this machine"}
         if not step.is_tokens:
-            self._hits[id(step)] = self._all(step, URLS)
-            told["files"] = _by_file(self._hits[id(step)] + self._all(step, GONE) + self._all(step, OUTCOME))
-            listed = self._all(step, LISTED)
+            self._hits[id(step)] = self._all(step, SHARDS)
+            told["files"] = _by_file(self._hits[id(step)] + self._all(step, DROPS) + self._all(step, OUTCOME))
+            listed = self._all(step, LISTED) + self._all(step, SUBMITTED)
             told["lists"] = _by_file(listed)
             told["rows"] = {name: [hit.row + 1 for hit in listed if str(hit.file) == name] for name in told["lists"]}
             return told
@@ -189,7 +189,7 @@ class _Search:
         return told
 
     def _all(self, step: Step, kind: str) -> list[Hit]:
-        hits = {url: self._catalogue.find(step, kind, url) for url in self._urls}
+        hits = {url: self.search.find(step, kind, url) for url in self._urls}
         self.found |= {url for url, places in hits.items() if places}
         return [hit for places in hits.values() for hit in places]
 
@@ -197,18 +197,15 @@ class _Search:
         """The numbers of the documents in the token files of `tokenize`: a pass over each shard that holds some."""
         hits = [hit for before in step.inputs for hit in self._hits.get(id(before), [])]
         hits = hits or self._all(step, LISTED)
-        taken_out = {url: self._catalogue.numbers_as_read(step, url) for url in self._urls}
-        self.found |= {url for url, numbers in taken_out.items() if numbers}
-        numbers = [number for found in taken_out.values() for number in found]
-        if not hits and not numbers and not self._catalogue.has(step, ORDER):
-            return None
+        if not hits:
+            return [] if has_input(step) else None
         rows: dict[Location, set[int]] = {}
         for hit in hits:
             rows.setdefault(hit.file, set()).add(hit.row)
+        places, numbers = TokenPlaces(step), set[int]()
         for file, chosen in rows.items():
-            for row, document in read_chosen_documents(file, chosen.__contains__):
-                number = self._catalogue.number(step, document, file, row)
-                numbers += [] if number is None else [number]
+            for _, document in read_chosen_documents(file, chosen.__contains__):
+                numbers.update(places.find(document))
         return sorted(numbers)
 
 

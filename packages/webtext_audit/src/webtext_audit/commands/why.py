@@ -1,7 +1,6 @@
 """`webtext why`: the story of one document through every stage below a folder, by its URL or a passage of its text.
 
-Indices of URLs lie next to each output and are built once (`lookup/`); passages have an index of their own, built when
-the first one is asked for. The story itself reads a few files.
+Each question is a scan (`search.py`) of what the stages wrote, shards and receipts.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from typing import Any, ClassVar
 from command_kit import available_cores, setting
 from indexed_tokens import held_out_prefix
 from webtext_audit.commands.inspect import printable
-from webtext_audit.lineage import has_dropped
-from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, find_passage, is_too_large
-from webtext_audit.lookup.index import same_page
-from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
+from webtext_audit.search import MOST_DUMP_BYTES, Search, find_passage, is_too_large, same_page
+from webtext_audit.story import ABSENT, DROPPED, Story
 from webtext_audit.values import figure
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
@@ -44,8 +41,7 @@ class Why(Command):
     """Tell what became of one document, and why: from the list that named it to its tokens and training steps.
 
     WHAT is a URL, or a passage of a text. DIR is any output of a stage, or the prefix of token files: all stages that
-    it was made from are looked at. Indices are built once and kept next to each output, in .state/why; they may be
-    deleted."""
+    it was made from are looked at."""
 
     name: ClassVar[str] = "why"
     order: ClassVar[int] = 30
@@ -55,7 +51,7 @@ class Why(Command):
     folder: str = setting("", "the output of a stage, or the prefix of token files", metavar="DIR", positional=True)
     run: str = setting("", "folder of a `gpt2 train`: also say in which steps it was read", metavar="RUN")
     most: int = setting(3, "how many of the documents that hold the passage to show", ge=1)
-    workers: int = setting(0, "processes that build an index; 0 means all cores", ge=0)
+    workers: int = setting(0, "processes that search; 0 means all cores", ge=0)
 
     def find(self) -> Findings:
         """Follow the document. Raises InputError if nothing of that kind was ever there."""
@@ -64,47 +60,48 @@ class Why(Command):
         known = find_stages()
         if not storage.is_local(location(self.folder)):
             raise InputError(
-                f"{self.folder} is a URL, and the indices that answer this lie in an output on this machine: copy the "
-                "outputs here, and ask for the copy of the last one."
+                f"{self.folder} is a URL, and outputs are searched on this machine: copy them here, and ask for the "
+                "copy of the last one."
             )
         asked, steps = trace(self.folder).name, steps_of(whole(self.folder), self.run)
-        catalogue = Catalogue(steps, known, self.workers or available_cores())
-        notes: list[str] = []
+        workers, notes = self.workers or available_cores(), list[str]()
         if _URL.fullmatch(self.what):
-            story = self._story_of_url(steps, catalogue)
+            search = Search(steps, same_page(self.what), workers)
+            story = self._story_of_url(steps, search)
             # Pieces of a page are documents of their own, each with its own fate.
-            stories = [Story(piece, steps, catalogue, known) for piece in story.pieces] or [story]
+            stories = [Story(piece, steps, search, known) for piece in story.pieces] or [story]
         else:
-            urls, notes = find_passage(self.what, steps, catalogue, self.most, self.workers or available_cores())
-            stories = [Story(url, steps, catalogue, known) for url in urls]
+            urls, notes = find_passage(self.what, steps, self.most, workers)
+            search = Search(steps, urls, workers)
+            stories = [Story(url, steps, search, known) for url in urls]
         told = [story.as_dict() for story in stories]
         for found in told:
             # Of a page that was not held out, what holds such pages says nothing, unless it was asked for.
             beside = [event["place"] != asked and event.get("reason") == f"not_{HELD_OUT}" for event in found["events"]]
             found["events"] = [event for event, is_beside in zip(found["events"], beside, strict=True) if not is_beside]
-        notes += catalogue.changes
+        notes += search.changes
         for story, found in zip(stories, told, strict=True) if self.run else ():
             found["training"] = seen_in_training(self.run, story.tokens)
         text = "\n\n".join([*map(_shown, told), *notes])
         return Findings(printable(text), {"stories": told, "notes": notes})
 
-    def _story_of_url(self, steps: list[Step], catalogue: Catalogue) -> Story:
+    def _story_of_url(self, steps: list[Step], search: Search) -> Story:
         candidates = same_page(self.what)
         for url in candidates:
-            story = Story(url, steps, catalogue, find_stages())
+            story = Story(url, steps, search, find_stages())
             if story.is_found:
                 if url != candidates[0]:
                     raise InputError(f"no document has the URL {candidates[0]}, but one has {url}: ask for that one.")
                 return story
         gone = [step.name for step in steps if step.place is None]
         hint = f" Not searched, as they are gone: {', '.join(gone)}." if gone else ""
-        large = [step.name for step in steps if is_too_large(step) and not has_dropped(step)]
+        large = [step.name for step in steps if is_too_large(step)]
         if large:
             hint += (
                 f" Nor what {', '.join(large)} dropped, as dumps of more than {MOST_DUMP_BYTES >> 20} MiB are not "
-                "searched: make it again with --keep-dropped."
+                "searched."
             )
-        hint += "".join(f" {sentence}" for sentence in catalogue.changes)
+        hint += "".join(f" {sentence}" for sentence in search.changes)
         raise InputError(f"no stage below {self.folder} has met the URL {candidates[0]}: check its spelling.{hint}")
 
 

@@ -188,7 +188,7 @@ def _settings(step: dict[str, Any]) -> str:
     """The settings that are not empty. Of paths only the last part: where files lay is nobody's business."""
     shown = []
     for name, value in step.get("settings", {}).items():
-        if value not in ("", [], None) and name != "keep_dropped":
+        if value not in ("", [], None):
             values = value if isinstance(value, list) else [value]
             texts = [
                 _without_folders(one) if isinstance(one, str) else msgspec.json.encode(one).decode() for one in values

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from command_kit import Progress
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
-from webtext_audit.lineage import dropped_of, has_dropped, stage_of
 from webtext_audit.plan import CorpusPlan
+from webtext_audit.receipts import cuts_in, drops_of, outcomes_in, receipts_in, with_texts
 from webtext_audit.report.figures import (
     BINS_PER_DOUBLING,
     DocumentFigures,
@@ -29,20 +28,16 @@ from webtext_audit.report.figures import (
 from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, shown
 from webtext_audit.report.training import TrainingRun
 from webtext_prep import storage
-from webtext_prep.cli import find_stages
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import DUPLICATES, REPEATS, shards_in
 from webtext_prep.documents.folders.stage_record import Step, all_steps
-from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.replays import Replays
+from webtext_prep.storage.locations import Location
 
 EXAMPLES = 3
 """Of each reason."""
 MOST_DROPPED = 200_000
-"""Dropped documents that are looked at for examples, at most."""
-MOST_JUDGED = 5_000
-"""Documents of the input that are judged once more, where they were not kept."""
+"""Receipts that are looked at for examples, at most."""
+MOST_READ = 5_000
+"""Documents of the input among which the texts of examples are looked for."""
 MOST_REASONS = 60
 
 
@@ -116,8 +111,8 @@ def gather(
         plan: what was expected of the steps.
     """
     steps = all_steps(*ends)
-    tables = [(step, name) for step in steps for name in (DUPLICATES, REPEATS) if _has(step, name)]
-    duplicates = [(step, _duplicates(step, name, sample, workers)) for step, name in tables]
+    tables = [(step, files) for step in steps if (files := _duplicates_in(step))]
+    duplicates = [(step, _duplicates(step, files, sample, workers)) for step, files in tables]
     outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
     examples = [entry for step in steps for entry in _examples(step, {id(s): f for s, f, _ in outcomes}, duplicates)]
     corpora = [_corpus(end, sample, workers) for end in ends]
@@ -163,12 +158,13 @@ def histogram_of(values: np.ndarray[Any, Any]) -> LogHistogram:
     return found
 
 
-def _has(step: Step, name: str) -> bool:
-    return step.place is not None and not step.is_tokens and storage.is_file(step.place / name)
+def _duplicates_in(step: Step) -> list[Location]:
+    """The files that say what `dedup` dropped, or what `dedup-passages` cut out."""
+    return receipts_in(step) if step.stage == "dedup" else cuts_in(step) if step.stage == "dedup-passages" else []
 
 
 def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigures, float] | None:
-    shards = shards_in(step.place / OUTCOMES) if step.place is not None and not step.is_tokens else []
+    shards = outcomes_in(step)
     if not shards:
         return None
     share = _share(step.record["in"], sample)
@@ -177,10 +173,9 @@ def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigur
     return step, found, counted / step.record["in"] if share < 1 and counted else 1.0
 
 
-def _duplicates(step: Step, table: str, sample: int, workers: int) -> DuplicateFigures:
-    assert step.place is not None
+def _duplicates(step: Step, files: list[Location], sample: int, workers: int) -> DuplicateFigures:
     rows = step.record["dropped"].get("duplicate", 0) + step.record.get("notes", {}).get("passages", 0)
-    return DuplicatePass(_share(rows, sample)).over([step.place / table], None, workers)
+    return DuplicatePass(_share(rows, sample)).over(files, None, workers)
 
 
 def _examples(
@@ -196,15 +191,18 @@ def _examples(
             found[reason].entries = [{"url": url} for url in urls.ordered()]
     for _, figures in (entry for entry in duplicates if entry[0] is step and "duplicate" in found):
         found["duplicate"].entries = [_pair(row) for row in figures.examples.ordered()[:EXAMPLES]]
-    documents = dropped_of(step) if has_dropped(step) else _judged_again(step)
     # Rows of outcomes and of duplicates say more than the documents themselves.
     wanted = {reason: entry for reason, entry in found.items() if not entry.entries}
-    for looked_at, document in enumerate(documents if wanted else ()):
-        entry = wanted.get(str(document.metadata.get("reason")))
-        if entry is not None and len(entry.entries) < EXAMPLES:
-            entry.entries.append(shown(document))
-        if looked_at > MOST_DROPPED or all(len(e.entries) >= min(EXAMPLES, e.count) for e in wanted.values()):
+    receipts: dict[str, list[Document]] = {reason: [] for reason in wanted}
+    for looked_at, receipt in enumerate(drops_of(step) if wanted else ()):
+        some = receipts.get(str(receipt.metadata["reason"]))
+        if some is not None and len(some) < EXAMPLES:
+            some.append(receipt)
+        if looked_at > MOST_DROPPED or all(len(receipts[r]) >= min(EXAMPLES, e.count) for r, e in wanted.items()):
             break
+    most = -(-MOST_READ // max(1, len(step.record.get("shards", ()))))
+    for document in with_texts(step, [receipt for some in receipts.values() for receipt in some], most):
+        wanted[document.metadata["reason"]].entries.append(shown(document))
     return [entry for entry in found.values() if entry.entries]
 
 
@@ -212,18 +210,3 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
     """A row of the table of duplicates as an example."""
     beside = {"beside": row.get("duplicate_of"), "similarity": row.get("similarity")}
     return {"url": row["url"], "text": row.get("match"), **beside}
-
-
-def _judged_again(step: Step) -> Iterator[Document]:
-    """What a step drops of its input, read once more; nothing where input or settings are gone."""
-    # A stage of another version, a list of rules that is gone: then there are no examples.
-    with contextlib.suppress(InputError, WebtextError, OSError):
-        files = step.input_files()
-        stage = stage_of(step, find_stages())
-        if not isinstance(stage, Replays):
-            return
-        judged = stage.judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
-        with Progress(
-            f"report: examples of {step.stage}", "documents", min(MOST_JUDGED, step.record["in"])
-        ) as progress:
-            yield from (document for document in progress.counted(judged) if document is not None)

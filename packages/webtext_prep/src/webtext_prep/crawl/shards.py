@@ -1,4 +1,4 @@
-"""A list's part of a database as the files of its shard: documents, outcomes, saved pages, and dropped URLs."""
+"""A list's part of a database as the files of its shard: documents, outcomes and saved pages."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def write_shard(
     folder: Path,
     settings: FetchSettings,
 ) -> dict[str, Any]:
-    """Write documents, outcomes, the list of the pages that are gone, and where `files` name them pages and dropped
-    URLs.
+    """Write documents, outcomes, the list of the pages that are gone, and where `files` name them the pages.
 
     All are in the order of the list's `rows`, and metadata of the list stays with its URL. A file that would say the
     same as before is left alone; drafts lie in `folder`. Returns the tally,
@@ -48,8 +47,6 @@ def write_shard(
         pages = None
         if "pages" in drafts:
             pages = PageFile(stack.enter_context(storage.create(drafts.pages)), settings.user_agent)
-        if "dropped" in drafts:
-            tally.dropped_writer = stack.enter_context(write_documents(drafts.dropped))
         written = stack.enter_context(UrlSet())
         for asked in tally.counted(rows):
             row, line, page = record_of(database, asked.url, is_first=written.add(asked.url))

@@ -31,13 +31,18 @@ class SeenPages:
     """Which documents came before, by their `page_keys`: each page once, whole or each of its pieces."""
 
     def __init__(self) -> None:
-        self._keys: set[bytes] = set()
+        self._numbers: dict[bytes, int] = {}
+        self._count = 0
 
-    def add(self, keys: bytes) -> bool:
-        """Add a document; False where it, or the page that it is a piece of, came before."""
+    def add(self, keys: bytes) -> int | None:
+        """Add a document, unless it, or the page that it is a piece of, came before: then the number of that one, which
+        is how many were added before it."""
         page, piece = binascii.unhexlify(keys[:_DIGITS]), binascii.unhexlify(keys[_DIGITS:])
         in_pieces = page + b"#"
-        if page in self._keys or (piece or in_pieces) in self._keys:
-            return False
-        self._keys.update([piece, in_pieces] if piece else [page])
-        return True
+        for key in (page, piece or in_pieces):
+            if (first := self._numbers.get(key)) is not None:
+                return first
+        for key in (piece, in_pieces) if piece else (page,):
+            self._numbers.setdefault(key, self._count)
+        self._count += 1
+        return None

@@ -7,7 +7,7 @@ other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,15 +15,12 @@ from typing import Any
 
 import xxhash
 
-from command_kit import hide_credentials
-from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.folders.partitions import PartitionWriter
 from webtext_prep.documents.formats.lines import read_lines
-from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.errors import InputError
-from webtext_prep.reddit.pages import document_of, encode_link, link_of, page_key, page_of
-from webtext_prep.reddit.rows import Submission, link_or_own_url, read_rows, url_of
-from webtext_prep.running.tasks import Problems, Tally, with_reason
+from webtext_prep.reddit.pages import encode_link, link_of, page_key
+from webtext_prep.reddit.rows import Submission, read_rows, url_of
+from webtext_prep.running.tasks import Problems, Tally
 from webtext_prep.storage.locations import Location
 
 _PREFIX = re.compile(r"^/?r/", re.IGNORECASE)
@@ -125,16 +122,13 @@ class Splitter:
 
     Args:
         rules: which submissions count.
-        buckets: among how many the pages are split. With `keep_dropped` there is one more, for dropped submissions.
+        buckets: among how many the pages are split.
         dump: the file, as messages name it.
-        keep_dropped: whether dropped submissions are wanted.
         state: what `state` gave when the blocks before were done; None at the beginning.
     """
 
-    def __init__(
-        self, rules: Rules, buckets: int, dump: Location, *, keep_dropped: bool, state: dict[str, Any] | None = None
-    ) -> None:
-        self._rules, self._buckets, self._dump, self._keep_dropped = rules, buckets, dump, keep_dropped
+    def __init__(self, rules: Rules, buckets: int, dump: Location, *, state: dict[str, Any] | None = None) -> None:
+        self._rules, self._buckets, self._dump = rules, buckets, dump
         state = state or {"line": 0, "tally": Tally().as_dict(), "unreadable": {}}
         self._line: int = state["line"]
         self.tally = Tally.from_dict(state["tally"])
@@ -163,24 +157,6 @@ class Splitter:
             else:
                 continue
             self.tally.dropped[reason] += 1
-            if self._keep_dropped:
-                add(buckets, encode_document(self._dropped(row, reason, line)))
         self._line += len(rows)
         self.tally.kept += kept
         self.tally.read = self.tally.kept + self.tally.dropped.total()
-
-    def judged(self, block: bytes) -> Iterator[Document | None]:
-        """For each row of a block the document dropped at once, as it would be kept, or None; adds nothing anywhere."""
-        rows = read_rows(block)
-        for line, row in enumerate(rows, self._line + 1):
-            reason = self._rules.reason(row) if isinstance(row, Submission) else "unreadable"
-            yield None if row is None or reason is None else self._dropped(row, reason, line)
-        self._line += len(rows)
-
-    def _dropped(self, row: Submission | Unreadable, reason: str, line: int) -> Document:
-        """A submission that does not count, under the page that it links to, or under its own if there is none."""
-        if isinstance(row, Unreadable):
-            document = Document(f"file:{self._dump.name}:{line}")
-            return with_reason(document, reason, problem=hide_credentials(str(row)))
-        link = link_of(row, link_or_own_url(row))
-        return with_reason(document_of(page_of(link, [link])), reason)

@@ -17,10 +17,11 @@ from command_kit import hide_credentials, read_json, write_json
 from command_kit.command import print_warning
 from command_kit.settings import changes
 from webtext_prep import storage
+from webtext_prep.documents.folders.shards import DROPPED
 from webtext_prep.documents.folders.stage_record import read_record, record_place, state_place
 from webtext_prep.errors import InputError
 from webtext_prep.running.processes import changed
-from webtext_prep.running.stage import Stage
+from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage import lease
 from webtext_prep.storage.locations import Location
@@ -114,10 +115,7 @@ class Claim:
             )
 
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
-        """Raise InputError naming the other version, settings or libraries that it was made with. Writes nothing.
-
-        Whether dropped documents are written may differ: the output is made again, the same but for these.
-        """
+        """Raise InputError naming the other version, settings or libraries that it was made with. Writes nothing."""
         claim = self._read()
         if claim is None or claim.get("refused") or not self._has_begun():
             return
@@ -126,10 +124,12 @@ class Claim:
                 f"{self._output} was made by an earlier version of `webtext {self._stage.name}`, with which this one "
                 "can't go on: give another --output, or --restart to make it again from scratch."
             )
-        theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
-        if theirs != ours:
+        theirs = {
+            name: value for name, value in claim["settings"].items() if name != "keep_dropped"
+        }  # of earlier versions
+        if theirs != settings:
             raise InputError(
-                f"{self._output} was made with other settings ({changes(theirs, ours)}): give another --output, or "
+                f"{self._output} was made with other settings ({changes(theirs, settings)}): give another --output, or "
                 "--restart to make it again from scratch."
             )
         if differing := changed(claim.get("libraries", {}), libraries):
@@ -199,22 +199,23 @@ class Claim:
         )
         return was_refused or not self._has_begun()
 
-    def withdraw(self, *, is_empty: bool) -> None:
+    def withdraw(self, outcome: Outcome | None) -> None:
         """Let another run have other settings, after the first one was refused: remove what it left, or mark it.
 
-        What its tasks have found stays, for the same settings, unless nothing was kept (`is_empty`) and the output
-        says nothing more: what was dropped, how fetching went. Of a run that failed with some shards done nothing is
-        touched.
+        What its tasks have found stays, for the same settings, unless nothing was kept and the output says nothing
+        more: what was dropped, how fetching went. Of a run that failed with some shards done nothing is touched.
         """
         outputs = self._stage.writes.files_in(self._output)
-        tells = not self._is_prefix and any(path.parent != self._output for path in outputs)
+        is_empty = outcome is not None and not outcome.tally.kept
+        has_read = outcome is None or outcome.tally.read > 0
+        tells = has_read and not self._is_prefix and any(path.parent != self._output for path in outputs)
         own = (LOCK, CLAIM, lease.OWNER)
         found = [path for path in self._state.rglob("*") if path.is_file() and path.name not in own]
         has_work = bool(outputs) or any(not path.name.startswith(SPOOLED) for path in found)
         if not has_work or (is_empty and not tells):
             self.remove_output()
             self._remove_folders()
-        elif is_empty or not outputs:
+        elif is_empty or all(path.parent == self._output / DROPPED for path in outputs):
             write_json(self._state / CLAIM, {**(self._read() or {}), "refused": True})
 
     def remove_output(self) -> None:
@@ -250,8 +251,9 @@ class Claim:
         if (notice := notice_place(self._output, self._state, is_prefix=self._is_prefix)) is not None:
             storage.remove(notice)
         if not self._is_prefix and isinstance(self._output, Path):
-            with contextlib.suppress(OSError):
-                self._output.rmdir()
+            for folder in (*(self._output / name for name in self._stage.writes.folders if name), self._output):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
 
 def notice_place(output: Location, state: Path, *, is_prefix: bool) -> Location | None:

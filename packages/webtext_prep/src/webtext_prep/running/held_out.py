@@ -9,18 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from command_kit import setting
-from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.tasks import with_reason
-from webtext_prep.urls.held_out import HELD_OUT, held_out_reason
+from webtext_prep.urls.held_out import HELD_OUT
 
 _GROUP = "held-out pages"
 
 
 @dataclass(frozen=True)
-class HoldsOut(Stage, Replays):
+class HoldsOut(Stage):
     """A stage that keeps a share of the pages out of its output, and writes them to `OUTPUT_held_out`."""
 
     hold_out: float = setting(
@@ -43,9 +40,3 @@ class HoldsOut(Stage, Replays):
         if not self.hold_out or self.only_held_out:
             return []
         return [(replace(self, only_held_out=True), given, f"{output.rstrip('/')}_{HELD_OUT}")]
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`."""
-        reason = held_out_reason(document.url, self.hold_out, is_only=self.only_held_out)
-        reason = reason if document.text.strip() else "empty"
-        return Verdict(with_reason(document, reason) if reason else None)

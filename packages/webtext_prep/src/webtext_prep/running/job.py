@@ -4,9 +4,9 @@ A stage's work is one or more phases of tasks (`running.tasks`), which the job h
 whose completion marker still holds is not run again.
 
 The output folder holds `part-00000.jsonl.zst`, ..., `stage.json` (settings and tallies, written last; the same bytes
-for the same input and settings), with `--keep-dropped` the folder `dropped/`, and the state in `.state/`: the lock, the
-claim, the markers, `run.json` (where, when and how long it ran last), and while it runs `scratch/`. Inputs and output
-may be URLs; the state is always a folder of this machine.
+for the same input and settings), the folder `dropped/` with a receipt for each dropped document, and the state in
+`.state/`: the lock, the claim, the markers, `run.json` (where, when and how long it ran last), and while it runs
+`scratch/`. Inputs and output may be URLs; the state is always a folder of this machine.
 """
 
 from __future__ import annotations
@@ -148,12 +148,14 @@ class Job:
         return self.state / KEPT
 
     def shard_files(self, number: int, **more: Location | None) -> Files:
-        """Files that the task writes which makes a shard: `kept` documents, `more`, with `--keep-dropped` `dropped`."""
-        return Files(kept=self.output / shard_name(number, self.format), **more, dropped=self.dropped_path(number))
+        """Files that the task writes which makes a shard: `kept` documents, the receipts of `dropped` ones, and `more`,
+        in which `dropped=None` leaves the receipts out."""
+        files = {"kept": self.output / shard_name(number, self.format), "dropped": self.receipts_path(number)}
+        return Files(**{**files, **more})
 
-    def dropped_path(self, number: int) -> Location | None:
-        """The file for the dropped documents of shard `number`, or None without `--keep-dropped`."""
-        return self.output / DROPPED / shard_name(number, self.format) if self.settings.keep_dropped else None
+    def receipts_path(self, number: int) -> Location:
+        """The file for the receipts of what task `number` drops, JSON lines whatever the format of shards."""
+        return self.output / DROPPED / shard_name(number)
 
     def expected_documents(self) -> int | None:
         """The number of documents in the input, where the stage that made it said so."""
@@ -238,7 +240,7 @@ class Job:
     def _settings(self) -> dict[str, Any]:
         """The settings that the output depends on."""
         chosen = {"format": self.format} if self.format != DEFAULT_FORMAT else {}
-        return {**identity_of(self.stage), **chosen, "keep_dropped": self.settings.keep_dropped}
+        return {**identity_of(self.stage), **chosen}
 
     def _identity(self) -> dict[str, Any]:
         """All that every shard depends on besides its input and files that settings name."""
@@ -260,7 +262,7 @@ class Job:
         summary, own = self._run(), self.settings
         for stage, given, output in self.stage.companions(own.input, own.output):
             state = f"{own.state}-{location(output).name}" if own.state else ""
-            its = dataclasses.replace(own, input=tuple(given), output=output, state=state, keep_dropped=False)
+            its = dataclasses.replace(own, input=tuple(given), output=output, state=state)
             job = Job(stage, its, self.engine, restart=self.restart, machine=self._machine)
             summary.companions.append(job.run())
         return summary
@@ -298,7 +300,7 @@ class Job:
                 outcome.check(stage.name, stage.reads.unit, self.inputs)
             except CommandError:
                 if is_new:
-                    self._claim.withdraw(is_empty=outcome is not None and not outcome.tally.kept)
+                    self._claim.withdraw(outcome)
                 raise
             self._check_lease()
             self._remove_others(outcome.outputs)

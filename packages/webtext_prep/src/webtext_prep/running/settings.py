@@ -100,7 +100,6 @@ class RunSettings:
     input: tuple[str, ...] = setting((), "what to read: files, folders, globs", metavar="PATH", group="run")
     output: str = setting("", "what to write", metavar="PATH", group="run")
     workers: int = setting(0, "tasks at once; 0 means all cores, of a cluster as many as it has", group="run")
-    keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
     format: str = setting(
         "", "how to write shards (default: jsonl.zst; export: parquet)", group="run", choices=known_formats
     )
@@ -117,8 +116,14 @@ class RunSettings:
         True, "stop before a run that needs more disk or memory than this machine has free", group="run"
     )
     REMOVED: ClassVar[Mapping[str, Removed]] = {
-        "engine slurm": _ON_SLURM, "slurm_options": _ON_SLURM, "slurm_tasks_per_job": _ON_SLURM
-    }  # fmt: skip
+        "keep_dropped": Removed(
+            "leave it out; what is dropped, and why, is always written to OUTPUT/dropped, and its text is in the input",
+            unused=False,
+        ),
+        "engine slurm": _ON_SLURM,
+        "slurm_options": _ON_SLURM,
+        "slurm_tasks_per_job": _ON_SLURM,
+    }
 
 
 def setting_names(kind: type[Stage]) -> list[str]:

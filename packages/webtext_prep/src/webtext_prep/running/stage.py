@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,9 +34,8 @@ from webtext_prep.documents.folders.shards import (
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs, costs_of, needs_of
-from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import CollectingTally, Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 
 Job = Any
@@ -270,13 +268,19 @@ Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
 
 @contextlib.contextmanager
 def shard_writer(task: Task, tally: Tally) -> Iterator[DocumentWriter]:
-    """Open `task.writes.kept` for documents, which the tally counts, and if there is one `task.writes.dropped`."""
-    with contextlib.ExitStack() as stack:
-        if "dropped" in task.writes:
-            tally.dropped_writer = stack.enter_context(write_documents(task.writes.dropped))
-        writer = stack.enter_context(write_documents(task.writes.kept))
+    """Open `task.writes.kept` for documents, which the tally counts, and `task.writes["dropped"]` for its receipts."""
+    with receipts_writer(task, tally), write_documents(task.writes.kept) as writer:
         yield writer
         tally.kept = writer.written
+
+
+@contextlib.contextmanager
+def receipts_writer(task: Task, tally: Tally) -> Iterator[None]:
+    """Have the tally write its receipts to `task.writes["dropped"]`, if the task has that file."""
+    with contextlib.ExitStack() as stack:
+        for place in task.writes.get("dropped", ()):
+            tally.receipts = stack.enter_context(write_documents(place))
+        yield
 
 
 def write_shard(task: Task, context: Context, documents: Iterable[Document], transform: Transform) -> dict[str, Any]:
@@ -299,27 +303,12 @@ def shards_outcome(tasks: Sequence[Task], results: Sequence[dict[str, Any]], *, 
 
 
 @dataclass(frozen=True)
-class DocumentStage(Stage, Replays):
+class DocumentStage(Stage):
     """A stage that maps the documents of each shard by themselves: shard 5 of the output comes from shard 5 alone."""
-
-    is_independent: ClassVar[bool] = False
-    """Whether `process` treats each document by itself, no matter what came before it in its shard: then one document
-    can be judged again."""
 
     @abc.abstractmethod
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-        """Yield the kept ones of `documents`, and `tally.drop` each of the others, with its reason."""
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`."""
-        tally = CollectingTally()
-        for _ in self.process([copy.deepcopy(document)], tally) if self.is_independent else ():
-            pass
-        return Verdict(next(iter(tally.documents), None))
-
-    def is_judged_again(self, reason: str) -> bool:
-        """See `Replays.is_judged_again`."""
-        return self.is_independent
+        """Yield the kept ones of `documents`, and `tally.drop` each of the others, with its reason and what decided."""
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
@@ -338,8 +327,6 @@ class DocumentStage(Stage, Replays):
 @dataclass(frozen=True)
 class FilterStage(DocumentStage):
     """A stage that only decides of each document whether it stays."""
-
-    is_independent: ClassVar[bool] = True
 
     @abc.abstractmethod
     def judge(self, document: Document) -> str | None:

@@ -5,7 +5,7 @@ are what it does not depend on, and may differ from run to run. It reads and wri
 others, so that it may run on a machine that sees nothing of the one that named them (`running/staging.py`): there its
 files lie elsewhere, and it finds them by their names. No path stands anywhere else in it:
 
-    Task("part-00003", reads=Files(shard=path), writes=Files(kept=place, dropped=other))
+    Task("part-00003", reads=Files(shard=path), writes=Files(kept=place, dropped=receipts))
     read_documents(task.reads.shard)
 
 A tally counts what happens to documents: in + added = out + the sum of the reasons, always.
@@ -105,13 +105,6 @@ MAX_PROBLEMS = 10
 """Problems with their places that are shown at the end of a stage; all of them are counted."""
 
 
-def with_reason(document: Document, reason: str, **details: Any) -> Document:
-    """A dropped document as it is written with `--keep-dropped`."""
-    ours = {"reason": reason, **details}
-    # Once more at the end: a document that was dropped before brings the reason of that time with it.
-    return Document(document.url, document.text, {**ours, **document.metadata, **ours})
-
-
 @dataclass
 class Tally:
     """Counts of what became of the documents of one task, or of all of them.
@@ -123,6 +116,7 @@ class Tally:
         dropped: reason to number of documents dropped for it.
         notes: other things worth counting ("repaired_decoding"), which add up to nothing.
         problems: the first few sentences about input that could not be used, with file and line.
+        receipts: takes a row for each dropped document; None where only their number is kept.
     """
 
     read: int = 0
@@ -130,14 +124,15 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    dropped_writer: DocumentWriter | None = field(default=None, repr=False)
+    receipts: DocumentWriter | None = field(default=None, repr=False)
     added: int = 0
 
-    def drop(self, document: Document, reason: str, **details: Any) -> None:
-        """Count `document` as dropped for `reason`; with `--keep-dropped` it is written with reason and details."""
+    def drop(self, document: Document, reason: str, **values: Any) -> None:
+        """Count `document` as dropped for `reason`, and write its receipt: its id, the reason, the `values` that
+        decided."""
         self.dropped[reason] += 1
-        if self.dropped_writer is not None:
-            self.dropped_writer.write(with_reason(document, reason, **details))
+        if self.receipts is not None:
+            self.receipts.write(Document(document.id, metadata={"reason": reason, **values}))
 
     def problem(self, sentence: str) -> None:
         """Remember a sentence about input that could not be used, unless there are enough already."""
@@ -189,23 +184,6 @@ class Tally:
         """The inverse of `as_dict`."""
         dropped, notes, problems = Counter(values["dropped"]), Counter(values["notes"]), list(values["problems"])
         return cls(values["in"], values["out"], dropped, notes, problems, added=values.get("added", 0))
-
-
-@dataclass
-class CollectingTally(Tally):
-    """A tally that also holds the dropped documents, with their reasons, as `--keep-dropped` would write them."""
-
-    documents: list[Document] = field(default_factory=list)
-
-    def drop(self, document: Document, reason: str, **details: Any) -> None:
-        """Count `document` as dropped, and hold it."""
-        super().drop(document, reason, **details)
-        self.documents.append(with_reason(document, reason, **details))
-
-    def taken(self) -> list[Document]:
-        """The documents that it holds, which it holds no longer."""
-        found, self.documents = self.documents, []
-        return found
 
 
 PLACES_SHOWN = 3

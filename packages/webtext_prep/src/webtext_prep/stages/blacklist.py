@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,9 +38,8 @@ from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_l
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.job import Job
-from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
-from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task, with_reason
+from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import bucket_of, shards_for
 from webtext_prep.urls.urls import REPLACEMENT, canonical_host, host_of, parts_of, registered_name, url_key
@@ -60,8 +58,8 @@ BLOCK_BYTES = 1 << 20
 MOST_HOSTS = 1 << 16
 """Hosts, and ends of paths, of which it is remembered what was found."""
 NO_URLS = (
-    "these are not URLs; give lists with one on each line, or if they are texts, give them to `webtext merge`, and "
-    "pages or web archives to `webtext extract`"
+    "these are not URLs; give lists with one on each line (a table with tabs as .tsv), or if they are texts, give them "
+    "to `webtext merge`, and pages or web archives to `webtext extract`"
 )
 """What to do about a list of which much is malformed."""
 
@@ -96,13 +94,12 @@ def _hosts(rules: frozenset[str]) -> frozenset[str]:
     return frozenset(map(canonical_host, rules))
 
 
-def is_blocked_site(host: str, rules: frozenset[str]) -> bool:
-    """Whether the registered name of `host` is in `rules`, alone (under any suffix) or with its suffix.
+def blocked_site(host: str, rules: frozenset[str]) -> str | None:
+    """The registered name of `host` that is in `rules`, alone (under any suffix) or with its suffix; None if none is.
 
     Both are in their one form (`canonical_host`).
     """
-    name, domain = registered_name(host)
-    return name in rules or domain in rules
+    return next((name for name in registered_name(host) if name in rules), None)
 
 
 def blocked_extension(path: str, rules: frozenset[str]) -> str | None:
@@ -121,7 +118,7 @@ def _are_no_urls(tally: Tally) -> bool:
 
 
 @dataclass(frozen=True)
-class Blacklist(Stage, Replays):
+class Blacklist(Stage):
     """Drop URLs that are malformed, too long, blocked by site or file extension, or repeated; split the rest by host.
 
     Reads URL lists: one URL, or one JSON object with "url", per line, or a table with a column "url" (.csv, .tsv);
@@ -131,7 +128,7 @@ class Blacklist(Stage, Replays):
 
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     libraries = ("tldextract",)
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     reads = Reads(
@@ -173,7 +170,7 @@ class Blacklist(Stage, Replays):
         host, path, key = parts_of(url)
         if not host:
             return "malformed"
-        if is_blocked_site(host, domains):
+        if blocked_site(host, domains):
             return "blocked_domain"
         if blocked_extension(path, extensions):
             return "blocked_extension"
@@ -183,27 +180,17 @@ class Blacklist(Stage, Replays):
             seen.add(key)
         return None
 
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`: the rule that a URL meets, its site and its length."""
-        url, (domains, extensions) = document.url, self.rules
-        found: dict[str, Any] = {"characters": len(url), "max_length": self.max_length}
-        host, path, _ = parts_of(url)
-        if host:
-            found["site"] = registered_name(host)[1]
-            if is_blocked_site(host, domains):
-                found["rule"] = next(rule for rule in registered_name(host) if rule in domains)
-            elif extension := blocked_extension(path, extensions):
-                found["rule"] = extension
-        reason = self.judge(url)
-        return Verdict(None if reason is None else with_reason(document, reason), found)
-
-    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Replays.judged_again`."""
-        seen: set[str] = set()
-        for file in files:
-            for row in itertools.islice(read_urls(file), most):
-                reason = self.judge(row.url, seen)
-                yield None if reason is None else with_reason(row, reason)
+    def _values(self, url: str, reason: str) -> dict[str, Any]:
+        """What decided to drop `url`: the rule that it meets, or its length."""
+        domains, extensions = self.rules
+        match reason:
+            case "too_long":
+                return {"characters": len(url), "max_length": self.max_length}
+            case "blocked_domain":
+                return {"rule": blocked_site(parts_of(url)[0], domains)}
+            case "blocked_extension":
+                return {"rule": blocked_extension(parts_of(url)[1], extensions)}
+        return {}
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large list that can only be read from its beginning to runs; see `cut_into_runs`."""
@@ -241,7 +228,8 @@ class Blacklist(Stage, Replays):
                         row = None if host else read_url(line.encode())
                         reason = judge(line, key, host, path) if row is None else self.judge(row.url, seen)
                         if reason is not None:
-                            tally.drop(row or Document(line), reason)
+                            dropped = row or Document(line)
+                            tally.drop(dropped, reason, **self._values(dropped.url, reason))
                         else:
                             kept.append(f'{{"url":"{line}"}}' if row is None else encode_document(row).decode())
                     writer.write_lines("\n".join([*kept, ""]).encode(), len(kept))
@@ -260,7 +248,7 @@ class Blacklist(Stage, Replays):
                 return "too_long"
             is_blocked = sites.get(host)
             if is_blocked is None:
-                is_blocked = sites[host] = is_blocked_site(host, domains)
+                is_blocked = sites[host] = blocked_site(host, domains) is not None
             if is_blocked:
                 return "blocked_domain"
             ending = path[path.rfind("/") + 1 :].partition(".")[2]

@@ -8,7 +8,6 @@ with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The 
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,9 +21,8 @@ from command_kit.settings import check_choices
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.replays import Verdict
 from webtext_prep.running.stage import DocumentStage
-from webtext_prep.running.tasks import Tally, with_reason
+from webtext_prep.running.tasks import Tally
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
 from webtext_prep.text.masks import MASKS
@@ -86,9 +84,8 @@ class Clean(DocumentStage):
 
     name: ClassVar[str] = "clean"
     order: ClassVar[int] = 50
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
-    is_independent: ClassVar[bool] = True
 
     language: str = setting("en", "the language to keep, as ISO 639-1 code; 'any' keeps all", metavar="CODE")
     language_detector: str = setting("langdetect", "what names the language of a text", choices=known_detectors)
@@ -145,39 +142,34 @@ class Clean(DocumentStage):
         for document in documents:
             for name in TITLES if self.mask else ():
                 if isinstance(title := document.metadata.get(name), str):
-                    document.metadata[name] = self._masked(title, tally, None)
-            reason = self._clean(document, tokenizer, tally)
+                    document.metadata[name] = self._masked(title, tally)
+            values: dict[str, Any] = {}
+            reason = self._clean(document, tokenizer, tally, values)
             if reason is None:
                 yield document
             else:
-                tally.drop(document, reason)
+                tally.drop(document, reason, **values)
 
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`: tokens, language, and the measures of the rules, up to the first that drops it."""
-        document = copy.deepcopy(document)
-        values: dict[str, Any] | None = {} if with_values else None
-        reason = self._clean(document, Tokenizer.gpt2(), Tally(), values)
-        return Verdict(None if reason is None else with_reason(document, reason), values or {})
-
-    def _clean(
-        self, document: Document, tokenizer: Tokenizer, tally: Tally, values: dict[str, Any] | None = None
-    ) -> str | None:
+    def _clean(self, document: Document, tokenizer: Tokenizer, tally: Tally, values: dict[str, Any]) -> str | None:
         """Repair `document` in place and say why it is dropped, or None; the cheap questions come first.
 
-        `values` takes the measures that decide.
+        `values` takes what decided.
         """
         text, changes = self._repaired(document.text)
-        if values is not None:
-            tokens = len(tokenizer.encode(text))
-            values |= {"repaired": text != document.text, **changes, "tokens": tokens, "min_tokens": self.min_tokens}
         tally.notes.update(changes)
-        text = document.text = self._masked(text, tally, values)
+        text = document.text = self._masked(text, tally)
         if not text.strip():
             return "empty"
-        if not has_tokens(text, self.min_tokens, tokenizer):
-            return "too_short"
-        reason = None if self.language == "any" else self._judge_language(document, values)
+        reason = self._judge_length(text, tokenizer, values)
+        if reason is None and self.language != "any":
+            reason = self._judge_language(document, values)
         return reason or self._apply_rules(document, tokenizer, tally, values)
+
+    def _judge_length(self, text: str, tokenizer: Tokenizer, values: dict[str, Any]) -> str | None:
+        if has_tokens(text, self.min_tokens, tokenizer):
+            return None
+        values |= {"tokens": len(tokenizer.encode(text)), "min_tokens": self.min_tokens}
+        return "too_short"
 
     def _repaired(self, text: str) -> tuple[str, Counter[str]]:
         """`text` as `fix_text` wants it, and what has been changed: whether, or how often."""
@@ -194,46 +186,39 @@ class Clean(DocumentStage):
         changes |= Counter(removed_soft_hyphens=hyphens, removed_zero_width_spaces=spaces)
         return decoded, +changes
 
-    def _masked(self, text: str, tally: Tally, values: dict[str, Any] | None) -> str:
+    def _masked(self, text: str, tally: Tally) -> str:
         """`text` with placeholders for what `mask` names; each is counted."""
         for name in self.mask:
             text, number = MASKS[name](text)
             if number:
                 tally.notes[f"masked_{name}"] += number
-            if values is not None:
-                values[f"masked_{name}"] = number
         return text
 
     def _apply_rules(
-        self, document: Document, tokenizer: Tokenizer, tally: Tally, values: dict[str, Any] | None
+        self, document: Document, tokenizer: Tokenizer, tally: Tally, values: dict[str, Any]
     ) -> str | None:
         for rule in _rules(self.rules):
-            if values is not None:
-                values |= {f"{rule.name}: {name}": value for name, value in rule.measure(document.text).items()}
             text, reason = rule.judge(document.text)
             if reason is not None:
+                values |= {f"{rule.name}: {name}": value for name, value in rule.measure(document.text).items()}
                 return reason
             if text != document.text:
                 tally.notes[f"shortened_by_{rule.name}"] += 1
                 document.text = text
-                if not has_tokens(text, self.min_tokens, tokenizer):
-                    if values is not None:
-                        values[f"tokens left by {rule.name}"] = len(tokenizer.encode(text))
-                    return "too_short"
+                reason = self._judge_length(text, tokenizer, values)
+                if reason is not None:
+                    values["shortened_by"] = rule.name
+                    return reason
         return None
 
-    def _judge_language(self, document: Document, values: dict[str, Any] | None) -> str | None:
+    def _judge_language(self, document: Document, values: dict[str, Any]) -> str | None:
         guess = detect_language(document.text, self.language_detector)
         if guess is None:
             return "language_unknown"
-        if values is not None:
-            values |= {"language": guess.language, "confidence": round(guess.confidence, 4)}
-            values |= {"wanted_language": self.language}
-            if not is_in(guess.language, self.language) or guess.confidence < self.min_language_confidence:
-                values["min_language_confidence"] = self.min_language_confidence
-        if not is_in(guess.language, self.language):
-            return f"language_{guess.language}"
-        if guess.confidence < self.min_language_confidence:
-            return "language_uncertain"
-        document.metadata["language"] = guess.language
-        return None
+        is_wanted = is_in(guess.language, self.language)
+        if is_wanted and guess.confidence >= self.min_language_confidence:
+            document.metadata["language"] = guess.language
+            return None
+        values |= {"language": guess.language, "confidence": round(guess.confidence, 4)}
+        values |= {"wanted_language": self.language, "min_language_confidence": self.min_language_confidence}
+        return "language_uncertain" if is_wanted else f"language_{guess.language}"

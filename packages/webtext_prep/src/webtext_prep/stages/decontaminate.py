@@ -82,7 +82,7 @@ class Decontaminate(Stage):
     text it is from) and frequent_ngrams.jsonl.zst. Drops: contaminated (no piece is left), too_many_pieces."""
 
     name: ClassVar[str] = "decontaminate"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     writes: ClassVar[Writes] = Writes(tables=(MATCHES, FREQUENT_NGRAMS))
@@ -193,9 +193,9 @@ class Decontaminate(Stage):
             row = {"url": document.id, "start": start, "match": document.text[start:end]}
             add_row(_row({**row, "ngram": matcher.ngrams.text_of(ngram)}, matcher.ngrams, ngram))
         if not left.pieces:
-            tally.drop(document, "contaminated")
+            tally.drop(document, "contaminated", matches=len(left.used))
         elif len(left.pieces) > self.most_pieces:
-            tally.drop(document, "too_many_pieces", pieces=len(left.pieces))
+            tally.drop(document, "too_many_pieces", pieces=len(left.pieces), most_pieces=self.most_pieces)
         else:
             tally.notes["cut"] += 1
             tally.added += len(left.pieces) - 1

@@ -39,12 +39,13 @@ from webtext_prep.dedup import reports
 from webtext_prep.dedup.candidates import DocumentBlocks, Fingerprints, fingerprint_blocks, runs_of
 from webtext_prep.dedup.decisions import LOSERS, Against, CandidateFrame, CandidatePart, Decided
 from webtext_prep.dedup.reports import THRESHOLDS, GroupCounter, Groups, Loss, sample_hash
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample, take_sample
-from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_chosen_documents, read_documents
+from webtext_prep.documents.folders.shards import DROPPED, SUPERSEDED, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
+from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
@@ -88,9 +89,8 @@ class Prints(NamedTuple):
 class Dedup(Stage):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
-    Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of
-    both and a passage of matching text for each dropped document. Of each group the longest document stays. Drops:
-    duplicate.
+    Reads and writes document shards. The receipt of a dropped document has duplicate_of, similarity, the domains of
+    both and a passage of matching text. Of each group the longest document stays. Drops: duplicate.
 
     With --against, documents are also compared with the documents of finished runs, which stay as they are; old
     documents that lose to new ones are listed in superseded.jsonl.zst. --dry-run shows what each similarity would
@@ -98,11 +98,11 @@ class Dedup(Stage):
 
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     libraries = ("datasketch", "tldextract")
-    writes: ClassVar[Writes] = Writes(tables=(DUPLICATES, SUPERSEDED))
+    writes: ClassVar[Writes] = Writes(tables=(SUPERSEDED,))
     preload: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.kernels")
-    summary: ClassVar[str] = "documents -> documents without near-duplicates, and a table of the dropped ones"
+    summary: ClassVar[str] = "documents -> documents without near-duplicates, and a receipt for each dropped one"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
     shingle: str = setting("word:5", "what similarity counts: word:N or char:N for n-grams", metavar="KIND:N")
@@ -404,7 +404,7 @@ class Dedup(Stage):
         return part, Against(task.options["new"], self.against_loses, self.hold_out), blocks
 
     def sort_receipts(self, task: Task, context: Context) -> int:
-        """Task: which documents of one shard go, and their rows of the table, in the order of the input."""
+        """Task: which documents of one shard go, and what decided about each, in the order of the input."""
         blocks = DocumentBlocks.load(task.reads.blocks)
         dropped = []
         with write_zstd(task.writes.rows, durable=False) as table:
@@ -425,34 +425,33 @@ class Dedup(Stage):
     # What is left
 
     def write(self, job: Job, decided: dict[str, Any]) -> Outcome:
-        """Phases `losses` and `shards`: each shard without what goes, and the table of what does."""
+        """Phases `losses` and `shards`: each shard without what goes."""
         receipts, losses = self.receipts_of(job), self._losses(job)
         tasks = [
-            Task(f"part-{shard:05}", Files(shard=path, numbers=receipts[shard].numbers), job.shard_files(shard))
+            Task(f"part-{shard:05}", Files(shard=path, **receipts[shard]), job.shard_files(shard))
             for shard, path in enumerate(job.inputs)
         ]
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=decided["new"]))
-        tables = [its.rows for its in receipts]
-        outcome.outputs.append(join_zstd(tables[: len(job.inputs)], job.output / DUPLICATES))
         outcome.facts["groups"] = decided["groups"]
         if self.hold_out:
             outcome.facts["copies_of_held_out"] = decided["copies_of_held_out"]
         if self.old_shards and self.against_loses != "new":
-            outcome.outputs.append(join_zstd(tables[len(job.inputs) :], job.output / SUPERSEDED))
+            tables = [its.rows for its in receipts[len(job.inputs) :]]
+            outcome.outputs.append(join_zstd(tables, job.output / SUPERSEDED))
             outcome.facts["superseded"] = decided["superseded"]
         for loss in losses:
-            outcome.tally.problem(f"{loss}: look at its rows in {DUPLICATES}.")
+            outcome.tally.problem(f"{loss}: look at its rows in {DROPPED}.")
         outcome.facts["losses"] = [loss.as_dict() for loss in losses]
         return outcome
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped = set(load_array(task.reads.numbers).tolist())
+        dropped, rows = set(load_array(task.reads.numbers).tolist()), read_lines(task.reads.rows)
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
                 if tally.read - 1 in dropped:
-                    tally.drop(document, "duplicate")
+                    tally.drop(document, "duplicate", **decode_document(next(rows)).metadata)
                 else:
                     yield document
 
@@ -518,10 +517,10 @@ class Dedup(Stage):
         return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
 
     def receipts_of(self, job: Job) -> list[Files]:
-        """For each shard, the numbers of the documents that go, and their rows of the table."""
+        """For each shard, the numbers of the documents that go, and a row for each: its URL and what decided."""
         folder, count = job.scratch / "receipts", len(self.all_shards(job))
         names = [f"part-{shard:05}" for shard in range(count)]
-        return [Files(numbers=folder / f"{name}.npy", rows=folder / f"{name}.rows") for name in names]
+        return [Files(numbers=folder / f"{name}.npy", rows=folder / f"{name}.rows.zst") for name in names]
 
 
 def _once(job: Job, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class DedupPassages(Stage):
     piece is left)."""
 
     name: ClassVar[str] = "dedup-passages"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     order: ClassVar[int] = 65
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
     writes: ClassVar[Writes] = Writes(tables=(REPEATS,))
@@ -244,7 +244,7 @@ class DedupPassages(Stage):
         pieces = [piece for piece in cut(document.text, hits, 0, self.shortest_piece, LINE_END).pieces if piece]
         tally.notes["passages"] += len(passages)
         if not pieces:
-            tally.drop(document, "repeated")
+            tally.drop(document, "repeated", passages=len(passages))
             return
         tally.notes["cut"] += 1
         tally.added += len(pieces) - 1

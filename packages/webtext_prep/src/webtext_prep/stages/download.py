@@ -105,7 +105,7 @@ class Download(FetchSettings):
             shard = job.shard_files(number).kept
             pages = pages_of(shard) if self.save_pages else None
             tables = {name: job.output / name / shard.name for name in (OUTCOMES, GONE)}
-            writes = job.shard_files(number, **tables, pages=pages)
+            writes = job.shard_files(number, **tables, pages=pages, dropped=None)
             options, hints = {"most": None if most is None else rows}, {"newest": found["newest"]}
             tasks.append(Task(f"part-{number:05}", Files(lists=path), writes, options, hints, Files(database=place)))
 

@@ -168,7 +168,7 @@ class Extract(PageStage):
                 options |= {"behind": behind, "until": until} if group[0] in ranges else {}
                 begin, end = behind[0] if behind else 0, until[0] if until else sum(sizes[path] for path in group)
                 hints = {"bytes": end - begin}
-                writes = job.shard_files(len(tasks), outcomes=outcomes)
+                writes = job.shard_files(len(tasks), outcomes=outcomes, dropped=None)  # outcomes tell all
                 claims = None if group[0] in archives else shared
                 reads = Files(pages=group, sidecars=theirs, hosts=hosts, shared=claims)
                 tasks.append(Task(f"part-{len(tasks):05}", reads, writes, options, hints))

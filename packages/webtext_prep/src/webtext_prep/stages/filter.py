@@ -41,9 +41,8 @@ from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
-from webtext_prep.running.replays import Verdict
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
-from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.text.classifiers import (
     Classifier,
     check_fasttext,
@@ -89,7 +88,7 @@ class Filter(FilterStage):
 
     name: ClassVar[str] = "filter"
     order: ClassVar[int] = 55
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
 
     function: str = setting("", "the function, as FILE.py:NAME or MODULE:NAME", metavar="FILE.py:NAME")
@@ -241,6 +240,9 @@ class ScoreFilter(Filter):
         """Task: one shard to one shard, by the scores in `task.reads.scores` if they are known."""
         known = load_array(task.reads.scores).tolist() if "scores" in task.reads else None
         counts = np.zeros((2, COLUMNS), np.int64)
+        limits = {name: value for name in CUTS if (value := getattr(self, name)) is not None}
+        if self.cut is not None:
+            limits["lowest_score_kept"] = self.cut[0] / UNITS
 
         def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for some in batches(documents):
@@ -252,7 +254,7 @@ class ScoreFilter(Filter):
                     if is_kept:
                         yield document
                     else:
-                        tally.drop(document, LOW_SCORE)
+                        tally.drop(document, LOW_SCORE, **{SCORE: score / UNITS}, **limits)
 
         result = write_shard(task, context, read_documents(task.reads.shard), kept)
         return {**result, "scores": counts.tolist()}
@@ -294,26 +296,6 @@ class ScoreFilter(Filter):
         ]
         job.map("scores", self.score_shard, scoring, total=job.expected_documents())
         return [task.writes for task in scoring]
-
-    def with_facts(self, facts: dict[str, Any]) -> ScoreFilter:
-        """See `Recalls.with_facts`: the cut of `--keep-share`."""
-        return dataclasses.replace(self, cut=tuple(facts["cut"])) if "cut" in facts else self
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`: the score, and what it is compared with."""
-        values = {name: value for name in CUTS if (value := getattr(self, name)) is not None}
-        if not self.is_judged_again(LOW_SCORE):
-            return Verdict(None, values)
-        if self.cut is not None:
-            values["lowest_score_kept"] = self.cut[0] / UNITS
-        found = dataclasses.replace(document, metadata=dict(document.metadata))
-        reason = self.judge(found)
-        values = {SCORE: found.metadata[SCORE], **values}
-        return Verdict(None if reason is None else with_reason(found, reason), values)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All that follows from the document alone, and the cut."""
-        return self.keep_share is None or self.cut is not None
 
 
 @functools.lru_cache(maxsize=1)

@@ -44,9 +44,8 @@ from webtext_prep.documents.folders.raw_files import (
     splits_of,
     without_descriptions,
 )
-from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.stage_record import files_by_record
-from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, compression_of
+from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Damaged, FilePart, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.documents.seen_pages import SeenPages, page_keys
@@ -54,17 +53,8 @@ from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.job import Job
-from webtext_prep.running.stage import Outcome, Reads, shard_writer, shards_outcome
-from webtext_prep.running.tasks import (
-    CollectingTally,
-    Context,
-    Files,
-    Problems,
-    Tally,
-    Task,
-    checked_total,
-    with_reason,
-)
+from webtext_prep.running.stage import Outcome, Reads, receipts_writer, shard_writer, shards_outcome
+from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.buckets import bucket_of, shards_for
 from webtext_prep.urls.held_out import held_out_reason
@@ -98,7 +88,7 @@ class Merge(HoldsOut):
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
 
     text_key: tuple[str, ...] = setting(
@@ -189,22 +179,6 @@ class Merge(HoldsOut):
             else:
                 yield document
 
-    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Replays.judged_again`; the unreadable come before the next document that is not."""
-        tally, seen, sidecars = CollectingTally(), SeenPages(), sidecars_of(files)
-        files = [path for path in files if path not in set(sidecars.values())]
-        for path, name in zip(files, file_names(files), strict=True):
-            source = SourceFile(path, name, sidecars.get(path))
-            # Only all of a file shows whether its beginning is damaged.
-            may_be_damaged = compression_of(path) or not self._reader(path).may_be_compressed
-            documents = self.read(source, tally, Problems(), path, around_damage=bool(may_be_damaged) and most is None)
-            with contextlib.suppress(*([] if most is None else [DamagedFileError])):
-                for document in itertools.islice(documents, most):
-                    yield from tally.taken()
-                    is_new = seen.add(page_keys(document, url_key(document.url)))
-                    yield None if is_new else with_reason(document, "duplicate_url")
-            yield from tally.taken()
-
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""
         place, size = task.reads.file, task.options["run_bytes"]
@@ -233,10 +207,7 @@ class Merge(HoldsOut):
         shards = task.options["shards"]
         part = FilePart(*task.options["part"]) if "part" in task.options else None
         sidecars = iter(task.reads["sidecars"])
-        with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(write_partitions(task.writes.pieces, shards))
-            if "dropped" in task.writes:
-                tally.dropped_writer = stack.enter_context(write_documents(task.writes.dropped))
+        with receipts_writer(task, tally), write_partitions(task.writes.pieces, shards) as writer:
             for place, (name, has_sidecar, is_ours) in zip(task.reads["files"], task.options["files"], strict=True):
                 file = SourceFile(place, name, next(sidecars) if has_sidecar else None, part)
                 shown = task.hints.get("shown", place)
@@ -259,7 +230,10 @@ class Merge(HoldsOut):
         return {**tally.as_dict(), "unreadable": problems.found}
 
     def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: the bucket of one shard, in order of the files, to the shard: the first document of each URL."""
+        """Task: the bucket of one shard, in order of the files, to the shard: the first document of each URL.
+
+        The receipt of another one names the row of the shard in which that is.
+        """
         tally = Tally()
         with shard_writer(task, tally) as writer:
             seen = SeenPages()
@@ -267,10 +241,11 @@ class Merge(HoldsOut):
                 for line in lines[:-1].split(b"\n"):
                     tally.read += 1
                     begin = line.index(b"{")
-                    if seen.add(line[:begin]):
+                    first = seen.add(line[:begin])
+                    if first is None:
                         writer.write_lines(line[begin:] + b"\n", 1)
                     else:
-                        tally.drop(decode_document(line[begin:]), "duplicate_url")
+                        tally.drop(decode_document(line[begin:]), "duplicate_url", kept_row=first + 1)
                 context.report(tally.read)
         return tally.as_dict()
 
@@ -308,7 +283,8 @@ class Merge(HoldsOut):
         def add(reads: Files, named: list[list[Any]], part: FilePart | None, **hints: Any) -> None:
             number = len(tasks)
             pieces = job.scratch / f"files-{number:05}.parts"
-            writes = Files(pieces=pieces, dropped=job.dropped_path(shards + number))
+            # What is held out is few pages: of the others it has no receipts.
+            writes = Files(pieces=pieces, dropped=None if self.only_held_out else job.receipts_path(shards + number))
             options = {"files": named, "shards": shards, **({"part": astuple(part)} if part else {})}
             tasks.append(Task(f"files-{number:05}", reads, writes, options, hints))
 

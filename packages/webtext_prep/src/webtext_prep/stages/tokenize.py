@@ -31,16 +31,15 @@ from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from indexed_tokens.writer import Written
 from webtext_prep import storage
-from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
+from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.job import Job
 from webtext_prep.running.markers import digest
-from webtext_prep.running.replays import Verdict
-from webtext_prep.running.stage import Outcome
-from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
+from webtext_prep.running.stage import Outcome, receipts_writer
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
     EncodedShard,
@@ -52,7 +51,7 @@ from webtext_prep.tokens.runs import (
     read_plan,
     shuffle_key,
 )
-from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, token_files
+from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, receipts_file, token_files
 
 KINDS = ("tokens", "table")
 """The suffixes of an encoded shard's two files."""
@@ -84,7 +83,7 @@ class Tokenize(HoldsOut, TokenFileStage):
     name: ClassVar[str] = "tokenize"
     order: ClassVar[int] = 80
     summary: ClassVar[str] = "documents -> shuffled token files, PREFIX_text_document.bin and .idx"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     libraries = ("tiktoken",)
     run_bytes: ClassVar[int] = 32 << 20
     """A run ends when it takes so much memory,"""
@@ -111,11 +110,6 @@ class Tokenize(HoldsOut, TokenFileStage):
             raise InputError("--vocabulary and --merges belong together: give both or neither.")
         if self.vocabulary and self.tokenizer:
             raise InputError("--tokenizer stands for --vocabulary and --merges: leave these out.")
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`."""
-        reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
-        return Verdict(with_reason(document, reason) if reason else None)
 
     def open_tokenizer(self) -> Tokenizer:
         """GPT-2's tokenizer, or the one that the settings name. Raises IndexedTokensError."""
@@ -171,12 +165,13 @@ class Tokenize(HoldsOut, TokenFileStage):
         self._check(engine, itertools.chain(HARD_TEXTS, texts))
 
     def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard to sorted runs. Returns its tally, and the number of documents in each run."""
+        """Task: one shard to sorted runs, and receipts. Returns its tally, and the number of documents in each run."""
         tokens, table = storage.local_path(task.writes.tokens), storage.local_path(task.writes.table)
         tally = Tally()
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
-        with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size)) as writer:
+        dtype = smallest_dtype(tokenizer.vocabulary_size)
+        with receipts_writer(task, tally), RunWriter(tokens, table, dtype) as writer:
             for document in tally.counted(context.counted(read_documents(task.reads.shard))):
                 reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
                 if reason:
@@ -225,7 +220,11 @@ class Tokenize(HoldsOut, TokenFileStage):
             Task(
                 f"part-{number:05}",
                 Files(shard=path),
-                Files(**{kind: job.scratch / f"part-{number:05}.{kind}" for kind in KINDS}),
+                Files(
+                    **{kind: job.scratch / f"part-{number:05}.{kind}" for kind in KINDS},
+                    # What is held out is few pages: of the others it has no receipts.
+                    dropped=None if self.only_held_out else job.scratch / f"part-{number:05}.dropped.jsonl.zst",
+                ),
             )
             for number, path in enumerate(job.inputs)
         ]
@@ -239,7 +238,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         tokenizer = self.open_tokenizer()
         outputs, runs = token_files(job.output), [result["runs"] for result in results]
         if job.is_here:
-            paths = (map(storage.local_path, task.writes.all()) for task in tasks)
+            paths = ([storage.local_path(task.writes[kind][0]) for kind in KINDS] for task in tasks)
             shards = [EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)]
             checksums = self._write_together(job, shards, outputs, tally.kept)
         else:
@@ -257,7 +256,9 @@ class Tokenize(HoldsOut, TokenFileStage):
         }
         if self.hold_out:
             facts["hold_out"] = self.hold_out
-        return Outcome(tally, list(outputs), facts=facts)
+        receipts = [place for task in tasks for place in task.writes.get("dropped", ())]
+        made = [join_zstd(receipts, receipts_file(job.output))] if receipts else []
+        return Outcome(tally, [*outputs, *made], facts=facts)
 
     def _write_together(
         self, job: Job, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int

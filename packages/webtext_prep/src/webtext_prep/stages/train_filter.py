@@ -38,9 +38,8 @@ from webtext_prep.documents.folders.shards import read_documents, write_document
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
-from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.stage import DOCUMENT_SHARDS, Outcome, Reads, Stage, Writes
-from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
+from webtext_prep.running.stage import DOCUMENT_SHARDS, Outcome, Reads, Stage, Writes, receipts_writer
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.classifiers import (
     FEWEST_BITS,
@@ -75,17 +74,17 @@ def is_held_out(key: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainFilter(Stage, Replays):
+class TrainFilter(Stage):
     """Learn what good documents are like: a linear classifier on hashed n-grams of words, in DIR/model.filter.
 
     Good documents are in --good, or satisfy --good-when, or both where both are given; it learns to tell them from the
     documents of --against or --input, or without these from the other documents of --good.
     `webtext filter --model DIR` uses it. Reads document shards. Not used: held_out (one text in ten, to measure with),
-    not_sampled, in_both (the copy of a good text), not_good (--good-when does not hold), empty."""
+    in_both (the copy of a good text), empty; and only counted, not_sampled, not_good (--good-when does not hold)."""
 
     name: ClassVar[str] = "train-filter"
     order: ClassVar[int] = 54
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
     writes: ClassVar[Writes] = Writes("filter", tables=(FILE,))
 
@@ -129,16 +128,6 @@ class TrainFilter(Stage, Replays):
     def needs(self, sample: Sample, workers: int) -> Needs:
         """What `--sample-bytes` of either side need."""
         return super().needs(sample.part(2 * self.sample_bytes / max(1, sample.text)), workers)
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`. Which of the others are in the sample depends on all of them."""
-        if not document.text:
-            return Verdict(with_reason(document, "empty"))
-        return Verdict(with_reason(document, "held_out") if is_held_out(text_key(document)) else None)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """Only the two reasons that follow from the text alone."""
-        return reason in ("empty", "held_out")
 
     def _side(self, document: Document, of: str) -> int | None:
         """0 or 1, as in `SIDES`, or None for a document of neither; `of` is what its file is."""
@@ -190,16 +179,16 @@ class TrainFilter(Stage, Replays):
         )
         tally = Tally()
         against_file, good_file = (write_documents(task.writes[side][0], durable=False) for side in SIDES)
-        with against_file as against_writer, good_file as good_writer:
+        with receipts_writer(task, tally), against_file as against_writer, good_file as good_writer:
             for document in tally.counted(context.counted(read_documents(task.reads.shard))):
                 if not document.text:
                     tally.drop(document, "empty")
                     continue
                 side, key = self._side(document, task.options["of"]), text_key(document)
                 if side is None:
-                    tally.drop(document, "not_good")
+                    tally.dropped["not_good"] += 1
                 elif key > last[side]:
-                    tally.drop(document, "not_sampled")
+                    tally.dropped["not_sampled"] += 1
                 elif not side and key in good:
                     tally.drop(document, "in_both")
                 else:
@@ -258,8 +247,9 @@ class TrainFilter(Stage, Replays):
         options = {"last": limits.last, "hold_out": limits.hold_out}
         options["good"] = xxhash.xxh3_64_hexdigest(limits.good.tobytes())
         sampling = []
-        for name, path, kind in zip(names, job.inputs, kinds, strict=True):
-            copies = Files(**{side: job.scratch / side / f"{name}.jsonl.zst" for side in SIDES})
+        for number, (name, path, kind) in enumerate(zip(names, job.inputs, kinds, strict=True)):
+            places = {side: job.scratch / side / f"{name}.jsonl.zst" for side in SIDES}
+            copies = Files(**places, dropped=job.receipts_path(number))
             sampling.append(Task(name, Files(shard=path), copies, {"of": kind, **options}, unkeyed=Files(good=good)))
         tally = Tally.total(job.map("sample", self.sample, sampling, total=total))
         if not tally.kept:
@@ -269,7 +259,8 @@ class TrainFilter(Stage, Replays):
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:
             tally.problem("too few documents to hold some out: how well it tells them apart was not measured.")
-        return Outcome(tally, learning.writes.all(), facts=facts)
+        receipts = [task.writes.dropped for task in sampling]
+        return Outcome(tally, [*learning.writes.all(), *receipts], facts=facts)
 
     def _kinds(self, files: Sequence[Location]) -> list[str]:
         """What each file holds: one of `SIDES`, `both` as the condition says, or `condition`: good ones, if it holds.

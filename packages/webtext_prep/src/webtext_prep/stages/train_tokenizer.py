@@ -36,9 +36,8 @@ from webtext_prep.documents.folders.shards import read_documents, write_document
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
-from webtext_prep.running.replays import Replays, Verdict
-from webtext_prep.running.stage import Outcome, Stage, Writes
-from webtext_prep.running.tasks import Context, Files, Tally, Task, with_reason
+from webtext_prep.running.stage import Outcome, Stage, Writes, receipts_writer
+from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import Entries, document_key, first_by_key, shuffle_key
 
@@ -133,16 +132,16 @@ def is_held_out(key: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainTokenizer(Stage, Replays):
+class TrainTokenizer(Stage):
     """Learn a byte-level BPE from documents: vocab.json, merges.txt and tokenizer.json in the folder DIR.
 
     Reads document shards. Text is split into words as GPT-2 splits it, and <|endoftext|> is the last token.
     `webtext tokenize --tokenizer DIR` uses it, and so does everything that reads a GPT-2 tokenizer.
-    Not used: held_out (one document in 32, to measure with), not_sampled, empty."""
+    Not used: held_out (one document in 32, to measure with), empty; and not_sampled, which are only counted."""
 
     name: ClassVar[str] = "train-tokenizer"
     order: ClassVar[int] = 75
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
     writes: ClassVar[Writes] = Writes("tokenizer", tables=FILES)
     libraries = ("tiktoken", "gigatoken")
@@ -157,16 +156,6 @@ class TrainTokenizer(Stage, Replays):
     def needs(self, sample: Sample, workers: int) -> Needs:
         """What `--sample-bytes` of the input need."""
         return super().needs(sample.part(self.sample_bytes / max(1, sample.text)), workers)
-
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`. Which of the others are in the sample depends on all of them."""
-        if not document.text:
-            return Verdict(with_reason(document, "empty"))
-        return Verdict(with_reason(document, "held_out") if is_held_out(sample_key(document, self.seed)) else None)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All reasons but `not_sampled`."""
-        return reason in ("empty", "held_out")
 
     def choose(self, task: Task, context: Context) -> None:
         """Task: keys and sizes of the documents of a shard that may be in the sample."""
@@ -210,11 +199,12 @@ class TrainTokenizer(Stage, Replays):
                     held_out.write(Document(document.url, document.text))
                 if not document.text:
                     tally.drop(document, "empty")
+                elif is_held_out(key) and limits.held_out is not None:
+                    tally.drop(document, "held_out")
                 else:
-                    is_spared = is_held_out(key) and limits.held_out is not None
-                    tally.drop(document, "held_out" if is_spared else "not_sampled")
+                    tally.dropped["not_sampled"] += 1
 
-        with write_documents(task.writes.held_out, durable=False) as held_out:
+        with receipts_writer(task, tally), write_documents(task.writes.held_out, durable=False) as held_out:
             counted = count_words(texts(held_out))
         save_array(task.writes.words, np.frombuffer(_END.join(counted), np.uint8))
         save_array(task.writes.counts, np.fromiter(counted.values(), np.int64, len(counted)))
@@ -252,10 +242,11 @@ class TrainTokenizer(Stage, Replays):
         job.map("choose", self.choose, choosing, total=total)
         limits = self._limits(task.writes.candidates for task in choosing)
         sampling = []
-        for name, path in shards:
+        for number, (name, path) in enumerate(shards):
             ends = zip(KINDS, ("words.npy", "counts.npy", "held_out.jsonl.zst"), strict=True)
-            copies = Files(**{kind: job.scratch / f"{name}.{end}" for kind, end in ends})
-            sampling.append(Task(name, Files(shard=path), copies, {"limits": astuple(limits)}))
+            copies = {kind: job.scratch / f"{name}.{end}" for kind, end in ends}
+            writes = Files(**copies, dropped=job.receipts_path(number))
+            sampling.append(Task(name, Files(shard=path), writes, {"limits": astuple(limits)}))
         results = job.map("count", self.count, sampling, total=total)
         tally = Tally.total(results)
         if not tally.kept:
@@ -271,7 +262,8 @@ class TrainTokenizer(Stage, Replays):
                 f"{self.min_frequency} times. More text gives more tokens."
             )
         size = sum(result["bytes"] for result in results)
-        return Outcome(tally, learning.all(), facts={"sample_bytes": size, **facts})
+        receipts = [task.writes.dropped for task in sampling]
+        return Outcome(tally, [*learning.all(), *receipts], facts={"sample_bytes": size, **facts})
 
 
 def measured(tokenizer: Tokenizer, files: Iterable[Location]) -> dict[str, Any]:

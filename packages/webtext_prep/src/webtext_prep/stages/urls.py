@@ -12,7 +12,6 @@ decompressed once more, which is several times as fast. The rows of a bucket are
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,9 +21,7 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
-from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.lines import has_ranges
 from webtext_prep.errors import InputError
 from webtext_prep.reddit.pages import (
@@ -32,7 +29,6 @@ from webtext_prep.reddit.pages import (
     Submitted,
     best_of,
     decode_links,
-    document_of,
     encode_pages,
     page_of,
     without_repeats,
@@ -41,7 +37,6 @@ from webtext_prep.reddit.rows import KINDS, is_dump, read_blocks
 from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, subreddit_names, time_of
 from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.job import Job
-from webtext_prep.running.replays import Replays, Verdict
 from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
@@ -59,15 +54,15 @@ PAGES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
-class Urls(Stage, Replays):
+class Urls(Stage):
     """Choose submissions from Reddit dumps, and list each page that they link to once, with score, subreddits, title.
 
     Reads Pushshift's dumps of submissions, old (2005-2017) and v2, and Arctic Shift's: RS_2015-01.zst, .xz, .bz2, .gz
     or plain, and dumps of single subreddits. Comments (RC_*) are left out. URLs of one page may differ in fragment,
     tracking parameters, order of parameters, default port, or mobile host; the submission with the highest score
     gives the URL in the list. Links into Reddit itself stay, for `webtext blacklist` to drop.
-    Drops: unreadable (with file and line), self_post, over_18, advertisement, removed, other_subreddit, other_time,
-    no_url, low_score, repeated_submission, duplicate_url."""
+    Nearly all is dropped, and only counted: unreadable (with file and line), self_post, over_18, advertisement,
+    removed, other_subreddit, other_time, no_url, low_score, repeated_submission, duplicate_url."""
 
     name: ClassVar[str] = "urls"
     order: ClassVar[int] = 10
@@ -114,27 +109,6 @@ class Urls(Stage, Replays):
         """Lists of subreddits."""
         return [Path(name) for name in (*self.subreddits, *self.exclude_subreddits) if is_list_of_names(name)]
 
-    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
-        """See `Replays.judge_again`: the score of a submission that was dropped for it, or which one stands for the
-        page instead. Whether it was dropped a row of the list does not tell, the row of the dump does."""
-        if "duplicate_of" in document.metadata:
-            return Verdict(values={"duplicate_of": document.metadata["duplicate_of"]})
-        if document.metadata.get("reason") != "low_score":
-            return Verdict()
-        score = document.metadata.get("score_of_page", document.metadata["reddit_score"])
-        return Verdict(values={"score": score, "min_score": self.min_score})
-
-    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Replays.judged_again`; one for each line. What other submissions decide is not found."""
-        for file in files:
-            splitter = Splitter(self.rules, 1, file, keep_dropped=True)
-            blocks = (block for block, _ in read_blocks(file, None, 0))
-            yield from itertools.islice(itertools.chain.from_iterable(map(splitter.judged, blocks)), most)
-
-    def is_judged_again(self, reason: str) -> bool:
-        """All reasons that don't depend on other submissions."""
-        return reason not in ("repeated_submission", "duplicate_url", *(("low_score",) if self.sum_scores else ()))
-
     def read(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: a dump, or a range of it, to partition files next to the state of the task.
 
@@ -143,12 +117,11 @@ class Urls(Stage, Replays):
         span = task.options.get("range")
         state = TaskState(storage.local_path(task.writes.state), task)
         found: dict[str, Any] = state.read() or {"runs": 0, "bytes": 0, "splitter": None, "is_whole": False}
-        buckets, keep_dropped = task.options["buckets"], "dropped" in task.writes
-        splitter = Splitter(self.rules, buckets, task.reads.dump, keep_dropped=keep_dropped, state=found["splitter"])
+        splitter = Splitter(self.rules, task.options["buckets"], task.reads.dump, state=found["splitter"])
         blocks = read_blocks(task.reads.dump, (span[0], span[1]) if span else None, found["bytes"])
         while not found["is_whole"]:
             start, done = time.monotonic(), found["bytes"]
-            with write_partitions(_run_file(task.writes.state, found["runs"]), buckets + keep_dropped) as writer:
+            with write_partitions(_run_file(task.writes.state, found["runs"]), task.options["buckets"]) as writer:
                 is_at_end = True
                 for block, place in blocks:
                     splitter.split(block, writer)
@@ -159,11 +132,6 @@ class Urls(Stage, Replays):
                         break
             found = {"runs": found["runs"] + 1, "bytes": done, "splitter": splitter.state(), "is_whole": is_at_end}
             state.write(found)
-        if keep_dropped:
-            runs = [_run_file(task.writes.state, run) for run in range(found["runs"])]
-            with write_documents(task.writes.dropped) as dropped:
-                for lines in read_partitions(runs, buckets):
-                    dropped.write_lines(lines, lines.count(b"\n"))
         return {"runs": found["runs"], **splitter.state()}
 
     def join(self, task: Task, context: Context) -> dict[str, Any]:
@@ -192,21 +160,21 @@ class Urls(Stage, Replays):
             links, repeated = without_repeats(links)
             best = best_of(links)
             if repeated:
-                _drop(repeated, tally, "repeated_submission")
+                tally.dropped["repeated_submission"] += len(repeated)
         if self.sum_scores:
             score = best.score if len(links) == 1 else sum(link.score for link in links)
             if score < self.min_score:
-                _drop(links, tally, "low_score", score_of_page=score)
+                tally.dropped["low_score"] += len(links)
                 return None
         if len(links) > 1:
-            _drop([link for link in links if link is not best], tally, "duplicate_url", duplicate_of=best.url)
+            tally.dropped["duplicate_url"] += len(links) - 1
         return page_of(best, links)
 
     def run(self, job: Job) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
         sizes = storage.sizes(job.inputs)
         shards, buckets = self._layout(sum(sizes))
-        tasks = self._reading_tasks(job, sizes, buckets, first_dropped=shards)
+        tasks = self._reading_tasks(job, sizes, buckets)
         read = job.map("read", self.read, tasks, unit="bytes", total=sum(sizes))
         results = [{**result["tally"], "unreadable": result["unreadable"]} for result in read]
         chosen = checked_total(results, "rows", is_allowed=self.allow_unreadable)
@@ -215,15 +183,14 @@ class Urls(Stage, Replays):
             pieces=[_run_file(task.writes.state, run) for task, result in runs for run in range(result["runs"])]
         )
         joining = [
-            Task(f"part-{shard:05}", pieces, job.shard_files(shard), {"buckets": [shard, buckets, shards]})
-            for shard in range(shards)
+            Task(f"part-{at:05}", pieces, job.shard_files(at, dropped=None), {"buckets": [at, buckets, shards]})
+            for at in range(shards)
         ]
         outcome = shards_outcome(
             joining, job.map("shards", self.join, joining, unit=self.reads.unit, total=chosen.kept)
         )
         outcome.advice = "check that these are dumps of submissions, and the settings that drop most"
         outcome.add_reading(chosen)
-        outcome.outputs += [path for task in tasks for path in task.writes.get("dropped", ())]
         return outcome
 
     def _layout(self, size: int) -> tuple[int, int]:
@@ -231,7 +198,7 @@ class Urls(Stage, Replays):
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
         return shards, shards * math.ceil(shards_for(size, BYTES_PER_BUCKET) / shards)
 
-    def _reading_tasks(self, job: Job, sizes: Sequence[int], buckets: int, *, first_dropped: int) -> list[Task]:
+    def _reading_tasks(self, job: Job, sizes: Sequence[int], buckets: int) -> list[Task]:
         """A task for each dump, or for each range of a large one that is not compressed."""
         tasks: list[Task] = []
         for path, size in zip(job.inputs, sizes, strict=True):
@@ -240,8 +207,7 @@ class Urls(Stage, Replays):
                 parts = [{"range": [at, at + BYTES_PER_RANGE]} for at in range(0, size, BYTES_PER_RANGE)]
             for options in parts:
                 name = f"dump-{len(tasks):05}"
-                dropped = job.dropped_path(first_dropped + len(tasks))
-                writes = Files(state=job.scratch / name / "state.json", dropped=dropped)
+                writes = Files(state=job.scratch / name / "state.json")
                 options = {"buckets": buckets, **options}
                 tasks.append(Task(name, Files(dump=path), writes, options, folder=job.scratch / name))
         return tasks
@@ -258,14 +224,6 @@ def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Submitted]]:
                 others.setdefault(link.key, [known]).append(link)
     for key, link in first.items():
         yield others.get(key, (link,))
-
-
-def _drop(links: Sequence[Submitted], tally: Tally, reason: str, **details: Any) -> None:
-    if tally.dropped_writer is None:
-        tally.dropped[reason] += len(links)
-        return
-    for link in links:
-        tally.drop(document_of(page_of(link, [link])), reason, **details)
 
 
 def _run_file(state: Location, number: int) -> Location:

@@ -18,7 +18,7 @@ from typing import ClassVar
 from indexed_tokens import Tokenizer, idx_path, prefix_of
 from indexed_tokens.writer import PairDraft
 from webtext_prep import storage
-from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
+from webtext_prep.documents.folders.stage_record import RECEIPTS_SUFFIX, TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage, Writes
 from webtext_prep.storage.locations import Location
@@ -46,13 +46,18 @@ def pair_named(given: str) -> Path | None:
     )
 
 
+def receipts_file(output: Location) -> Location:
+    """The receipts of what was dropped, next to the token files of an output prefix."""
+    return output.with_name(f"{output.name}{TOKENS_SUFFIX}{RECEIPTS_SUFFIX}")
+
+
 def _files_in(output: Location) -> list[Location]:
-    return [path for path in token_files(output) if storage.is_file(path)]
+    return [path for path in (*token_files(output), receipts_file(output)) if storage.is_file(path)]
 
 
 @dataclass(frozen=True)
 class TokenFileStage(Stage):
-    """A stage whose output is `PREFIX_text_document.bin`, `.idx` and `.tokenizer.json`."""
+    """A stage whose output is `PREFIX_text_document.bin`, `.idx` and `.tokenizer.json`, and receipts."""
 
     writes: ClassVar[Writes] = Writes("tokens", folders=(), others=_files_in)
 

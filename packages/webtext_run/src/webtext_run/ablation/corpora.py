@@ -19,8 +19,7 @@ from command_kit import UsageError
 from command_kit.colours import BOLD, Paint
 from command_kit.settings import checked
 from webtext_prep.cli import find_stages
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
-from webtext_run.steps import Step, as_flags, changed
+from webtext_run.steps import ArmSteps, Step, as_flags, changed
 
 FOLDER = "ablation"
 LEFT_OUT = "none"
@@ -74,28 +73,11 @@ def parse_varied(text: str, tables: Mapping[str, Any], path: Path) -> Varied:
     return found
 
 
-@dataclasses.dataclass
-class Arms:
-    """The steps of an ablation.
-
-    Attributes:
-        shared: the steps before the stage.
-        of_each: the steps of each value, by its name.
-    """
-
-    shared: list[Step]
-    of_each: dict[str, list[Step]]
-
-    def data(self) -> list[str]:
-        """Each arm's token files, as `gpt2 ablate --data` takes them."""
-        return [f"{name}={steps[-1].output}{TOKENS_SUFFIX}" for name, steps in self.of_each.items()]
-
-
 def plan_arms(
-    varied: Varied, path: Path, tables: Mapping[str, Any], folder: Path, first: Sequence[str], plan: Plan
-) -> Arms:
-    """The steps, wired. Raises UsageError as `changed` and `plan` do."""
-    stages = find_stages()
+    asked: str, path: Path, tables: Mapping[str, Any], folder: Path, first: Sequence[str], plan: Plan
+) -> ArmSteps:
+    """The steps for what `--ablate` asks for, wired. Raises UsageError as `parse_varied`, `changed` and `plan` do."""
+    varied, stages = parse_varied(asked, tables, path), find_stages()
     names = [name for name in tables if name in stages]
     at, end = names.index(varied.stage), names.index("tokenize")
     head = {name: tables[name] for name in names[:at]}
@@ -118,7 +100,7 @@ def plan_arms(
         of_each[name] = steps
         made = (step.output for step in steps if step.stage is not None and step.stage.writes.made == "tokenizer")
         tokenizer = tokenizer or next(made, "")
-    return Arms(shared, of_each)
+    return ArmSteps(shared, of_each)
 
 
 def _written(value: str) -> str:
@@ -126,7 +108,7 @@ def _written(value: str) -> str:
     return str(value.split("+")) if "+" in value else value
 
 
-def compare(arms: Arms, folder: Path, *, minutes: float | None, want: Sequence[str], restart: bool) -> int:
+def compare(arms: ArmSteps, folder: Path, *, minutes: float | None, want: Sequence[str], restart: bool) -> int:
     """Compare the token files as `gpt2 ablate` does, and print what was found; returns the exit code.
 
     Raises UsageError for too little to compare, Gpt2Error where a run fails.

@@ -21,7 +21,7 @@ from command_kit.atomic import UnfinishedFile, remove_leftovers_of
 from webtext_prep import storage
 from webtext_prep.documents.folders.raw_files import is_raw_file
 from webtext_prep.documents.folders.shards import is_document_shard, is_shard_name
-from webtext_prep.documents.folders.stage_record import PAGES, RECORD, STATE, read_record
+from webtext_prep.documents.folders.stage_record import PAGES, RECEIPTS_SUFFIX, RECORD, STATE, read_record
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
@@ -202,6 +202,8 @@ class Inputs:
     def _is_readable(self, file: Location) -> bool:
         if isinstance(file, Path) and not storage.is_file(file):
             (self.broken_links if _is_broken_link(file) else self.special_files).append(file)
+            return False
+        if file.name.endswith(RECEIPTS_SUFFIX):  # beside token files: rows about what is not in them
             return False
         if not self._accepts(file):
             self.skipped[_suffix(file)] += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from command_kit.errors import meant
 from command_kit.plugins import find_plugins
@@ -82,6 +82,16 @@ def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -
         yield from _format_of(shard).read_chosen(shard, is_chosen)
 
 
+def read_documents_with(shard: Location, texts: Sequence[str]) -> Iterator[tuple[int, Document]]:
+    """The documents of one shard that a stage wrote, each with its number from 0 on, but for some that hold none of
+    `texts`; all of them where no text is given.
+
+    Raises InputError as `read_documents` does.
+    """
+    with _damage_advised():
+        yield from _format_of(shard).read_with(shard, texts)
+
+
 @contextlib.contextmanager
 def _damage_advised() -> Iterator[None]:
     try:
@@ -109,9 +119,7 @@ def write_documents(shard: Location, *, durable: bool = True) -> Iterator[Docume
 
 
 DROPPED = "dropped"
-"""The folder of dropped documents in an output."""
-DUPLICATES = "duplicates.jsonl.zst"
-"""`dedup`: what each dropped document duplicates."""
+"""The folder in an output with a receipt for each dropped document."""
 SUPERSEDED = "superseded.jsonl.zst"
 """`dedup --against`: old documents that new ones replace."""
 MATCHES = "matches.jsonl.zst"

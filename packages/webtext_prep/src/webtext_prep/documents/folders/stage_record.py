@@ -38,6 +38,8 @@ STATE = ".state"
 """Where a stage keeps what it needs to resume."""
 TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
 """Of the files whose record is `PREFIX.json`."""
+RECEIPTS_SUFFIX = ".dropped.jsonl.zst"
+"""Of the file next to them with a receipt for each document that was dropped."""
 
 EXPORTED = "data"
 """Where in its folder `webtext export` puts the files."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, ClassVar
 
@@ -54,6 +54,13 @@ class Format(abc.ABC):
         A format may leave the others undecoded.
         """
         return ((number, document) for number, document in enumerate(self.read(location)) if is_chosen(number))
+
+    def read_with(self, location: Location, texts: Sequence[str]) -> Iterator[tuple[int, Document]]:
+        """The documents of one file as `write` made it, each with its number from 0 on.
+
+        A format may leave out some that hold none of `texts`, where any are given.
+        """
+        return enumerate(self.read(location))
 
     @abc.abstractmethod
     def write(self, stream: BinaryIO) -> AbstractContextManager[DocumentWriter]:

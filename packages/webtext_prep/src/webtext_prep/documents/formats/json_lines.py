@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, ClassVar
 
 import msgspec
 
-from webtext_prep.documents.document import Document, decode_document, encode_document
+from webtext_prep.documents.document import Document, decode_document, encode_document, encode_json
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.documents.formats.compression import compressed
-from webtext_prep.documents.formats.lines import numbered_lines, read_utf8
+from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_utf8
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
+
+BLOCK_BYTES = 1 << 20
+"""Bytes of lines in which a text is looked for at once."""
 
 
 class _LineWriter(DocumentWriter):
@@ -44,15 +47,28 @@ class JsonLines(Format):
     def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
         """See `Format`."""
         for number, (line_number, line) in enumerate(numbered_lines(location, read_utf8(location))):
-            if not is_chosen(number):
-                continue
-            try:
-                yield number, decode_document(line)
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                raise InputError(
-                    f"{location}, line {line_number}, is not a document ({error}): run `webtext merge` on the folder "
-                    "first, which skips and counts what can't be read."
-                ) from error
+            if is_chosen(number):
+                yield number, self._decoded(line, location, line_number)
+
+    def read_with(self, location: Location, texts: Sequence[str]) -> Iterator[tuple[int, Document]]:
+        """See `Format`. Lines are decoded that hold one of the texts as `encode_json` writes it."""
+        wanted = [encode_json(text)[1:-1] for text in texts] or [b""]
+        before = 0
+        for block in line_blocks(location, read_utf8(location), BLOCK_BYTES):
+            if any(text in block for text in wanted):
+                for number, line in enumerate(block.split(b"\n")[:-1], before):
+                    if any(text in line for text in wanted):
+                        yield number, self._decoded(line, location, number + 1)
+            before += block.count(b"\n")
+
+    def _decoded(self, line: bytes, location: Location, number: int) -> Document:
+        try:
+            return decode_document(line)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"{location}, line {number}, is not a document ({error}): run `webtext merge` on the folder first, "
+                "which skips and counts what can't be read."
+            ) from error
 
     @contextlib.contextmanager
     def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:

@@ -39,7 +39,7 @@ class Rule(abc.ABC):
         """The text, or its rest, and the reason to drop it, or None."""
 
     def measure(self, text: str) -> dict[str, float | str]:
-        """What it measures in a text and compares with its limits, for people who ask why; not needed to judge."""
+        """What of a text that it drops was beyond its limits: the values in the receipt."""
         return {}
 
     def judge(self, text: str) -> tuple[str, str | None]:
@@ -68,12 +68,12 @@ class CriteriaRule(Rule):
         return text, None
 
     def measure(self, text: str) -> dict[str, float | str]:
-        """Each figure with its limits."""
-        found: dict[str, float | str] = {}
+        """The first figure that is beyond its limit, and this."""
         for name, value, needs, limit, _ in self.criteria(text):
-            shown = f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-            found[name] = f"{found.get(name, shown + ', needs')}{' and' * (name in found)} {needs} {limit:,g}"
-        return found
+            if not HOLDS[needs](value, limit):
+                shown = f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+                return {name: f"{shown}, needs {needs} {limit:,g}"}
+        return {}
 
 
 def lines_of(text: str) -> list[str]:
