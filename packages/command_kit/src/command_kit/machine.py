@@ -1,7 +1,7 @@
 """This machine's resources for a run: free disk, and memory within the limits that containers and batch systems set.
 
-Linux says of memory what can be had without swapping (MemAvailable), and of each control group, in which containers and
-jobs of batch systems run, its limit and its use. A group's page cache counts as free, since the kernel gives it up.
+psutil says what memory can be had without swapping, and Linux of each control group, in which containers and jobs of
+batch systems run, its limit and its use. A group's page cache counts as free, since the kernel gives it up.
 
 `webtext doctor` and `gpt2 doctor` show a line for each thing looked at. A line says what was found and, where something
 needed is missing, what to do about it. Nothing is changed and nothing is sent anywhere.
@@ -78,19 +78,11 @@ class Machine:
         there = next(folder for folder in [place.absolute(), *place.absolute().parents] if folder.exists())
         return Disk(str(there.stat().st_dev), shutil.disk_usage(there).free)
 
-    def available_memory(self) -> int | None:
-        """Bytes of memory that this process and its children may take; None where the system does not say."""
-        found = [size for size in (self._of_system(), *self._of_groups()) if size is not None]
-        return max(0, min(found)) if found else None
+    def available_memory(self) -> int:
+        """Bytes of memory that this process and its children may take."""
+        import psutil
 
-    def _of_system(self) -> int | None:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in (self._root / "proc/meminfo").read_text(encoding="ascii").splitlines():
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) << 10
-        with contextlib.suppress(OSError, ValueError):
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return None
+        return max(0, min(psutil.virtual_memory().available, *self._of_groups(), sys.maxsize))
 
     def _of_groups(self) -> Iterator[int]:
         """The memory that each control group that this process is in, and each around it, leaves free."""
@@ -169,8 +161,6 @@ def cores_check() -> Check:
 def memory_check(machine: Machine, needed: int, what: str) -> Check:
     """Memory that is free; `what` is the work that takes `needed` bytes."""
     free = machine.available_memory()
-    if free is None:
-        return Check("memory", "the system does not say how much is free")
     advice = f"{what} takes {needed / GIB:.1f} GiB" if free < needed else ""
     return Check("memory", f"{free / GIB:.1f} GiB free", advice)
 

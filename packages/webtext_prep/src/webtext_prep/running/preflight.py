@@ -53,19 +53,19 @@ class Estimate:
         unit: what it counts.
         needs: its needs.
         places: the disks of this machine that it writes to.
-        memory: bytes that may be taken, or None where that is not known.
+        memory: bytes that may be taken.
     """
 
     stage: str
     unit: str
     needs: Needs
     places: tuple[DiskUse, ...]
-    memory: int | None
+    memory: int
 
     @property
     def is_worth_saying(self) -> bool:
         """Whether the run takes enough of the machine for anybody to want to know."""
-        memory = self.memory is not None and self.needs.memory > MEMORY_WORTH_SAYING * self.memory
+        memory = self.needs.memory > MEMORY_WORTH_SAYING * self.memory
         return memory or self.needs.output + self.needs.scratch >= WORTH_SAYING
 
     def sentence(self) -> str:
@@ -78,7 +78,7 @@ class Estimate:
         if not self.places:
             parts.append(f"{readable(self.needs.output + self.needs.scratch)} of storage")
         if self.needs.memory:
-            there = f" ({readable(self.memory)} available)" if self.memory is not None else ""
+            there = f" ({readable(self.memory)} available)"
             parts.append(f"{readable(self.needs.memory)} of memory{there}")
         documents = f" for some {_rounded(self.needs.documents):,} {self.unit}" if self.needs.documents else ""
         return f"{self.stage}: needs about {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{documents}"
@@ -105,7 +105,7 @@ class Estimate:
                 f"{readable(place.free)} are free there: free some space, choose a larger disk with --output or "
                 "--state, or give --no-space-check to try it all the same."
             )
-        if self.memory is not None and self.needs.memory > self.memory:
+        if self.needs.memory > self.memory:
             return (
                 f"{self.stage} needs about {readable(self.needs.memory)} of memory, and {readable(self.memory)} are "
                 "available: give fewer --workers, stop what else runs here, or give --no-space-check to try it all "
