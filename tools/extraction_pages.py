@@ -9,7 +9,8 @@ A folder has `html/NAME.html.gz` and its truth, in one of two forms:
   and must not (`without`) be in the text, as trafilatura's evaluation has them, or its `page_type` alone.
 
 Of a page with a text F1 is of words: `\\w+` in lower case, counted as often as they occur; of writing without spaces
-each character is a word. Of segments it is over all of them: found ones that must be there are true positives.
+each character is a word. Of segments it is over all of them: found ones that must be there are true positives; in them
+a line end is as good as a space, as at a `<br>`.
 """
 
 from __future__ import annotations
@@ -113,6 +114,11 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def one_line(text: str) -> str:
+    """The text with single spaces for its white space."""
+    return " ".join(text.split())
+
+
 @dataclass(frozen=True)
 class Match:
     """How well texts match what was reviewed: shares of words, or of segments."""
@@ -141,6 +147,7 @@ def match_of_set(pages: Iterable[ReviewedPage], texts: Mapping[str, str]) -> Mat
     matches = [match(texts[page.key], page.text) for page in chosen if page.text is not None]
     if matches:
         return Match(*(float(np.mean([getattr(one, part) for one in matches])) for part in Match.__annotations__))
-    right = sum(segment in texts[page.key] for page in chosen for segment in page.wanted)
-    wrong = sum(segment in texts[page.key] for page in chosen for segment in page.unwanted)
+    found = {page.key: one_line(texts[page.key]) for page in chosen}
+    right = sum(one_line(segment) in found[page.key] for page in chosen for segment in page.wanted)
+    wrong = sum(one_line(segment) in found[page.key] for page in chosen for segment in page.unwanted)
     return _match(right, right + wrong, sum(len(page.wanted) for page in chosen))

@@ -347,7 +347,9 @@ def test_a_text_in_place_of_a_list_is_noticed(webtext, tmp_path, urls, code):
     found = webtext("blacklist", tmp_path / "list.txt", "--output", tmp_path / "out", "--workers", 1)
     assert found.code == code
     is_noticed = len(lines) < 20  # a few bad lines are in every list
-    assert ("these are not URLs; give lists with one on each line" in found.err) == is_noticed
+    assert (
+        "these are not URLs; give lists with one on each line (a table with tabs as .tsv)" in found.err
+    ) == is_noticed
 
 
 CRAWL = '"Address","Content Type","Canonical Link Element 1"\n'

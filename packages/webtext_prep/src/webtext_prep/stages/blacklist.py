@@ -58,8 +58,8 @@ BLOCK_BYTES = 1 << 20
 MOST_HOSTS = 1 << 16
 """Hosts, and ends of paths, of which it is remembered what was found."""
 NO_URLS = (
-    "these are not URLs; give lists with one on each line, or if they are texts, give them to `webtext merge`, and "
-    "pages or web archives to `webtext extract`"
+    "these are not URLs; give lists with one on each line (a table with tabs as .tsv), or if they are texts, give them "
+    "to `webtext merge`, and pages or web archives to `webtext extract`"
 )
 """What to do about a list of which much is malformed."""
 
