@@ -286,13 +286,3 @@ def test_why_and_takedown_of_a_classifier(webtext, corpora, quality, mixed, tmp_
     refused = webtext("takedown", "--urls", tmp_path / "gone.txt", output, "--apply")
     assert "the filter of " in refused.sentence
     assert "train it and run `webtext filter` again by hand" in refused.sentence
-
-
-def test_a_plan_knows_a_classifier(webtext, quality, mixed, tmp_path):
-    (tmp_path / "p.toml").write_text(
-        f'[clean]\nmin_tokens = 5\nlanguage = "any"\n[filter]\nmodel = "{quality}"\nkeep_share = 0.5\n'
-    )
-    flags = ["--config", tmp_path / "p.toml", "--output", tmp_path / "plan", "--json", "--at-least", 150]
-    found = webtext("plan", "--input", mixed, *flags).json
-    assert [stage["stage"] for stage in found["stages"]] == ["clean", "filter"]
-    assert found["stages"][1]["kept"] == pytest.approx(found["stages"][1]["read"] / 2, rel=0.05)
