@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
+import itertools
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -173,13 +174,10 @@ class Step:
     @property
     def arguments(self) -> list[str]:
         """What its command line has besides the pipeline's file."""
-        rest = {key: value for key, value in self.values.items() if self.table.get(key) != value}
         by_place = [key for key in _by_place(self) if key in self.values]
-        words = [str(entry) for key in by_place for entry in _entries(self.values[key])]
-        for key, value in rest.items():
-            if key not in by_place:
-                words += as_flags(key, value)
-        return words
+        rest = {key: value for key, value in self.values.items() if key not in by_place}
+        flags = [as_flags(key, value) for key, value in rest.items() if self.table.get(key) != value]
+        return [*(str(entry) for key in by_place for entry in _entries(self.values[key])), *itertools.chain(*flags)]
 
 
 def _by_place(step: Step) -> list[str]:
