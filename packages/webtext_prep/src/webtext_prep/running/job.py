@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import CommandError, Progress, hide_credentials, write_json, write_text
+from command_kit.atomic import remove_leftovers_of
 from command_kit.machine import Machine
 from command_kit.settings import identity as identity_of
 from webtext_prep import storage
@@ -433,7 +434,11 @@ class Job:
 
     def _remove_leftovers(self) -> None:
         """Remove half-written files of killed processes: of an earlier run, or of workers of this one."""
-        if not self.stage.writes.is_prefix:
+        if self.stage.writes.is_prefix:
+            for path in (self._record_path, *self.stage.writes.files_in(self.output)):
+                if isinstance(path, Path):  # next to which lie files of others
+                    remove_leftovers_of(path)
+        else:
             written = (path.parent for path in self.stage.writes.files_in(self.output))
             for folder in dict.fromkeys([self.output, self.output / DROPPED, *written]):
                 storage.remove_leftovers(folder)
