@@ -92,7 +92,6 @@ IDENTITY = {
     "webtext_prep/crawl/archives/html_files.py": "canonical URLs of files",
     "webtext_prep/crawl/database.py": "the URL of a row",
     "webtext_prep/crawl/saved_pages.py": "checksums",
-    "webtext_prep/dedup/drop_rates.py": "names of groups",
     "webtext_prep/documents/seen_pages.py": "pages that came before",
     "webtext_prep/documents/formats/arrow_tables.py": "checksums",
     "webtext_prep/documents/folders/partitions.py": "checksums",

@@ -105,13 +105,6 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("none", "holds no metrics.jsonl"),
         ("empty", "holds no metrics.jsonl"),
         ("early", "holds no measurement yet"),
-        ("bare --output a.png", "should end in .html: charts are written as a page alone"),
-        ("bare --x time", "--x is for a file"),
-        ("bare --only loss,speed --output a.html", "no speed; known are loss, validation"),
-        ("bare --log los --output a.html", "no los; did you mean loss? known are"),
-        ("bare --output new/a.html --only tasks --smooth 0", "at least 1"),
-        ("bare --output folder.html", "is a folder"),
-        ("bare --only loss,tasks --output a.html", "recorded yet of loss, tasks"),
     ],
     "convert": [
         ("run", "needs FROM and TO"),
