@@ -566,9 +566,7 @@ def test_what_was_made_is_exported_and_looked_at_there(home, write_shards, webte
     assert "more" in looked.out + looked.err
     report = webtext("report", home / "mine", "--output", tmp_path / "report.html")
     assert report.code == 0, report.err
-    assert (
-        "is a URL, and outputs are searched on this" in webtext("why", "http://1.org/0", home / "mine").sentence
-    )
+    assert "is a URL, and outputs are searched on this" in webtext("why", "http://1.org/0", home / "mine").sentence
 
 
 def _keep(folder) -> str:
