@@ -84,6 +84,13 @@ CODE = "def f(x):\n    if x:\n\n        return 1"
             f"<tr><td class=blob-num data-line-number={at}></td><td class=blob-code>{line}</td></tr>"
             for at, line in enumerate(CODE.split("\n"))
         ) + "</table>",
+        f"<table><tr><td class=listing_lines><pre>1\n2\n3\n4</pre></td><td><pre>{CODE}</pre></table>",  # gtk-doc
+        "<pre>" + "".join(f"<i class=source-line-no>00{at}</i>{line}\n" for at, line in enumerate(CODE.split("\n")))
+        + "</pre>",  # javadoc 17
+        "<div class=fragment>" + "".join(
+            f"<div class=line><a name=l1></a><span class=lineno>   {at}</span>{line or ' '}</div>\n"
+            for at, line in enumerate(CODE.split("\n"))
+        ) + "<div class=ttc><div class=ttname>f</div></div></div>",  # Doxygen 1.9
     ],
 )  # fmt: skip
 def test_code_keeps_its_lines_and_loses_their_numbers(html):
@@ -116,6 +123,17 @@ def test_a_row_is_a_line_and_a_cell_of_several_paragraphs_one_cell():
     table = "<table><tr><th>a<th>b</tr><tr><td>1<td></tr><tr><td>2<td><p>x</p><p>y|z</p></tr></table>"
     assert text_of(table) == "a | b\n1\n2 | x y|z"
     assert text_of(table, "markdown") == "| a | b |\n|---|---|\n| 1 |  |\n| 2 | x y\\|z |"
+
+
+def test_a_column_without_text_is_none_in_markdown():
+    table = "<table><tr><td>S<td>&nbsp;<td>text</tr><tr><td>N<td><td>number</tr></table>"  # fpdoc 3.2
+    assert text_of(table, "markdown") == "| S | text |\n|---|---|\n| N | number |"
+
+
+def test_what_is_only_named_like_code_is_none():
+    found = blocks_of("<body><div class=fragment><p>one</p><div class=line>two</div></div><p class=fragment>three</p>")
+    assert found is not None
+    assert (found.texts, found.code) == (["one", "two", "three"], {})
 
 
 def test_a_table_with_a_caption_is_one():

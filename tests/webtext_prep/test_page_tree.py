@@ -208,6 +208,12 @@ def test_what_a_reader_opens_or_sees_after_all_is_a_block_like_others(texts, htm
     assert SECRET in texts(f"<p>{BEFORE}</p>{html.format(SECRET)}<p>{AFTER}</p>")
 
 
+def test_the_first_sentence_of_a_comment_of_scaladoc_stands_once(texts):
+    short = "<p class='shortcomment cmt'>Runs it.</p>"
+    whole = "<div class=fullcomment><div class='comment cmt'><p>Runs it. Waits.</p></div></div>"
+    assert texts(f"<ol><li>{short}{whole}</li><li>{short}</li></ol>") == ["Runs it. Waits.", "Runs it."]
+
+
 def test_the_source_of_a_formula_is_read_though_it_is_hidden(texts):
     """MediaWiki 1.44 hides MathML beside a picture of the formula."""
     math = '<math><annotation encoding="application/x-tex">E=mc^2</annotation></math>'
@@ -258,6 +264,7 @@ def test_a_link_of_a_heading_to_itself_is_no_text(name, html):
         ("<p>See <a href='#x'>#</a> there</p>", "See # there"),
         ("<p>A <a href='#x'>link</a> there</p>", "A link there"),
         ("<dt id=a>a()<a class=headerlink href='#a'>¶</a></dt>", "a()"),
+        ("<p class=src><a id='v:f'>f</a> :: Int <a href='#v:f' class=selflink>#</a></p>", "f :: Int"),  # Haddock 2.25
         ("<p id=a>Text <a href='#a'>¶</a></p>", "Text"),
         ("<div><span>Listing 1</span><a class=headerlink href='#c'>¶</a></div>", "Listing 1"),
     ],

@@ -33,6 +33,7 @@ from webtext_prep.extraction.page_tree import (
     is_hidden,
     is_inline,
     is_permalink,
+    is_repeated,
     is_space_of_ruby,
     text_of,
     tree_of,
@@ -314,7 +315,7 @@ class _Walk:
                 return
             if is_line_numbers(node):
                 return
-        if tag in SKIPPED:
+        if tag in SKIPPED or is_repeated(node, classes):
             return
         if tag in ANNOTATIONS and is_annotation(node):
             for base in node.iterchildren("rb"):  # left open, it holds the next one

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 from webtext_prep.extraction.page_tree import text_of
 
-CODE = re.compile(r"linen|line-|gutter|blob|\blnt?\b|crayon|hljs|syntaxhighlighter|CodeMirror|dp-", re.IGNORECASE)
+_CODE = r"line-|linen|listing_lines|gutter|blob|\blnt?\b|crayon|hljs|syntaxhighlighter|CodeMirror|dp-|\bfragment\b"
+CODE = re.compile(_CODE, re.IGNORECASE)
 """What the classes of code have in them, and of its line numbers."""
-_NUMBERS = re.compile(r"linen|line-?num|lineno|gutter|blob-num|\blnt?\b|crayon-num|hljs-ln-n", re.IGNORECASE)
-_BLOCKS = frozenset(
-    {"syntaxhighlighter", "blob-wrapper", "blob-code", "CodeMirror-code", "crayon-main", "dp-highlighter"}
-)
+_OF_NUMBERS = r"linen|line-?num|line-no\b|listing_lines|gutter|blob-num|\blnt?\b|crayon-num|hljs-ln-n"
+_NUMBERS = re.compile(_OF_NUMBERS, re.IGNORECASE)
+_HIGHLIGHTERS = "syntaxhighlighter blob-wrapper blob-code CodeMirror-code crayon-main dp-highlighter"
+_BLOCKS = frozenset(_HIGHLIGHTERS.split())
 _LOOSE = frozenset({"p", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "section", "article", "form", "pre",
                     "blockquote", "header", "footer"})  # fmt: skip
 """Elements that code has none of: what holds them is a container, perhaps since its end tag is missing."""
@@ -23,8 +25,7 @@ _NOT_LANGUAGES = frozenset({"default", "none", "text", "plain", "plaintext", "wr
 
 def is_line_numbers(node: Any) -> bool:
     """Whether an element holds the numbers of lines of code, and nothing else."""
-    classes = node.get("class")
-    if not classes or not _NUMBERS.search(classes):
+    if not _NUMBERS.search(node.get("class") or ""):
         return False
     return text_of(node).translate(_BLANK).isdigit() or node.get("data-line-number") is not None
 
@@ -36,14 +37,22 @@ def is_code(node: Any, tag: str) -> bool:
     """Whether an element is a piece of code whose lines count."""
     if tag == "pre":
         return all(found.tag not in _LOOSE for found in node.iterdescendants())
-    classes = node.get("class")
-    return bool(classes) and not _BLOCKS.isdisjoint(classes.split())
+    classes = (node.get("class") or "").split()
+    return not _BLOCKS.isdisjoint(classes) or ("fragment" in classes and bool(_lines_of_doxygen(node)))
+
+
+def _lines_of_doxygen(node: Any) -> list[Any]:
+    """The lines of a `fragment` as Doxygen (1.8 and later) writes code, without the tips beside them; else none."""
+    if node.tag != "div" or any(child.get("class") not in ("line", "foldopen", "ttc") for child in node):
+        return []
+    return [line for line in node.iter("div") if line.get("class") == "line"]
 
 
 def code_of(node: Any) -> str:
     """The lines of a piece of code."""
     pieces: list[str] = []
-    _read(node, pieces)
+    for part in _lines_of_doxygen(node) or [node]:
+        _read(part, pieces)
     return "".join(pieces).replace("\xa0", " ")
 
 
@@ -71,12 +80,8 @@ def _end_line(pieces: list[str]) -> None:
 
 def language_of(node: Any) -> str:
     """The language that the classes of code, or of what it lies in, name; "" where none does."""
-    around = [*node.iter("code"), node, node.getparent()]
-    parent = node.getparent()
-    if parent is not None:
-        around.append(parent.getparent())
-    for one in around:
-        for found in _LANGUAGE.finditer((one.get("class") or "") if one is not None else ""):
+    for one in (*node.iter("code"), node, *islice(node.iterancestors(), 2)):
+        for found in _LANGUAGE.finditer(one.get("class") or ""):
             if found[1].lower() not in _NOT_LANGUAGES:
                 return found[1].lower().removeprefix("source-")
     return ""

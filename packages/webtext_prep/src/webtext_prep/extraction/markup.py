@@ -164,9 +164,9 @@ def _markdown(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[in
 
 
 def _table(blocks: Blocks, table: int, rows: Sequence[dict[int, str]]) -> list[str]:
-    """A table in Markdown, given the texts of cells by row."""
+    """A table in Markdown, given the texts of cells by row, without columns that only hold others apart."""
     columns = columns_of(blocks, table)
-    used = {column: at for at, column in enumerate(sorted(set(columns.values())))}
+    used = {column: at for at, column in enumerate(sorted({columns[cell] for row in rows for cell in row}))}
     return markdown.table([{used[columns[cell]]: text for cell, text in row.items()} for row in rows], len(used))
 
 

@@ -76,7 +76,7 @@ _HOLDS_AN_OPENER = etree.XPath(
 _STREAMED = re.compile(r"S:[0-9a-f]+")
 """React (18 and later) sends parts of a page in `<div hidden id="S:1">`, and moves them to their place."""
 _PERMALINK_CLASSES = re.compile(
-    r"perma-?link|header-?link|heading-?link|hash-?link|anchor(?:-?link|-?js)?\b|section-?link", re.IGNORECASE
+    r"perma-?link|(?:header|heading|hash|self)-?link|anchor(?:-?link|-?js)?\b|section-?link", re.IGNORECASE
 )
 _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
@@ -306,6 +306,12 @@ def is_annotation(node: Any) -> bool:
     """Whether an element of that name is a reading, or a bracket around it, and lies in `ruby`."""
     around = node.getparent()
     return around is not None and (around.tag in ("ruby", "rb") or around.tag in ANNOTATIONS)
+
+
+def is_repeated(node: Any, classes: str | None) -> bool:
+    """Whether Scaladoc (2.8 and later) shows the first sentence of a comment until a reader opens the whole instead."""
+    after = node.getnext() if classes == "shortcomment cmt" else None
+    return after is not None and after.get("class") == "fullcomment"
 
 
 def is_space_of_ruby(node: Any) -> bool:
