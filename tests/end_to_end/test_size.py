@@ -18,7 +18,7 @@ CEILINGS = {
     "packages/gpt2_train": 11_747,
     "packages/indexed_tokens": 1_409,
     "packages/webtext_audit": 3_641,
-    "packages/webtext_prep": 21_920,
+    "packages/webtext_prep": 21_953,
     "packages/webtext_run": 2_442,
     "tests": 36_468,
     "benchmarks": 4_294,
