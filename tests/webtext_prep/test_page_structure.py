@@ -78,6 +78,9 @@ CODE = "def f(x):\n    if x:\n\n        return 1"
         f"<div class=highlight-python><pre><span class=k>def</span>{CODE[3:]}</pre></div>",
         "<pre><code>" + "".join(f"<div>{line or '<br>'}</div>" for line in CODE.split("\n")) + "</code></pre>",
         "<pre>" + CODE.replace("\n", "<br>") + "</pre>",
+        "<pre>" + "".join(f"<span class='code-line'>{line}</span>" for line in CODE.split("\n")) + "</pre>",
+        "<pre>" + "\n".join(f"<span class=line>{line}</span>" for line in CODE.split("\n")) + "</pre>",
+        "<pre>" + "".join(f"<span class=line><i>{line}\n</i></span>" for line in CODE.split("\n")) + "</pre>",
         "<pre>" + "".join(f"<i class=lineno>{at}</i>{line}\n" for at, line in enumerate(CODE.split("\n"))) + "</pre>",
         f"<table><tr><td class=linenos><pre>1\n2\n3\n4</pre></td><td class=code><pre>{CODE}</pre></table>",
         "<table class=blob-wrapper>" + "".join(

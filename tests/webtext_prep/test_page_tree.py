@@ -111,6 +111,10 @@ def test_an_unknown_element_is_inline_where_text_stands_beside_it(texts, html, f
         ("<p>one<br><br/>two<br>&nbsp;<br><br>three</p>", ["one\n\ntwo\n\nthree"]),
         ("<p><br>one <b>two<br></b>\n three<br></p>", ["one two\nthree"]),
         ("<pre><p>one<br>  two</p></pre>", ["one\n  two"]),
+        # So is what a style sets apart from the text around it.
+        ("<p><span style='display: block'>Read in 3 minutes</span>The bridge</p>", ["Read in 3 minutes\nThe bridge"]),
+        ("<p>one<a href=/ style='display:block'>two</a> <b style='display:flex'>three</b></p>", ["one\ntwo\nthree"]),
+        ("<p>one <b style='display:inline-block'>two</b> three</p>", ["one two three"]),
     ],
 )
 def test_a_break_is_a_line_and_two_are_a_paragraph(texts, html, found):
@@ -198,6 +202,7 @@ def test_what_browsers_do_not_display_is_not_read(name, html):
         "<div class=accordion><h3>Why?</h3><div style='display:none'><p>{}</p></div></div>",
         "<button aria-expanded=false>Why?</button><div hidden><p>{}</p></div>",
         "<div style='cursor: pointer'>Why?</div><div style='visibility: hidden'><p>{}</p></div>",
+        "<h3>Why?<span class=toggler></span></h3><div style='display:none'><p>{}</p></div>",
         "<div hidden id=S:1f><p>{}</p></div>",
         "<div class='hidden md:block'><p>{}</p></div>",
         "<span aria-hidden=true>{}</span>",

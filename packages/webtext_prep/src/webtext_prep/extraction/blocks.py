@@ -27,6 +27,7 @@ from webtext_prep.extraction.page_tree import (
     LEAST_SHOWN,
     SHUT,
     SKIPPED,
+    has_own_lines,
     hidden_by_style,
     hides,
     is_annotation,
@@ -283,6 +284,11 @@ class _Walk:
         if in_link or is_bold:
             self.count(text, in_link, is_bold)
 
+    def end_line(self) -> None:
+        """Text of the block at hand, if there is some, ends its line."""
+        if next((piece for piece in reversed(self.pieces) if not piece.isspace()), _BREAK) != _BREAK:
+            self.pieces.append(_BREAK)
+
     def count(self, text: str, in_link: bool, is_bold: bool) -> None:
         """Text of the block at hand that is a link's or bold."""
         length = len(text.strip())
@@ -349,6 +355,9 @@ class _Walk:
             pieces.append("\n" if is_pre else _BREAK)
         elif tag in ("b", "strong"):
             is_bold = True
+        stands_apart = "style" in names and not is_block and not is_pre and has_own_lines(node.get("style"))
+        if stands_apart:
+            self.end_line()
         in_ruby = tag == "ruby"
         text = node.text
         if text and not (in_ruby and text.isspace()):
@@ -362,6 +371,8 @@ class _Walk:
                 pieces.append(text)
                 if in_link or is_bold:
                     self.count(text, in_link, is_bold)
+        if stands_apart:
+            self.end_line()
         if is_block:
             if pieces:
                 self.end_block(here, inner_row, inner_cell, inner_pre)

@@ -17,6 +17,9 @@ _LOOSE = frozenset({"p", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "sec
                     "blockquote", "header", "footer"})  # fmt: skip
 """Elements that code has none of: what holds them is a container, perhaps since its end tag is missing."""
 _LINES = frozenset({"div", "li", "tr", "p"})
+_LINE = re.compile(r"(?:^|[\s_-])line(?:\s|$)", re.IGNORECASE)
+"""The class of an inline element that is a line. Where no line end stands behind it, styles make it one: in the manual
+of Tailwind 4, and Gatsby's highlighted lines."""
 _LANGUAGE = re.compile(r"(?:^|\s)(?:language|lang|brush|highlight(?:-source|-text)?|sourceCode)[-:\s]+([\w+#.-]{1,30})")
 _NOT_LANGUAGES = frozenset({"default", "none", "text", "plain", "plaintext", "wrapper", "code", "block", "inline"})
 
@@ -55,12 +58,26 @@ def _read(node: Any, pieces: list[str]) -> None:
     begins_line = node.tag in _LINES
     if begins_line:
         _end_line(pieces)
+    elif _follows_a_line(node):
+        pieces.append("\n")
     pieces.append(node.text or "")
     for child in node:
         _read(child, pieces)
         pieces.append(child.tail or "")
     if begins_line:
         _end_line(pieces)
+
+
+def _follows_a_line(node: Any) -> bool:
+    """Whether an inline element is a line, as is the one right before it, which has not ended itself."""
+    before = node.getprevious()
+    if before is None or before.tail or before.tag != node.tag or not (_is_line(before) and _is_line(node)):
+        return False
+    return not text_of(before).endswith("\n") and before.find(".//br") is None
+
+
+def _is_line(node: Any) -> bool:
+    return _LINE.search(node.get("class") or "") is not None
 
 
 def _end_line(pieces: list[str]) -> None:

@@ -52,6 +52,7 @@ _HIDING_STYLE = re.compile(
     re.IGNORECASE,
 )
 _NO_SIZE = re.compile(r"font-size\s*:\s*0(?:px|pt|r?em|%)?\s*(?:[;!]|$)", re.IGNORECASE)
+_OWN_LINE = re.compile(r"display\s*:\s*(?:block|table|flex|grid|list-item)\b", re.IGNORECASE)
 ALL, LETTERS = "all", "letters"
 """What a style hides. Letters without a size are hidden where there is nothing else in their element: around others
 such a size only closes the gaps between them."""
@@ -232,6 +233,12 @@ def hidden_by_style(style: str) -> str:
     return LETTERS if _NO_SIZE.search(style) is not None else ""
 
 
+@functools.lru_cache(maxsize=50_000)
+def has_own_lines(style: str) -> bool:
+    """Whether a `style` attribute gives an inline element lines of its own."""
+    return _OWN_LINE.search(style) is not None
+
+
 def _has_no_formula(node: Any) -> bool:
     """Pages show a formula as a picture or in boxes, and hide its source beside it."""
     return next(node.iter("math"), None) is None
@@ -254,7 +261,12 @@ def _is_opened(node: Any) -> bool:
             return True
         around = around.getparent()
     before = node.getprevious()
-    return before is not None and bool(_HOLDS_AN_OPENER(before))
+    return before is not None and (bool(_HOLDS_AN_OPENER(before)) or _is_an_openers_heading(before))
+
+
+def _is_an_openers_heading(node: Any) -> bool:
+    """Whether a heading has a sign in it, by its name, that opens what follows."""
+    return node.tag in HEADINGS and any(_is_opened_by_name(one.get("class") or "") for one in node.iter(etree.Element))
 
 
 @functools.lru_cache(maxsize=50_000)
