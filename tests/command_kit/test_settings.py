@@ -19,6 +19,7 @@ from command_kit.settings import (
     differences,
     identity,
     make_settings,
+    make_several,
     read_toml,
     to_toml,
 )
@@ -388,3 +389,5 @@ def test_a_key_that_went_is_refused_where_it_was_used(value, is_refused):
         make_settings(Later, {"toppings": ["nuts", "figs"]}, "a.toml")
     with pytest.raises(UsageError, match=r"a\.toml: steam is gone: put a bowl of water into it\."):
         make_settings(Later, {"steam": value}, "a.toml")
+    with pytest.raises(UsageError, match=r"a\.toml: unknown setting steem; known are"):
+        make_several([Later], {"steem": value}, "a.toml")

@@ -458,6 +458,7 @@ def test_what_is_wrong_is_found_before_anything_runs(check_without_gpu, what):
         (["quickstrat"], "no pipeline quickstrat: did you mean quickstart? give the path of a TOML file"),
         (["own_txt.toml"], "no pipeline own_txt.toml: did you mean own_text? "),
         (["quickstart", "--until", "tokenise"], "--until tokenise is not in quickstart.toml: did you mean tokenize? "),
+        (["quickstart", "--until", "clean", "--restart", "dedup"], "--restart dedup is not a step: choose one of "),
         (["wrong.toml", "--input", "texts"], "no command [cleen]; did you mean clean? known are "),
         (["rules.toml", "--input", "texts"], "gopher-qualty is not known: did you mean gopher-quality? choose among"),
         (["engine.toml", "--input", "texts"], "--engine rya is not known: did you mean ray? choose one of local"),

@@ -376,7 +376,9 @@ def make_settings(
     known, gone = dict.fromkeys([*kinds, *neighbours]), removed_settings(settings_class)
     values = {name: value for name, value in values.items() if name not in gone or value != gone[name].unused}
     for name, value in values.items():
-        for used in (name, *(f"{name} {one}" for one in (value if isinstance(value, list | tuple) else [value]))):
+        # A setting that went is known as its flag was written, too.
+        used_values = value if isinstance(value, list | tuple) else [value]
+        for used in (name.replace("-", "_"), *(f"{name} {one}" for one in used_values)):
             if used in gone:
                 raise UsageError(f"{where}: {used} is gone: {gone[used].instead}.")
         if name not in kinds:
@@ -409,8 +411,8 @@ def make_several(
             owners.setdefault(key, number)
     parts: list[dict[str, Any]] = [{} for _ in classes]
     for key, value in values.items():
-        parts[owners.get(key, 0)][key] = value
-    known = [*owners, *neighbours]
+        parts[owners.get(key, owners.get(key.replace("-", "_"), 0))][key] = value
+    known = [*(key for kind in classes for key in _field_types(kind)), *neighbours]
     return [
         make_settings(kind, part, where, neighbours=known, flags=flags)
         for kind, part in zip(classes, parts, strict=True)

@@ -300,8 +300,6 @@ def prepared(
         raise UsageError("--minutes and --want are for --ablate: name the setting to compare, or leave them out.")
     else:
         steps = planned(tables, folder, first)
-    if arguments.restart is not None:
-        restart(steps, arguments.restart)
     names = [step.name for step in steps]
     if not has_trainer() and len(names) < len(tables.keys() - {WHOLE}) and arguments.until not in names:
         raise UsageError(
@@ -313,7 +311,10 @@ def prepared(
         raise UsageError(f"--until {arguments.until} is not in {path.name}: {asked}choose one of {', '.join(names)}.")
     if arms is not None and arguments.until is not None:
         raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
-    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms
+    steps = steps[: names.index(arguments.until) + 1 if arguments.until else None]
+    if arguments.restart is not None:
+        restart(steps, arguments.restart)
+    return path, whole, folder, steps, arms
 
 
 def folder_of(arguments: argparse.Namespace, whole: Pipeline, path: Path) -> Path:
