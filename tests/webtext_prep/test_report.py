@@ -340,6 +340,13 @@ def test_what_cannot_be_shown_is_a_sentence(corpus, webtext, tmp_path):
     assert "needs --output" in webtext("report", corpus / "clean").sentence
     assert "no record of a stage" in webtext("report", tmp_path / "empty", *where).sentence
     assert "is a folder" in webtext("report", corpus / "clean", "--output", tmp_path).sentence
+    (tmp_path / "mine.jsonl").write_text("{}")
+    for flags in (
+        ("--output", tmp_path / "mine.jsonl"),
+        ("--output", tmp_path / "a", "--funnel", tmp_path / "mine.jsonl"),
+    ):
+        assert "mine.jsonl is there, and is no page" in webtext("report", corpus / "clean", *flags).sentence
+    assert (tmp_path / "mine.jsonl").read_text() == "{}"
     assert "metrics.jsonl" in webtext("report", corpus / "clean", *where, "--run", tmp_path / "empty").sentence
     assert "--run RUN" in webtext("report", corpus / "clean", *where, "--samples", "x.json").sentence
     assert not (tmp_path / "r.html").exists()

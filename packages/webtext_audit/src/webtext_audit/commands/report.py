@@ -68,6 +68,9 @@ class Report(Command):
             raise InputError(
                 f"--output {output} is a folder: give the name of a file, such as {output / 'report.html'}."
             )
+        for flag, given, begin in (("--output", self.output, b"<!doctype html>"), ("--funnel", self.funnel, b"<svg")):
+            if given and Path(given).exists() and not (Path(given).is_file() and _begins(Path(given), begin)):
+                raise InputError(f"{flag} {given} is there, and is no page of a report: give a name that is free.")
         plan = self._plan()
         run = read_run(Path(self.run), self.samples) if self.run else None
         ablation = read_ablation(Path(self.ablation)) if self.ablation else None
@@ -90,3 +93,9 @@ class Report(Command):
         local = [place for place in map(location, self.folders) if isinstance(place, Path)]
         place = self.plan or find_plan(local)
         return read_plan(place) if place else None
+
+
+def _begins(path: Path, begin: bytes) -> bool:
+    """Whether a file begins so, in capitals or not."""
+    with path.open("rb") as file:
+        return file.read(len(begin)).lower() == begin
