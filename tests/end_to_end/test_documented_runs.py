@@ -74,7 +74,7 @@ def shorter(words: list[str]) -> list[str]:
     if program == "gpt2" and name == "ablate":
         return [program, name, *without(rest, COMPARED | OTHER_LENGTHS), *flags(COMPARED), "--processes", "1"]
     if program == "webtext" and name == "plan":
-        return [program, name, *without(rest, {"config"}), "--config", "pipelines/quickstart.toml", "--at-least", "12"]
+        return [program, name, *without(rest, {"config"}), "--config", "pipelines/quickstart.toml"]
     if program == "webtext" and name in find_stages():
         is_own_list = name == "download" and "MY_URLS.txt" in rest
         rest = ["en" if word == "hq" else word for word in rest]

@@ -84,7 +84,7 @@ class Estimate:
         return f"{self.stage}: needs about {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{documents}"
 
     def announce(self, *, is_checked: bool) -> None:
-        """Say on standard error what the run needs, if it is much.
+        """Say on standard error what the run needs of this machine, if it is much, and of others.
 
         Raises InputError if it does not fit, unless that is not to be checked.
         """
@@ -93,6 +93,8 @@ class Estimate:
             raise InputError(problem)
         if self.is_worth_saying:
             print(self.sentence(), file=sys.stderr)
+        for sentence in self.needs.others:
+            print(sentence, file=sys.stderr)
 
     def problem(self) -> str | None:
         """The sentence for a run that does not fit, or None if it does."""

@@ -85,6 +85,10 @@ def _of_archives(default: Any, help: str, **more: Any) -> Any:
     return setting(default, help, group="archives", identity=False, **more)
 
 
+SETTLED = (PageOutcome.ARCHIVED, PageOutcome.OPTED_OUT)
+"""Outcomes after which no other archive is asked for the page."""
+
+
 @dataclass(frozen=True)
 class Rescue(RequestSettings, PageReader):
     """Ask web archives for pages that are gone, politely.
@@ -286,10 +290,13 @@ class Rescue(RequestSettings, PageReader):
                     archive, turn = archives[name]
                     async with turn:
                         found, page = await self._search(url, archive, pool)
-                    row = self._next_row(row, name, found) | {PASSES: passes}
+                    row = self._next_row(row, name, found)
+                    is_settled = row["outcome"] in SETTLED
+                    # A pass that a kill cut short does not count.
+                    row[PASSES] = passes if is_settled or name == left[-1] else passes - 1
                     # Before the next archive is asked: a kill costs one search.
                     await writer.add(Entry(row, answer=page))
-                    if not self._left(row):
+                    if is_settled:
                         break
                 context.report(next(done))
 
@@ -309,7 +316,7 @@ class Rescue(RequestSettings, PageReader):
 
     def _left(self, row: Mapping[str, Any]) -> list[str]:
         """The archives to ask, in their order, until one has the page."""
-        if row["outcome"] in (PageOutcome.ARCHIVED, PageOutcome.OPTED_OUT):
+        if row["outcome"] in SETTLED:
             return []
         answers = row[ANSWERS]
         again = {name for name in answers if is_retryable(answers[name]) and row[PASSES] < self.passes}
