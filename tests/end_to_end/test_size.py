@@ -17,10 +17,10 @@ CEILINGS = {
     "packages/command_kit": 1_749,
     "packages/gpt2_train": 11_747,
     "packages/indexed_tokens": 1_409,
-    "packages/webtext_audit": 3_641,
-    "packages/webtext_prep": 21_953,
+    "packages/webtext_audit": 3_647,
+    "packages/webtext_prep": 21_959,
     "packages/webtext_run": 2_443,
-    "tests": 36_468,
+    "tests": 36_411,
     "benchmarks": 4_294,
     "tools": 551,
 }
