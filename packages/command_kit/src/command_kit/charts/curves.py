@@ -34,14 +34,12 @@ class Curve:
         name: in the legend.
         look: its number among the looks, from 0 on.
         points: (x, y), in the order of x.
-        faint: the same before it was smoothed, drawn thin under it.
         dots: whether its points are marked, if they are few.
     """
 
     name: str
     look: int
     points: Sequence[Point]
-    faint: Sequence[Point] = ()
     dots: bool = False
 
 
@@ -105,12 +103,7 @@ def legend_mark(curve: Curve) -> Markup:
     """The look of a curve in its chart: a piece of its line, or a point where that is all there is."""
     if len(curve.points) == 1:
         return tag("circle", class_=f"point r{curve.look % COLOURS + 1}", r=3, cx=13, cy=6)
-    return legend_line(curve.look)
-
-
-def legend_line(look: int, x: float = 0, y: float = 6) -> Markup:
-    """A piece of a line of that look, 26 pixels long."""
-    return tag("line", class_=classes(look), x1=x, x2=x + 26, y1=y, y2=y)
+    return tag("line", class_=classes(curve.look), x1=0, x2=26, y1=6, y2=6)
 
 
 def chart_of_any_width(curves: Sequence[Curve], axes: Axes, *, title: str, height: int) -> Markup:
@@ -150,7 +143,7 @@ def _area(curves: Sequence[Curve], axes: Axes, height: int) -> Iterator[object]:
     floor = height - BOTTOM
     yield tag("line", class_="axis", x1=0, x2="100%", y1=floor, y2=floor)
     yield from _axis(axes, height)
-    lines = join(_line(curve, axes, height, is_faint) for is_faint in (True, False) for curve in curves)
+    lines = join(_line(curve, axes, height) for curve in curves)
     yield tag(
         "svg",
         lines,
@@ -171,13 +164,12 @@ def _axis(axes: Axes, height: int) -> Iterator[Markup]:
         yield tag("text", axes.show_across(value), class_="tick", x=place, y=height - 6, text_anchor=anchor)
 
 
-def _line(curve: Curve, axes: Axes, height: int, is_faint: bool) -> Markup | None:
-    points = at_width(curve.faint if is_faint else curve.points)
+def _line(curve: Curve, axes: Axes, height: int) -> Markup | None:
+    points = at_width(curve.points)
     if len(points) < 2:
         return None
     places = " ".join(f"{STRETCHED * axes.across.share(x):.1f},{_down(axes, height, y)}" for x, y in points)
-    kind = f"curve faint r{curve.look % COLOURS + 1}" if is_faint else classes(curve.look)
-    return tag("polyline", class_=kind, points=places)
+    return tag("polyline", class_=classes(curve.look), points=places)
 
 
 def _dots(curve: Curve, axes: Axes, height: int) -> Iterator[Markup]:
@@ -188,8 +180,8 @@ def _dots(curve: Curve, axes: Axes, height: int) -> Iterator[Markup]:
             yield tag("circle", class_=f"point r{curve.look % COLOURS + 1}", r=3, cx=place, cy=_down(axes, height, y))
 
 
-def scales_of(curves: Iterable[Curve], *, log: bool = False, from_zero: bool = False) -> tuple[Scale, Scale]:
+def scales_of(curves: Iterable[Curve], *, from_zero: bool = False) -> tuple[Scale, Scale]:
     """The scales that hold all points of some curves: across, and up."""
-    points = [point for curve in curves for part in (curve.points, curve.faint) for point in part]
+    points = [point for curve in curves for point in curve.points]
     across = Scale.of((x for x, _ in points), from_zero=True)
-    return across, Scale.of((y for _, y in points), log=log, from_zero=from_zero, room=0.05)
+    return across, Scale.of((y for _, y in points), from_zero=from_zero, room=0.05)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 PAGE_BYTES = 256 << 20
 """Bytes of page bodies that are being read, extracted, or wait for a free extractor, all --workers together; each of
 them may exceed its part by one page."""
-PARSER_BYTES = 250 << 20
-"""Memory of a process that extracts, in ordinary work; `--extract-memory` is its limit."""
 
 
 def known_kinds() -> list[str]:

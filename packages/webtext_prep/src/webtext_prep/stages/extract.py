@@ -58,8 +58,6 @@ BYTES_PER_RANGE = 128 << 20
 HOST_FILE_BYTES = 4 << 20  # of a file of a host in an archive; of most only the first 500 KiB are looked at
 PAGES_AHEAD = 2_000
 """Pages that may wait, finished, for one before them: while it takes its 20 seconds, the others go on."""
-CONVERTED = b"WARC-Type: conversion"
-"""but all is text in archives that hold such records."""
 
 
 def _is_html(path: Location) -> bool:

@@ -124,7 +124,7 @@ class Filter(FilterStage):
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """What computes scores."""
+        """The modules of machine code that compute scores; none with a function of the user's own."""
         kernels = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.text.classifier_kernels")
         return () if self.function else kernels
 
