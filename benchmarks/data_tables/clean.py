@@ -12,9 +12,8 @@ import langdetect
 
 import peers
 from measuring import Row, documents, rate_of, webtext, write_json_lines
-from webtext_prep.stages.clean import known_detectors, known_rules
-from webtext_prep.text.languages.fast_langdetect import FastLangdetect
-from webtext_prep.text.languages.langdetect import Langdetect
+from webtext_prep.stages.clean import known_rules
+from webtext_prep.text.languages import FastLangdetect, Langdetect, known_detectors
 from webtext_prep.text.repair import repair, repair_all
 
 TITLE = "clean: documents of 3 kB, English, half of them with non-ASCII characters"

@@ -92,10 +92,10 @@ IDENTITY = {
     "webtext_prep/crawl/archives/html_files.py": "canonical URLs of files",
     "webtext_prep/crawl/database.py": "the URL of a row",
     "webtext_prep/crawl/saved_pages.py": "checksums",
-    "webtext_prep/documents/seen_pages.py": "pages that came before",
     "webtext_prep/documents/formats/arrow_tables.py": "checksums",
     "webtext_prep/documents/folders/partitions.py": "checksums",
     "webtext_prep/reddit/selection.py": "pages that came before",
+    "webtext_prep/stages/merge.py": "pages that came before",
     "webtext_prep/text/classifiers.py": "n-grams, checksums",
 }
 """Modules that hash to tell things apart: no hash of theirs decides by chance."""

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.gpt2_train.small_models import END, byte_tokenizer
 from tests.indexed_tokens.naive_index import make_corpus, write_indexed
 
-from indexed_tokens.traced_text import described, marked
-from indexed_tokens.tracer import Passage, Trace, Tracer, chance_length
+from indexed_tokens.tracer import Passage, Trace, Tracer, chance_length, described, marked
 
 TEXTS = [
     "The lighthouse keeper counted seventeen ships before the storm came in.",

@@ -19,8 +19,8 @@ from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.running.tasks import Tally
-from webtext_prep.stages.clean import Clean, detect_language, has_tokens, known_detectors
-from webtext_prep.text.languages.base import Guess
+from webtext_prep.stages.clean import Clean, has_tokens
+from webtext_prep.text.languages import Guess, detect_language, known_detectors
 from webtext_prep.text.repair import (
     _NOT_ASCII,
     _is_sound,
@@ -283,7 +283,7 @@ def test_any_language_asks_no_detector():
 
 
 DETECTORS = sorted(known_detectors())
-ASK = "import json, sys; from webtext_prep.stages.clean import detect_language as d; "
+ASK = "import json, sys; from webtext_prep.text.languages import detect_language as d; "
 ASK += "print(json.dumps([d(text, sys.argv[1]) for text in json.load(sys.stdin)]))"
 
 
@@ -358,7 +358,6 @@ NO_NETWORK = """
 import socket, sys
 def refuse(*arguments, **names): raise SystemExit("network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-from webtext_prep.text.languages.fast_langdetect import FastLangdetect
 print(FastLangdetect().detect(sys.argv[1] * 50).language)
 """
 

@@ -14,7 +14,7 @@ from command_kit.parsing import version_of
 from webtext_prep import commands
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.extraction.extractors import EXTRACTORS
-from webtext_prep.stages.clean import known_detectors
+from webtext_prep.text.languages import known_detectors
 
 WEBTEXT = Path(sys.executable).with_name("webtext")
 

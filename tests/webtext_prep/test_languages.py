@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep import cli
-from webtext_prep.stages import clean
-from webtext_prep.stages.clean import known_detectors
-from webtext_prep.text.languages.langdetect import Langdetect, load_factory
+from webtext_prep.text import languages
+from webtext_prep.text.languages import Langdetect, known_detectors, load_factory
 
 SENTENCES = [
     "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced.",
@@ -135,7 +134,7 @@ def test_ctrl_c_while_the_profiles_load_ends_the_command(tmp_path, monkeypatch, 
 
     (tmp_path / "a.jsonl").write_text(json.dumps({"url": "http://a.org/", "text": SENTENCES[0] * 20}) + "\n")
     monkeypatch.setattr("langdetect_rs.utils.lang_profile.LangProfile.__init__", interrupted)
-    clean._detector.cache_clear()  # an earlier test's may have them
+    languages._detector.cache_clear()  # an earlier test's may have them
     arguments = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
     assert cli.main(["clean", *arguments]) == 130
     assert "internal error" not in capsys.readouterr().err

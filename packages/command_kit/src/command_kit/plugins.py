@@ -1,8 +1,8 @@
 """Finding what a package offers by looking into its folder: add a file, and its command, format or engine is there.
 
-Every concrete class of a given base that is defined in one of the package's modules counts, and whatever other
-installed distributions announce under an entry-point group. A class whose `__new__` chooses among its subclasses counts
-for them. Nothing is listed by hand.
+Every concrete class of a given base that is defined in the package or one of its modules counts, and whatever other
+installed distributions announce under an entry-point group. Nothing is
+listed by hand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Base = TypeVar("Base")
 def find_plugins(
     package: ModuleType, base: type[Base], *, group: str | None = None, only: str | None = None
 ) -> list[type[Base]]:
-    """The concrete subclasses of `base` in the modules of `package`, in the order of modules and definitions.
+    """The concrete subclasses of `base` in `package` and its modules, in the order of modules and definitions.
 
     Args:
         package: the package whose folder holds one module for each plugin.
@@ -36,13 +36,12 @@ def find_plugins(
 
     Raises CommandError naming the module or entry point that can't be imported.
     """
-    found: list[type[Base]] = []
+    found = _defined_in(package, base)
     for entry in sorted(pkgutil.iter_modules(package.__path__), key=lambda entry: entry.name):
         if only not in (None, entry.name.replace("_", "-")):
             continue
         name = f"{package.__name__}.{entry.name}"
-        module = _imported(name, lambda name=name: importlib.import_module(name))
-        found += [value for value in vars(module).values() if _counts(value, base) and value.__module__ == name]
+        found += _defined_in(_imported(name, lambda name=name: importlib.import_module(name)), base)
     for name, value in announced(group, only) if group else ():
         if not _counts(value, base):
             raise CommandError(f"entry point {name} of {group} is not a {base.__name__}: fix or uninstall it.")
@@ -71,11 +70,12 @@ def _entry_points(read: Callable[[], EntryPoints], path: tuple[str, ...]) -> Ent
     return read()
 
 
+def _defined_in(module: ModuleType, base: type[Base]) -> list[type[Base]]:
+    return [value for value in vars(module).values() if _counts(value, base) and value.__module__ == module.__name__]
+
+
 def _counts(value: Any, base: type) -> bool:
-    if not isinstance(value, type) or not issubclass(value, base):
-        return False
-    chooses = ["__new__" in vars(parent) for parent in value.__mro__ if issubclass(parent, base) and parent is not base]
-    return chooses[0] if any(chooses) else not inspect.isabstract(value)
+    return isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
 
 
 def _imported(name: str, load: Any) -> Any:

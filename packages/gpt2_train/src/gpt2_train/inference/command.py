@@ -30,8 +30,7 @@ from gpt2_train.inference.prompts import (
     prompts_of_lines,
     shared_prompt_loop,
 )
-from indexed_tokens.traced_text import shown
-from indexed_tokens.tracer import Tracer
+from indexed_tokens.tracer import Tracer, shown
 
 if TYPE_CHECKING:
     from gpt2_train.inference.generator import GeneratedText, GenerationRequest, TextGenerator

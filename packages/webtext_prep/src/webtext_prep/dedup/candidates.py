@@ -26,8 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep import storage
-from webtext_prep.documents.batches import in_batches
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, in_batches
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location

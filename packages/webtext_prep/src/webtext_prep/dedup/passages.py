@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.dedup.candidates import runs_of
-from webtext_prep.documents.batches import in_batches
+from webtext_prep.documents.document import in_batches
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, shingle_sequences

@@ -1,16 +1,16 @@
 """A document, and its form as one JSON object: `url`, all metadata, and `text`.
 
 A row of a URL list is the same without `text`. Where a page was cut into several documents, the metadata `piece` says
-which one a document is; see `Document.id`.
+which one a document is; see `Document.id`. What works on many documents at once takes them in batches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from webtext_prep.urls.urls import domain_of
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+
+Item = TypeVar("Item")
 
 PIECE = "piece"
 """The key of metadata that says which piece of a page a document is."""
@@ -155,3 +157,28 @@ def decode_url_row(line: bytes) -> Document | None:
             document.text = ""
             return document
     return Document(line.decode("utf-8", "replace"))
+
+
+BATCH_DOCUMENTS = 256
+"""The largest number of documents in a batch."""
+BATCH_CHARACTERS = 4 << 20
+"""Characters of text with which a batch is full."""
+
+
+def in_batches(items: Iterable[Item], most: int, size: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items in order, in batches that end with the item that makes them `most` or as large as `size`; none is empty."""
+    batch: list[Item] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += size_of(item)
+        if len(batch) == most or held >= size:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents in order, in batches that are not empty."""
+    return in_batches(documents, BATCH_DOCUMENTS, BATCH_CHARACTERS, lambda document: len(document.text))

@@ -21,23 +21,59 @@ from typing import Any
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 
+FILTERED = "filtered"
+"""The reason of a document for which the function says False."""
 _INSTALLED = ("site-packages", "dist-packages")
 """Folders of installed packages."""
 
 
-def load_function(name: str) -> tuple[Callable[[Document], Any], ModuleType]:
-    """The function that `FILE.py:NAME` or `MODULE:NAME` names, and the module in which it has that name.
+class UserFunction:
+    """The function that `--function` names: whether it keeps a document.
 
-    Raises InputError where there is none, or its file fails when it is imported.
+    Args:
+        name: FILE.py:NAME or MODULE:NAME.
+
+    Raises InputError where there is no such function, or its file fails when it is imported.
     """
-    place, colon, attribute = name.rpartition(":")
-    if not colon or not place or not attribute.isidentifier():
-        raise InputError(f"--function {name} is not a function's name: give FILE.py:NAME or MODULE:NAME.")
-    module = _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise InputError(f"{module.__file__} has no function {attribute}: check --function {name}.")
-    return function, module
+
+    def __init__(self, name: str) -> None:
+        place, colon, self._name = name.rpartition(":")
+        if not colon or not place or not self._name.isidentifier():
+            raise InputError(f"--function {name} is not a function's name: give FILE.py:NAME or MODULE:NAME.")
+        self._module = _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
+        function = getattr(self._module, self._name, None)
+        if not callable(function):
+            raise InputError(f"{self._module.__file__} has no function {self._name}: check --function {name}.")
+        self._function: Callable[[Document], Any] = function
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the source; where that is several files, of their digests."""
+        digests = [hashlib.sha256(path.read_bytes()) for path in sources_of(self._function, self._module)]
+        if len(digests) == 1:
+            return digests[0].hexdigest()
+        return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
+
+    def reason_to_drop(self, document: Document) -> str | None:
+        """What it says. Raises InputError naming file and line where it fails or says nothing."""
+        # The file in which it is defined, without what decorates it.
+        defined = inspect.unwrap(self._function)
+        source = _defined_in(defined) or Path(self._module.__file__ or "")
+        try:
+            verdict = self._function(document)
+        except (Exception, SystemExit) as error:
+            raise InputError(_sentence_on(error, source, f"document {document.url}")) from error
+        if verdict is True:
+            return None
+        if verdict is False:
+            return FILTERED
+        if isinstance(verdict, str) and verdict:
+            return verdict
+        line = getattr(getattr(defined, "__code__", None), "co_firstlineno", 1)
+        raise InputError(
+            f"{source}, line {line}: {self._name} returned {verdict!r} for document "
+            f"{document.url}: return True to keep a document, False or a reason to drop it."
+        )
 
 
 def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[Path]:
@@ -51,7 +87,7 @@ def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[
     while (inner := getattr(own[-1], "__wrapped__", None)) is not None and inner not in own:
         own.append(inner)
     found: dict[Path, None] = {}
-    for path in (Path(module.__file__ or ""), *filter(None, map(defined_in, own))):
+    for path in (Path(module.__file__ or ""), *filter(None, map(_defined_in, own))):
         root = _root_of(path.resolve())
         todo = [path.resolve()]
         while todo:
@@ -62,7 +98,7 @@ def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[
     return list(found)
 
 
-def defined_in(function: Any) -> Path | None:
+def _defined_in(function: Any) -> Path | None:
     """The file in which a function, or the class of an object that is called, is defined; None for built-in ones."""
     for entry in (function, type(function)):
         try:
@@ -119,7 +155,7 @@ def _module_of_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(sentence_on(error, path, "import")) from error
+        raise InputError(_sentence_on(error, path, "import")) from error
     return module
 
 
@@ -129,13 +165,13 @@ def _module(name: str) -> ModuleType:
     except ImportError as error:
         raise InputError(f"no module {name} ({error}): install it, or give --function FILE.py:NAME.") from error
     except (Exception, SystemExit) as error:
-        raise InputError(sentence_on(error, Path(name), "import")) from error
+        raise InputError(_sentence_on(error, Path(name), "import")) from error
     if not module.__file__:
         raise InputError(f"module {name} has no source file: give --function FILE.py:NAME.")
     return module
 
 
-def sentence_on(error: Exception | SystemExit, source: Path, doing: str) -> str:
+def _sentence_on(error: Exception | SystemExit, source: Path, doing: str) -> str:
     """One sentence for an exception of the user's code: the innermost line of that file, and what was raised."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename or source}, line {error.lineno}"

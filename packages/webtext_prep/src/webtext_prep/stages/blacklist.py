@@ -19,8 +19,7 @@ from urllib.parse import unquote
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.batches import in_batches
-from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.document import Document, encode_document, in_batches
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.folders.url_lists import (

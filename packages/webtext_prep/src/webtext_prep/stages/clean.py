@@ -23,31 +23,14 @@ from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tasks import Tally
-from webtext_prep.text import languages, quality
-from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
+from webtext_prep.text import quality
+from webtext_prep.text.languages import LanguageDetector, detect_language, is_in, known_detectors
 from webtext_prep.text.masks import MASKS
 from webtext_prep.text.quality.base import Rule
 from webtext_prep.text.repair import repair, repair_all, without_places_to_break
 
-
-def known_detectors() -> dict[str, type[LanguageDetector]]:
-    """Every detector by its name: from `languages/`, and from the entry-point group `webtext.languages`."""
-    return {found.name: found for found in find_plugins(languages, LanguageDetector, group="webtext.languages")}
-
-
 TITLES = ("title", "reddit_title")
 """Metadata that people have written: addresses in it are masked, too."""
-
-
-@functools.lru_cache(maxsize=1)
-def _detector(name: str) -> LanguageDetector:
-    return known_detectors()[name]()
-
-
-def detect_language(text: str, detector: str = "langdetect") -> Guess | None:
-    """The language of the beginning of `text`, or None where there is nothing to go by."""
-    asked = _detector(detector)
-    return asked.detect(text[: asked.characters])
 
 
 def known_rules() -> dict[str, type[Rule]]:

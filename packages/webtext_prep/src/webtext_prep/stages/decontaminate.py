@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.batches import batches
-from webtext_prep.documents.document import Document, encode_json
+from webtext_prep.documents.document import Document, batches, encode_json
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
 from webtext_prep.documents.formats.compression import write_zstd

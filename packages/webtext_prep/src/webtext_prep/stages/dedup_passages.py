@@ -46,8 +46,14 @@ from webtext_prep.dedup.passages import (
     repeated,
     windows_of,
 )
-from webtext_prep.documents.batches import CHARACTERS, MOST, batches, in_batches
-from webtext_prep.documents.document import Document, encode_json
+from webtext_prep.documents.document import (
+    BATCH_CHARACTERS,
+    BATCH_DOCUMENTS,
+    Document,
+    batches,
+    encode_json,
+    in_batches,
+)
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
@@ -157,7 +163,7 @@ class DedupPassages(Stage):
             storage.create(task.writes.names, durable=False) as identities,
         ):
             chosen = read_chosen_documents(task.reads.shard, is_chosen.tobytes().__getitem__)
-            for batch in in_batches(chosen, MOST, CHARACTERS, lambda entry: len(entry[1].text)):
+            for batch in in_batches(chosen, BATCH_DOCUMENTS, BATCH_CHARACTERS, lambda entry: len(entry[1].text)):
                 texts = [document.text for _, document in batch]
                 grams, hashes = grams_of(texts, self.words), windows_of(texts, self.words)
                 of_writer = {held_out: list[tuple[Records, Hashes]](), others: list[tuple[Records, Hashes]]()}

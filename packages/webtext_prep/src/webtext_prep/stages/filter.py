@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,11 +32,10 @@ import numpy as np
 from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep import storage
-from webtext_prep.documents.batches import batches
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, batches
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import read_documents
-from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
+from webtext_prep.documents.functions import UserFunction
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
@@ -51,8 +49,6 @@ from webtext_prep.text.classifiers import (
 )
 from webtext_prep.tokens.runs import document_key
 
-DROPPED = "filtered"
-"""The reason of a document for which the function says False."""
 LOW_SCORE = "low_score"
 """The reason of a document that the classifier does not let pass."""
 SCORE = "quality_score"
@@ -242,49 +238,6 @@ class Filter(FilterStage):
         ]
         job.map("scores", self.score_shard, scoring, total=job.expected_documents())
         return [task.writes for task in scoring]
-
-
-class UserFunction:
-    """The function that `--function` names: whether it keeps a document.
-
-    Args:
-        name: FILE.py:NAME or MODULE:NAME.
-
-    Raises InputError if it can't be loaded.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._function, self._module = load_function(name)
-
-    @property
-    def sha256(self) -> str:
-        """The digest of the source; where that is several files, of their digests."""
-        digests = [hashlib.sha256(path.read_bytes()) for path in sources_of(self._function, self._module)]
-        if len(digests) == 1:
-            return digests[0].hexdigest()
-        return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
-
-    def reason_to_drop(self, document: Document) -> str | None:
-        """What it says. Raises InputError naming file and line where it fails or says nothing."""
-        # The file in which it is defined, without what decorates it.
-        defined = inspect.unwrap(self._function)
-        source = defined_in(defined) or Path(self._module.__file__ or "")
-        try:
-            verdict = self._function(document)
-        except (Exception, SystemExit) as error:
-            raise InputError(sentence_on(error, source, f"document {document.url}")) from error
-        if verdict is True:
-            return None
-        if verdict is False:
-            return DROPPED
-        if isinstance(verdict, str) and verdict:
-            return verdict
-        line = getattr(getattr(defined, "__code__", None), "co_firstlineno", 1)
-        raise InputError(
-            f"{source}, line {line}: {self._name.rpartition(':')[2]} returned {verdict!r} for document "
-            f"{document.url}: return True to keep a document, False or a reason to drop it."
-        )
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,16 +19,19 @@ its damage: it can be made again.
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
+import xxhash
+
 from command_kit import hide_credentials, setting
 from command_kit.progress import REPORT_EVERY
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, decode_document, encode_document
+from webtext_prep.documents.document import Document, decode_document, encode_document, piece_id
 from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.documents.folders.raw_files import (
     MOST_TASKS,
@@ -48,7 +51,6 @@ from webtext_prep.documents.folders.stage_record import files_by_record
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Damaged, FilePart, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
-from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
@@ -344,3 +346,44 @@ def _within_limits(record: Record) -> Document | Unreadable:
     ):
         return Unreadable(f"a text of more than {MAX_LINE_BYTES >> 20} MiB", "split it into several")
     return document
+
+
+_DIGITS = 32
+"""Of a hash in `page_keys`."""
+
+
+def page_keys(document: Document, page: str) -> bytes:
+    """What stands before a document's line: the hash of its page, and after it, for a piece, the hash of its identity.
+
+    Args:
+        document: the document.
+        page: the `url_key` of its URL. A name that came from a file says little, as other folders may have a file of
+            that name: there the text counts, too.
+    """
+    hashed, own = [page], piece_id(page, document.piece)
+    if document.url.startswith("file:") and not document.url.startswith("file:/"):
+        hashed = [f"{own}#{document.text}"]
+    elif document.piece:
+        hashed = [page, own]
+    return b"".join(xxhash.xxh3_128_hexdigest(key.encode("utf-8", "surrogatepass")).encode() for key in hashed)
+
+
+class SeenPages:
+    """Which documents came before, by their `page_keys`: each page once, whole or each of its pieces."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._count = 0
+
+    def add(self, keys: bytes) -> int | None:
+        """Add a document, unless it, or the page that it is a piece of, came before: then the number of that one, which
+        is how many were added before it."""
+        page, piece = binascii.unhexlify(keys[:_DIGITS]), binascii.unhexlify(keys[_DIGITS:])
+        in_pieces = page + b"#"
+        for key in (page, piece or in_pieces):
+            if (first := self._numbers.get(key)) is not None:
+                return first
+        for key in (piece, in_pieces) if piece else (page,):
+            self._numbers.setdefault(key, self._count)
+        self._count += 1
+        return None

@@ -29,9 +29,8 @@ import xxhash
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.batches import batches
 from webtext_prep.documents.conditions import Condition
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, batches
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents

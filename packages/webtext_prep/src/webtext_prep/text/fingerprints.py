@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.documents.batches import in_batches
+from webtext_prep.documents.document import in_batches
 from webtext_prep.errors import InputError
 
 SEED = 1

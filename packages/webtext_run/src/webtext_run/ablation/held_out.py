@@ -20,7 +20,7 @@ from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.order import sequence_hash
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer, idx_path, prefix_of
-from webtext_prep.documents.batches import in_batches
+from webtext_prep.documents.document import in_batches
 from webtext_prep.text.fingerprints import Shingling, shingle_sets
 from webtext_run.ablation.arms import Arm
 
