@@ -24,7 +24,7 @@ from indexed_tokens import (
     smallest_dtype,
 )
 from indexed_tokens.checksums import check_token_files, checksum_of, joined, record_path
-from indexed_tokens.reader import DTYPE_OF_CODE, HEADER
+from indexed_tokens.reader import DTYPES, HEADER
 
 GOLDEN = [[1, 2, 50256], [3, 50256]]
 GOLDEN_BIN = bytes.fromhex("0100 0200 50c4 0300 50c4")
@@ -72,9 +72,9 @@ def test_gpt2s_vocabulary_is_stored_in_two_bytes_a_token():
     assert smallest_dtype(65500) == np.int32
 
 
-@pytest.mark.parametrize("code", DTYPE_OF_CODE)
+@pytest.mark.parametrize("code", range(1, len(DTYPES) + 1))
 def test_every_type_of_the_format_comes_back(tmp_path, code):
-    dtype = DTYPE_OF_CODE[code]
+    dtype = DTYPES[code - 1]
     with IndexedTokensWriter(tmp_path / "corpus", dtype) as writer:
         writer.add([1, 2, 3])
         writer.add(np.array([4], dtype))

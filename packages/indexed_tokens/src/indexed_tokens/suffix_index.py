@@ -270,11 +270,14 @@ def longest_matches(indices: Sequence[SuffixIndex], query: npt.ArrayLike) -> Int
     """
     query = np.asarray(query, np.int64)
     size = len(query)
-    ends = np.full(size, -1, np.int64)
+    ends = np.arange(size)
 
     def search(places: Ints) -> None:
-        lengths = [_longest_in(index, part, query, places) for index in indices for part in range(len(index.parts))]
-        ends[places] = places + np.max(lengths, axis=0, initial=0)
+        limits = np.full(len(places), size)
+        for index in indices:
+            for part in range(len(index.parts)):
+                _, left, right = _bisect(index, part, query, places, limits, is_behind=False)
+                ends[places] = np.maximum(ends[places], places + np.maximum(left, right))
 
     if not size:
         return ends
@@ -322,12 +325,6 @@ def documents_with(index: SuffixIndex, found: Sequence[Occurrences], most: int) 
             for document, place in zip(documents[:most].tolist(), places[where[:most]].tolist(), strict=True):
                 first[document] = min(place, first.get(document, place))
     return int(holds.sum()), sorted(first.items())[:most]
-
-
-def _longest_in(index: SuffixIndex, part: int, query: Ints, places: Ints) -> Ints:
-    """The length of the longest match in one part at each of `places`."""
-    _, left, right = _bisect(index, part, query, places, np.full(len(places), len(query)), is_behind=False)
-    return np.maximum(left, right)
 
 
 def _bisect(

@@ -21,18 +21,10 @@ import numpy as np
 import tiktoken
 
 from command_kit import write_text
+from indexed_tokens import tokenizer_files
 from indexed_tokens.checksums import record_path, recorded_facts
 from indexed_tokens.reader import IndexedTokensError, prefix_of
-from indexed_tokens.tokenizer_files import (
-    END_OF_TEXT,
-    TokenizerTables,
-    check_settings_beside,
-    files_of,
-    gpt2_files,
-    read_tables,
-    read_vocabulary_and_merges,
-    tokenizer_json,
-)
+from indexed_tokens.tokenizer_files import END_OF_TEXT, TokenizerTables
 
 GPT2_VOCABULARY_SIZE = 50257
 GPT2_FINGERPRINT = "d87e6c52eb5ed462a6b806fdea23a777afd8e5ccef882a07bf7d4cb2dff5c1cf"
@@ -173,7 +165,7 @@ class Tokenizer:
     @functools.lru_cache(maxsize=1)
     def gpt2(cls) -> Tokenizer:
         """GPT-2's own tokenizer, from the installed data files. Raises IndexedTokensError if they are damaged."""
-        return cls(*read_vocabulary_and_merges(*gpt2_files()), "gpt2")
+        return cls(*tokenizer_files.read_vocabulary_and_merges(*tokenizer_files.gpt2_files()), "gpt2")
 
     @classmethod
     def from_path(cls, path: str | Path) -> Tokenizer:
@@ -187,18 +179,18 @@ class Tokenizer:
         """
         if path == "gpt2":
             return cls.gpt2()
-        files = files_of(Path(path))
-        check_settings_beside(files)
+        files = tokenizer_files.files_of(Path(path))
+        tokenizer_files.check_settings_beside(files)
         with contextlib.suppress(OSError):  # which is said of what can't be read below
             if hashlib.sha256(files[0].read_bytes()).hexdigest() == GPT2_JSON_SHA256:
                 return cls.gpt2()
-        tables = read_tables(Path(path))
+        tables = tokenizer_files.read_tables(Path(path))
         return cls.gpt2() if _fingerprint(*tables) == GPT2_FINGERPRINT else cls(*tables, str(path))
 
     @classmethod
     def from_files(cls, vocabulary: str | Path, merges: str | Path) -> Tokenizer:
         """A tokenizer from `vocab.json` and `merges.txt`. Raises IndexedTokensError naming the file that is wrong."""
-        return cls(*read_vocabulary_and_merges(Path(vocabulary), Path(merges)), str(vocabulary))
+        return cls(*tokenizer_files.read_vocabulary_and_merges(Path(vocabulary), Path(merges)), str(vocabulary))
 
     @property
     def end_of_text(self) -> int:
@@ -264,7 +256,7 @@ class Tokenizer:
 
     def save_json(self, path: str | Path) -> None:
         """Write a Hugging Face `tokenizer.json` to `path`, atomically; equal tokenizers give equal bytes."""
-        found = tokenizer_json(self._vocabulary, self._merges)
+        found = tokenizer_files.tokenizer_json(self._vocabulary, self._merges)
         write_text(path, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -26,8 +26,6 @@ GPT2_MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b77
 PUBLISHED_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """GPT-2's split of text into words before any merge (Radford et al. 2019, encoder.py)."""
 
-MOST_IDS = 1 << 31
-"""Token files hold ids of 32 bits, with a sign."""
 
 _PAIRS_OF_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
@@ -156,7 +154,7 @@ def _is_vocabulary(table: Any) -> bool:
         return False
     with contextlib.suppress(UnicodeEncodeError):  # JSON can write half of a character, which is no text
         "".join(table).encode("utf-8")
-        return all(type(number) is int and 0 <= number < MOST_IDS for number in table.values())
+        return all(type(number) is int and 0 <= number < 1 << 31 for number in table.values())  # i32
     return False
 
 

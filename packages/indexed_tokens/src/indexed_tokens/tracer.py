@@ -28,8 +28,6 @@ PERPLEXITY = 20
 """Perplexity of a text, per token of GPT-2, to a good model of its language: about that of GPT-2 itself on web text."""
 CONTEXT_TOKENS = 12
 """Tokens that are shown on both sides of a passage in its document."""
-FIRST_TOKENS = 32
-"""Tokens that are looked up both ways to see how a text begins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,9 +160,10 @@ class Tracer:
         ids = self.tokenizer.encode(prompt + text)
         skipped = len(prompt.encode())
         if not prompt and text[:1].strip():
-            # Inside a document the first word has a space before it, which makes another token.
+            # Inside a document the first word has a space before it, which makes another token: which one is here, 32
+            # tokens tell.
             spaced = self.tokenizer.encode(f" {text}")
-            firsts = [longest_matches(self.indices, some[:FIRST_TOKENS])[0] for some in (ids, spaced)]
+            firsts = [longest_matches(self.indices, some[:32])[0] for some in (ids, spaced)]
             if _size(self.tokenizer, spaced[: firsts[1]]) - 1 > _size(self.tokenizer, ids[: firsts[0]]):
                 ids, skipped = spaced, 1
         sizes = np.array([_size(self.tokenizer, [number]) for number in ids], np.int64)

@@ -20,18 +20,7 @@ import numpy.typing as npt
 
 from command_kit.atomic import UnfinishedFile, atomic_file, remove_leftovers_of
 from indexed_tokens.checksums import Checksum, checksum_of, joined
-from indexed_tokens.reader import (
-    DTYPE_OF_CODE,
-    HEADER,
-    MAGIC,
-    VERSION,
-    IndexedTokensError,
-    bin_path,
-    idx_path,
-    prefix_of,
-)
-
-CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
+from indexed_tokens.reader import HEADER, IndexedTokensError, bin_path, header, idx_path, prefix_of
 
 
 def smallest_dtype(vocabulary_size: int) -> np.dtype[Any]:
@@ -56,8 +45,7 @@ class IndexedTokensWriter:
     def __init__(self, path: str | Path, dtype: npt.DTypeLike = np.uint16, *, durable: bool = True) -> None:
         self.prefix, self._durable = prefix_of(path), durable
         self.dtype = np.dtype(dtype).newbyteorder("<")
-        if self.dtype not in CODE_OF_DTYPE:
-            raise IndexedTokensError(f"tokens of type {self.dtype} can't be stored: use uint16 or int32.")
+        header(self.dtype, 0, 0)  # refuses a type that can't be stored
         self._lengths = array.array("i")
         self._document_index = array.array("q", [0])
         self.total_tokens = 0
@@ -123,8 +111,7 @@ class IndexedTokensWriter:
         offsets = np.zeros(len(sizes), np.int64)
         np.cumsum(sizes[:-1], out=offsets[1:])
         documents = np.frombuffer(self._document_index, np.int64)
-        code = CODE_OF_DTYPE[self.dtype]
-        file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(documents)))
+        file.write(header(self.dtype, len(lengths), len(documents) - 1))
         file.write(lengths.astype("<i4").tobytes())
         file.write(offsets.astype("<i8").tobytes())
         file.write(documents.astype("<i8").tobytes())
@@ -164,8 +151,7 @@ class PairDraft:
 
     @property
     def _header(self) -> bytes:
-        code = CODE_OF_DTYPE[np.dtype(self.dtype)]
-        return HEADER.pack(MAGIC, VERSION, code, self.sequences, self.documents + 1)
+        return header(np.dtype(self.dtype), self.sequences, self.documents)
 
     @property
     def _end(self) -> bytes:
@@ -177,12 +163,11 @@ class PairDraft:
 
         Raises IndexedTokensError if tokens of that type can't be stored.
         """
-        if np.dtype(self.dtype) not in CODE_OF_DTYPE:
-            raise IndexedTokensError(f"tokens of type {np.dtype(self.dtype)} can't be stored: use uint16 or int32.")
+        beginning = self._header  # refuses a type that can't be stored
         with self.binary.open("wb") as file:
             file.truncate(self.size)
         with self.index.open("wb") as file:
-            file.write(self._header)
+            file.write(beginning)
             file.seek(self.index_size - len(self._end))
             file.write(self._end)
 

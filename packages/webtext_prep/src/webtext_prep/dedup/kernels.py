@@ -144,9 +144,6 @@ MARGIN = 1e-6
 _signed: Any = np.int64  # of a literal, so that no function is compiled once more for it
 _DEGREES = 128
 """How many degrees of being common there are for shingles."""
-_MOST_SLOTS = 1 << 22
-_BITMAP_BITS = (512, 8192)
-"""The fewest and the most bits of a document's bitmap; twice as many as it has shingles tell .73 from .8."""
 
 
 class _Sets(NamedTuple):
@@ -204,25 +201,9 @@ class _Work(NamedTuple):
 
 _SETS = tuple_of(_Sets, types.uint64[::1], types.int64[::1], types.int64[::1], types.uint64[:, ::1])
 _BUCKETS = tuple_of(_Buckets, types.int32[:, ::1], types.int32[::1], types.int64[::1], types.int64[::1])
-_INDEX = tuple_of(
-    _Index,
-    types.int64[::1],
-    types.int32[::1],
-    types.int64[::1],
-    types.int32[::1],
-    types.uint32[::1],
-    types.int64[::1],
-)
-_STATE = tuple_of(
-    _State,
-    types.int32[::1],
-    types.float64[::1],
-    types.boolean[::1],
-    types.int32[::1],
-    types.boolean[::1],
-    types.uint8[::1],
-    types.uint64[::1],
-)
+_INDEX = tuple_of(_Index, _I64S, _I32S, _I64S, _I32S, types.uint32[::1], _I64S)
+_FLAGS = types.boolean[::1]
+_STATE = tuple_of(_State, _I32S, types.float64[::1], _FLAGS, _I32S, _FLAGS, types.uint8[::1], types.uint64[::1])
 _WORK = tuple_of(_Work, _SETS, _BUCKETS, _STATE, _INDEX, _INDEX, types.float64, types.int64)
 
 
@@ -550,8 +531,8 @@ def _buckets(keys: npt.NDArray[np.uint64]) -> tuple[_Buckets, npt.NDArray[np.int
 
 def _sets(hashes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> _Sets:
     mean = int((ends - starts).mean()) if len(starts) else 0
-    fewest, most = _BITMAP_BITS
-    words = _power_of_two(min(max(2 * mean, fewest), most)) // 64
+    # Twice as many bits as a document has shingles tell .73 from .8.
+    words = _power_of_two(min(max(2 * mean, 512), 8192)) // 64
     sets = _Sets(hashes, starts, ends, np.zeros((len(starts), words), np.uint64))
     _draw_bitmaps(sets)
     return sets
@@ -559,7 +540,7 @@ def _sets(hashes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], ends: n
 
 def _state(sets: _Sets, large: npt.NDArray[np.int64], is_old: npt.NDArray[np.bool_]) -> _State:
     sizes = sets.ends - sets.starts
-    slots = _power_of_two(min(int(sizes[large].sum()), _MOST_SLOTS))
+    slots = _power_of_two(min(int(sizes[large].sum()), 1 << 22))
     counts = np.zeros(slots, np.int32)
     _count(sets, large, counts)
     # Exact up to 32, then logarithmic: to tell rare from common is what matters.

@@ -36,20 +36,19 @@ class Condition:
     value: float | str
 
     @classmethod
-    def parse(cls, text: str, flag: str) -> Condition:
-        """`score >= 10` -> Condition("score", ">=", 10.0), where quotes make a text of a number.
-
-        Raises InputError, which names the flag.
-        """
+    def parse(cls, text: str) -> Condition:
+        """`score >= 10` -> Condition("score", ">=", 10.0), where quotes make a text of a number. Raises InputError."""
         found = _CONDITION.fullmatch(text)
         if found is None or found["bare"] == "nan":
-            raise InputError(f"{flag} {text!r} is no condition: give KEY, a comparison and a value, as 'score >= 10'.")
+            raise InputError(
+                f"--good-when {text!r} is no condition: give KEY, a comparison and a value, as 'score >= 10'."
+            )
         value = found["bare"]
         if value is None:
             return cls(found[1], found[2], found["single"] or found["double"] or "")
         if other := _OTHER_CONDITION.search(value):
             raise InputError(
-                f"{flag} {text!r}: {other[0]} is not understood: give one condition (`webtext filter "
+                f"--good-when {text!r}: {other[0]} is not understood: give one condition (`webtext filter "
                 "--function` chooses by several), or put a text that holds the word in quotes."
             )
         try:
@@ -57,21 +56,16 @@ class Condition:
         except ValueError:
             return cls(found[1], found[2], value)
 
-    def known(self, document: Document) -> Any:
+    def value_in(self, document: Document) -> Any:
         """The value of the key in a document; None where it is missing."""
-        known = document.metadata.get(self.key)
-        return document.metadata.get("reddit_score") if known is None and self.key == "score" else known
+        value = document.metadata.get(self.key)
+        return document.metadata.get("reddit_score") if value is None and self.key == "score" else value
 
-    def compares(self, known: Any) -> bool:
+    def compares(self, value: Any) -> bool:
         """Whether a value of a document is of the kind that it is compared with."""
-        return not isinstance(known, bool) and isinstance(known, str if isinstance(self.value, str) else (int, float))
+        return not isinstance(value, bool) and isinstance(value, str if isinstance(self.value, str) else (int, float))
 
     def holds(self, document: Document) -> bool:
         """Whether it is true of a document: never where the key is missing, or holds another kind of value."""
-        known = self.known(document)
-        return self.compares(known) and bool(_COMPARISONS[self.comparison](known, self.value))
-
-    @property
-    def kind(self) -> str:
-        """Whether the condition compares a `text` or a `number`."""
-        return "text" if isinstance(self.value, str) else "number"
+        value = self.value_in(document)
+        return self.compares(value) and bool(_COMPARISONS[self.comparison](value, self.value))

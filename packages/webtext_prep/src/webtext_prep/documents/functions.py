@@ -23,8 +23,6 @@ from webtext_prep.errors import InputError
 
 FILTERED = "filtered"
 """The reason of a document for which the function says False."""
-_INSTALLED = ("site-packages", "dist-packages")
-"""Folders of installed packages."""
 
 
 class UserFunction:
@@ -134,7 +132,7 @@ def _imported_by(path: Path, root: Path) -> Iterator[Path]:
             base = (*above, *(node.module.split(".") if node.module else ()))
             names = [(*base, alias.name) for alias in node.names]
         for name in names:
-            if root.name in _INSTALLED and name[:1] != own[:1]:
+            if root.name in ("site-packages", "dist-packages") and name[:1] != own[:1]:
                 continue
             for length in range(1, len(name) + 1):
                 place = root.joinpath(*name[:length])

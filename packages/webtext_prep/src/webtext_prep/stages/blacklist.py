@@ -111,11 +111,6 @@ def blocked_extension(path: str, rules: frozenset[str]) -> str | None:
     return rule if dot else None
 
 
-def _are_no_urls(tally: Tally) -> bool:
-    """Whether so much of a list is malformed that it is probably something else."""
-    return tally.dropped["malformed"] > UNREADABLE_SHARE * tally.read
-
-
 @dataclass(frozen=True)
 class Blacklist(Stage):
     """Drop URLs that are malformed, too long, blocked by site or file extension, or repeated; split the rest by host.
@@ -281,11 +276,11 @@ class Blacklist(Stage):
         outcome = shards_outcome(judged, results)
         if outcome.tally.read != sum(counts):
             raise WebtextError(f"internal error: {sum(counts)} URLs were split, and {outcome.tally.read} judged.")
-        if _are_no_urls(outcome.tally):
+        malformed, read = outcome.tally.dropped["malformed"], outcome.tally.read
+        if malformed > UNREADABLE_SHARE * read:  # probably something else
             outcome.advice = NO_URLS
-            malformed = f"{outcome.tally.dropped['malformed']:,} of {outcome.tally.read:,}"
             if outcome.tally.kept:
-                outcome.tally.problem(f"{malformed} lines are malformed: {NO_URLS}.")
+                outcome.tally.problem(f"{malformed:,} of {read:,} lines are malformed: {NO_URLS}.")
         return outcome
 
     def _splitting_tasks(self, job: Job, shards: int) -> list[Task]:

@@ -29,9 +29,6 @@ from webtext_prep.text.masks import MASKS
 from webtext_prep.text.quality.base import Rule
 from webtext_prep.text.repair import repair, repair_all, without_places_to_break
 
-TITLES = ("title", "reddit_title")
-"""Metadata that people have written: addresses in it are masked, too."""
-
 
 def known_rules() -> dict[str, type[Rule]]:
     """Every quality rule by its name: from `quality/`, and from the entry-point group `webtext.rules`."""
@@ -123,7 +120,8 @@ class Clean(DocumentStage):
         """Yield the repaired documents that are kept, with their language in the metadata."""
         tokenizer = Tokenizer.gpt2()
         for document in documents:
-            for name in TITLES if self.mask else ():
+            # Titles were written by people: addresses in them are masked, too.
+            for name in ("title", "reddit_title") if self.mask else ():
                 if isinstance(title := document.metadata.get(name), str):
                     document.metadata[name] = self._masked(title, tally)
             values: dict[str, Any] = {}

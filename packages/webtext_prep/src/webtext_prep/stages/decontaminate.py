@@ -185,20 +185,20 @@ class Decontaminate(Stage):
             return
         places, sizes = places_of(document.text), matcher.ngrams.sizes
         hits = [(places[word][0], places[word + int(sizes[number]) - 1][1]) for word, number in found]
-        left = cut(document.text, hits, self.margin, self.shortest_piece)
-        for at in left.used:
+        pieces, used = cut(document.text, hits, self.margin, self.shortest_piece)
+        for at in used:
             start, end = hits[at]
             ngram = found[at][1]
             row = {"url": document.id, "start": start, "match": document.text[start:end]}
             add_row(_row({**row, "ngram": matcher.ngrams.text_of(ngram)}, matcher.ngrams, ngram))
-        if not left.pieces:
-            tally.drop(document, "contaminated", matches=len(left.used))
-        elif len(left.pieces) > self.most_pieces:
-            tally.drop(document, "too_many_pieces", pieces=len(left.pieces), most_pieces=self.most_pieces)
+        if not pieces:
+            tally.drop(document, "contaminated", matches=len(used))
+        elif len(pieces) > self.most_pieces:
+            tally.drop(document, "too_many_pieces", pieces=len(pieces), most_pieces=self.most_pieces)
         else:
             tally.notes["cut"] += 1
-            tally.added += len(left.pieces) - 1
-            yield from document.cut(left.pieces)
+            tally.added += len(pieces) - 1
+            yield from document.cut(pieces)
 
     def run(self, job: Job) -> Outcome:
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""

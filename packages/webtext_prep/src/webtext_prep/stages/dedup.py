@@ -61,8 +61,6 @@ PARTS = "components/parts.npy"
 """How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
 SORTED_DOCUMENTS = 1 << 23
 """Keys of a band that a task sorts, about, at most."""
-FEWEST_KEYS = 1 << 17
-"""Keys that are worth a task: it sorts several bands of a small corpus."""
 
 
 class Prints(NamedTuple):
@@ -244,7 +242,8 @@ class Dedup(Stage):
         """Phases `bands` and `components`: the buckets of each band, and the parts of the work that they connect."""
         blocks, (bands, _) = job.scratch / BLOCKS, bands_for(self.similarity)
         ranges = 1 << max(0, (prints.documents - 1) // SORTED_DOCUMENTS).bit_length()
-        at_once = max(1, FEWEST_KEYS // max(1, prints.documents))
+        # Of a small corpus a task sorts several bands: as many as have keys that are worth it.
+        at_once = max(1, (1 << 17) // max(1, prints.documents))
         sorting = [
             Task(
                 f"bands-{own[0]:03}-{number:03}",

@@ -76,8 +76,6 @@ BLOCK = 8192
 """Documents whose repeats are read at once."""
 SHOWN = 200
 """Characters of a passage in its row."""
-OPEN = 16
-"""Shards whose identities are open at a time."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,8 @@ class DedupPassages(Stage):
         and one of others; and the identities of the documents that have any, with where that of each document ends.
         Returns how many windows there are."""
         shard, ranges = task.options["shard"], task.options["ranges"]
-        counts, within, repeated = (
-            load_array(task.reads.counts),
-            load_array(task.reads.ranges),
-            task.unkeyed["repeated"],
-        )
+        counts, within = load_array(task.reads.counts), load_array(task.reads.ranges)
+        repeated = task.unkeyed["repeated"]
         sizes = np.bincount(within, minlength=len(repeated))
         bits = [
             np.unpackbits(np.frombuffer(read_partition(place, shard), np.uint8), count=size)
@@ -247,7 +242,7 @@ class DedupPassages(Stage):
     def _pieces(self, document: Document, passages: list[tuple[int, int]], tally: Tally) -> Iterator[Document]:
         """The pieces of a document without its passages."""
         hits = joined(document.text, passages, LINE_END)
-        pieces = [piece for piece in cut(document.text, hits, 0, self.shortest_piece, LINE_END).pieces if piece]
+        pieces = [piece for piece in cut(document.text, hits, 0, self.shortest_piece, LINE_END)[0] if piece]
         tally.notes["passages"] += len(passages)
         if not pieces:
             tally.drop(document, "repeated", passages=len(passages))
@@ -326,7 +321,7 @@ def _identities(ends: Sequence[Location], names: Sequence[Location]) -> Callable
     """What gives the `Document.id` of a document by the number of its shard and its own, from the files of
     `find_windows`: for each shard where the identity of each of its documents ends, and all of them."""
 
-    @functools.lru_cache(maxsize=OPEN)
+    @functools.lru_cache(maxsize=16)
     def opened(shard: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
         places = map(storage.local_path, (ends[shard], names[shard]))
         limits, joined_names = np.memmap(next(places), np.int64, "r"), np.memmap(next(places), np.uint8, "r")

@@ -48,20 +48,16 @@ if TYPE_CHECKING:
     from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
     from webtext_prep.documents.records.base import SourceFile
 
-ARCHIVES = (".warc", ".wet")
-HTML = (".html", ".htm", ".xhtml")
-_ARCHIVE_COMPRESSIONS = ("", ".gz", ".zst")
 BYTES_PER_SHARD = 256 << 20
 """Of files of HTML in one shard, if they are not more than 4,096 times as many."""
 BYTES_PER_RANGE = 128 << 20
 """A larger WARC file is read in ranges of pages, each a task and a shard."""
-HOST_FILE_BYTES = 4 << 20  # of a file of a host in an archive; of most only the first 500 KiB are looked at
 PAGES_AHEAD = 2_000
 """Pages that may wait, finished, for one before them: while it takes its 20 seconds, the others go on."""
 
 
 def _is_html(path: Location) -> bool:
-    return bare_name(path).lower().endswith(HTML)
+    return bare_name(path).lower().endswith((".html", ".htm", ".xhtml"))
 
 
 def _is_read(path: Location) -> bool:
@@ -257,7 +253,8 @@ class Extract(PageStage):
 
     def find_hosts(self, task: Task, context: Context) -> int:
         """Task: the files in an archive in which hosts say what they wish; how many they are."""
-        count, reader = 0, replace(self, max_bytes=HOST_FILE_BYTES, truncated=True)._reader(task.reads.archive)
+        # Of most files of hosts only the first 500 KiB are looked at.
+        count, reader = 0, replace(self, max_bytes=4 << 20, truncated=True)._reader(task.reads.archive)
         with storage.create(task.writes.hosts) as file:
             for found in reader.host_files(context.report):
                 path, body = urlsplit(found.url).path, found.host_file or b""
@@ -390,7 +387,7 @@ def _html_files(task: Task) -> Iterator[SourceFile]:
 def _is_archive(path: Location) -> bool:
     """Whether the name is that of a WARC or WET file."""
     compression = path.name[len(bare_name(path)) :].lower()
-    return compression in _ARCHIVE_COMPRESSIONS and bare_name(path).lower().endswith(ARCHIVES)
+    return compression in ("", ".gz", ".zst") and bare_name(path).lower().endswith((".warc", ".wet"))
 
 
 def _note_damage(problems: Problems, path: Location, damage: Damage) -> None:

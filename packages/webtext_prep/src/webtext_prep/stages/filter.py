@@ -40,13 +40,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import FilterStage, Outcome, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.text.classifiers import (
-    Classifier,
-    check_fasttext,
-    classifier_file,
-    is_fasttext,
-    read_classifier,
-)
+from webtext_prep.text.classifiers import Classifier, check_fasttext, classifier_file, is_fasttext, read_classifier
 from webtext_prep.tokens.runs import document_key
 
 LOW_SCORE = "low_score"
@@ -59,11 +53,6 @@ COLUMNS = 50
 """Of the histogram of scores that the record holds."""
 CUTS = ("keep_share", "threshold", "pareto")
 """The settings that say how scores decide: one of them."""
-
-NEITHER_OR_BOTH = (
-    "webtext filter needs --function FILE.py:NAME or --model FILTER: say which function, or which classifier, decides."
-)
-"""The sentence to who gives none of them, or both."""
 
 TIES, PARETO = "filter: equal scores", "filter: pareto"
 """What a document's random numbers are for."""
@@ -97,7 +86,10 @@ class Filter(FilterStage):
 
     def __post_init__(self) -> None:
         if bool(self.function) == bool(self.model):
-            raise InputError(NEITHER_OR_BOTH)
+            raise InputError(
+                "webtext filter needs --function FILE.py:NAME or --model FILTER: say which function, or which "
+                "classifier, decides."
+            )
         if self.function:
             for name in (*CUTS, "label"):
                 if getattr(self, name) is not None:

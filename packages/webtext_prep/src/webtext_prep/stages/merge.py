@@ -71,8 +71,6 @@ BYTES_PER_STREAM = 256 << 20
 
 DAMAGED_BYTES = "damaged_bytes"
 """The note that counts the bytes of files that are damaged."""
-FETCH_AGAIN = "fetch it again, and run the command again"
-HTML_ADVICE = "looks like HTML, and is taken as it is; for the text of pages name them .html, for `webtext extract`"
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,8 @@ class Merge(HoldsOut):
                 place = f"{shown}, {record.place}" if record.place else str(shown)
                 reason, sentence, outcome = document.reason, str(document), "unreadable"
                 if isinstance(document, Damaged):
-                    reason, sentence, outcome = f"{shown}", f"{sentence}; {FETCH_AGAIN}", "damaged"
+                    reason, outcome = f"{shown}", "damaged"
+                    sentence = f"{sentence}; fetch it again, and run the command again"
                     place = record.place if reason in problems.found else place
                     tally.notes[DAMAGED_BYTES] += document.size
                 tally.drop(Document(record.url), outcome, problem=hide_credentials(str(document)))
@@ -171,7 +170,8 @@ class Merge(HoldsOut):
                 tally.notes[f"URL from {record.url_key}"] += 1
             if reader.one_text_a_file and looks_like_html(document.text):
                 tally.notes["look like HTML"] += 1
-                problems.add("HTML", HTML_ADVICE, [str(shown)])
+                advice = "taken as it is; for the text of pages name them .html, for `webtext extract`"
+                problems.add("HTML", f"looks like HTML, and is {advice}", [str(shown)])
             if document.url == record.url and document.url.startswith("file:"):
                 tally.notes["named by file"] += 1
             if not document.text.strip():

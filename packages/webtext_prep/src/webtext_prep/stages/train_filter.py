@@ -58,8 +58,6 @@ HELD_OUT_EVERY = 10
 """One text in this many is held out."""
 SHARES = (0.1, 0.2, 0.3, 0.5)
 """Of the held-out documents: shares of which the result says how many are good."""
-SPEAKERS = 20
-"""N-grams for, and n-grams against, that are shown."""
 
 
 def text_key(document: Document) -> int:
@@ -109,7 +107,7 @@ class TrainFilter(Stage):
 
     @functools.cached_property
     def _condition(self) -> Condition | None:
-        return Condition.parse(self.good_when, "--good-when") if self.good_when else None
+        return Condition.parse(self.good_when) if self.good_when else None
 
     @property
     def reads(self) -> Reads:
@@ -145,9 +143,9 @@ class TrainFilter(Stage):
         has_key = compared = 0
         for document in context.counted(read_documents(task.reads.shard)):
             if self._condition is not None:
-                known = self._condition.known(document)
-                has_key += known is not None
-                compared += self._condition.compares(known)
+                value = self._condition.value_in(document)
+                has_key += value is not None
+                compared += self._condition.compares(value)
             side = self._side(document, task.options["of"]) if document.text else None
             if side is not None:
                 rows[side].append((text_key(document), len(document.text.encode("utf-8", "replace"))))
@@ -164,8 +162,9 @@ class TrainFilter(Stage):
         if not has_key:
             raise WebtextError(f"train-filter: no document has the key {key}: check --good-when.")
         if not compared:
+            kind = "text" if isinstance(self._condition.value, str) else "number"
             raise WebtextError(
-                f"train-filter: no document has a {self._condition.kind} under the key {key}: check --good-when, where "
+                f"train-filter: no document has a {kind} under the key {key}: check --good-when, where "
                 "quotes make a text of a number."
             )
 
@@ -214,7 +213,7 @@ class TrainFilter(Stage):
         measured = texts.measured(weights, ~learned)
         facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **measured}
         model = LinearModel(self.ngrams, self.bits, weights)
-        speakers = Speakers(model, SPEAKERS)
+        speakers = Speakers(model, number=20)
         for documents in batches(itertools.chain.from_iterable(map(read_documents, task.reads.all()))):
             speakers.add([document.text for document in documents])
         names = dict(zip(("speaks_for", "speaks_against"), speakers.found(), strict=True))

@@ -98,9 +98,7 @@ KINDS = ("words", "counts", "held_out")
 _END = b"\xff"
 """Between two words: no UTF-8 has it."""
 HELD_OUT_EVERY = 32
-"""One document in this many is held out,"""
-HELD_OUT_BYTES = 4_000_000
-"""and this much of their text is measured."""
+"""One document in this many is held out."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +164,9 @@ class TrainTokenizer(Stage):
         save_array(task.writes.candidates, np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
 
     def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
-        """Of any documents, the ones that may be in the sample, and the ones that may be measured."""
+        """Of any documents, the ones that may be in the sample, and 4 MB of those that may be measured."""
         held_out = is_held_out(entries[:, 0])
-        return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], HELD_OUT_BYTES)
+        return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], 4_000_000)
 
     def _limits(self, files: Iterable[Location]) -> LargestKeys:
         """Which documents of the whole corpus are in the sample. Memory: entries for twice a sample."""

@@ -49,9 +49,6 @@ BYTES_PER_BUCKET = 64 << 20
 BYTES_PER_RANGE = 1 << 30
 """Bytes of the ranges in which a dump that is not compressed is read."""
 
-PAGES_AT_ONCE = 1000
-"""Rows of a shard that are written together."""
-
 
 @dataclass(frozen=True)
 class Urls(Stage):
@@ -144,7 +141,7 @@ class Urls(Stage):
                     page = self._page(links, tally)
                     if page is not None:
                         pages.append(page)
-                    if len(pages) == PAGES_AT_ONCE:
+                    if len(pages) == 1000:
                         writer.write_lines(encode_pages(pages), len(pages))
                         context.report(tally.read)
                         pages = []

@@ -25,19 +25,17 @@ Weights = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
 signed: Any = np.int64
+_U32S, _I64S, _F64S = types.uint32[::1], types.int64[::1], types.float64[::1]
 _WEIGHTS = types.Array(types.float32, 1, "C", readonly=True)
 NO_BUCKET = U32(0xFFFFFFFF)
-_LARGEST = 40.0
-"""A larger exponent makes no difference to a score."""
-_HALVINGS = 10
 
 
 @inner
 def logistic(value: float) -> float:
     """1 / (1 + exp(-value)): the exponential of a 1,024th, by its Taylor series, squared ten times."""
-    part = -min(abs(value), _LARGEST) / 1024.0
+    part = -min(abs(value), 40.0) / 1024.0  # a larger one makes no difference to a score
     power = 1.0 + part * (1.0 + part / 2.0 * (1.0 + part / 3.0 * (1.0 + part / 4.0)))
-    for _ in range(_HALVINGS):
+    for _ in range(10):
         power *= power
     return 1.0 / (1.0 + power) if value >= 0.0 else power / (1.0 + power)
 
@@ -66,7 +64,7 @@ def _keep_distinct(buckets: Buckets, start: int, end: int, to: int, table: Bucke
     return filled
 
 
-@compiled(types.void(types.uint32[::1], types.int64[::1]))
+@compiled(types.void(_U32S, _I64S))
 def keep_distinct(buckets: Buckets, ends: Offsets) -> None:
     """Leave each bucket once in its text, at its first place, and close the gaps, in place; `ends` is updated."""
     longest, start = signed(0), signed(0)
@@ -80,7 +78,7 @@ def keep_distinct(buckets: Buckets, ends: Offsets) -> None:
         start, ends[row] = ends[row], filled
 
 
-@compiled(types.float64(types.uint32[::1], types.int64, types.int64, _WEIGHTS))
+@compiled(types.float64(_U32S, types.int64, types.int64, _WEIGHTS))
 def score(buckets: Buckets, start: int, end: int, weights: Weights) -> float:
     """The score of the text whose n-grams are `buckets[start:end]`."""
     total = 0.0
@@ -89,7 +87,7 @@ def score(buckets: Buckets, start: int, end: int, weights: Weights) -> float:
     return logistic(total / max(end - start, 1))
 
 
-@compiled(types.float64[::1](types.uint32[::1], types.int64[::1], _WEIGHTS))
+@compiled(_F64S(_U32S, _I64S, _WEIGHTS))
 def scores_of(buckets: Buckets, ends: Offsets, weights: Weights) -> Floats:
     """The score of each text, from 0 to 1; one half for a text without words."""
     scores, start = np.empty(len(ends), np.float64), signed(0)
@@ -99,18 +97,7 @@ def scores_of(buckets: Buckets, ends: Offsets, weights: Weights) -> Floats:
     return scores
 
 
-@compiled(
-    types.float32[::1](
-        types.uint32[::1],
-        types.int64[::1],
-        types.int64[::1],
-        types.float64[::1],
-        types.float64[::1],
-        types.int64,
-        types.float64,
-        types.int64,
-    )
-)
+@compiled(types.float32[::1](_U32S, _I64S, _I64S, _F64S, _F64S, types.int64, types.float64, types.int64))
 def learn(
     buckets: Buckets,
     starts: Offsets,

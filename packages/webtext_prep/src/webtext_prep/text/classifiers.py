@@ -28,8 +28,6 @@ from webtext_prep.text.fingerprints import ngram_hashes
 from webtext_prep.text.words import words_of
 
 MAGIC = b"webtext filter 2"
-_EARLIER = b"webtext filter 1"
-"""Of models that count other words: `\\w+`, with no vowel signs, and a clause of Chinese as one word."""
 _LENGTH, _CHECKSUM = struct.Struct("<I"), struct.Struct("<Q")
 
 MOST_ORDERS, FEWEST_BITS, MOST_BITS = 5, 8, 28
@@ -305,7 +303,8 @@ def classifier_file(given: str) -> Path:
 
 
 def _refuse_earlier(start: bytes, name: object) -> None:
-    if start.startswith(_EARLIER):
+    # These counted other words: `\w+`, with no vowel signs, and a clause of Chinese as one word.
+    if start.startswith(b"webtext filter 1"):
         raise InputError(
             f"{name} was trained by an earlier version, which cut texts into other words: train the filter again."
         )

@@ -36,17 +36,8 @@ from webtext_prep.text.words import WHOLE_WORD, shares, words_of
 _TEXTS = "texts"
 
 
-@dataclass(frozen=True)
-class EvaluationText:
-    """One text of an evaluation set.
-
-    Attributes:
-        place: its file, and where in it: `lambada.jsonl, line 3`.
-        text: what it says.
-    """
-
-    place: str
-    text: str
+EvaluationText = tuple[str, str]
+"""Where a text of an evaluation set is, `lambada.jsonl, line 3`, and what it says."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ def read_evaluation(files: Sequence[Path], keys: Sequence[str]) -> Iterator[Eval
             if isinstance(record.document, Unreadable):
                 raise InputError(f"--evaluation {path}, {record.place or 'as a whole'}: {record.document}.")
             for text in record.document.metadata.get(_TEXTS, [record.document.text]):
-                yield EvaluationText(place, text)
+                yield place, text
 
 
 @dataclass(frozen=True)
@@ -138,28 +129,28 @@ class NGrams:
         spans: list[list[tuple[int, int]]] = []
         kept: list[EvaluationText] = []
         left_out, records = 0, set[str]()
-        for entry in found:
-            words = words_of(entry.text)
+        for place, text in found:
+            words = words_of(text)
             own = _spans(words, size, least)
             if not own:
                 left_out += bool(words)
-                records.add(entry.place)
+                records.add(place)
                 continue
             numbers.append(
                 np.fromiter((vocabulary.setdefault(word, len(vocabulary)) for word in words), np.int32, len(words))
             )
             spans.append(own)
-            kept.append(entry)
+            kept.append((place, text))
         joined = np.concatenate([np.zeros(0, np.int32), *numbers])
         starts, sizes, texts = _distinct(numbers, spans)
         table = hash_table(ngram_hashes(joined, starts, sizes), 2 * len(joined))
         runs = Shingling("word", int(sizes.min()) if len(sizes) else size)
-        hashes = fingerprints.shingle_sets([entry.text for entry in kept], runs)[0]
+        hashes = fingerprints.shingle_sets([text for _, text in kept], runs)[0]
         hashes = np.unique(np.maximum(hashes, np.uint64(1)))  # 0 is an empty slot
         slots = hash_table(hashes, 2 * len(hashes))
         screen = np.where(slots >= 0, np.append(hashes, np.uint64(0))[slots], np.uint64(0))
-        places = [entry.place for entry in kept]
-        beginnings = [" ".join(entry.text[: cls.SHOWN].split()) for entry in kept]
+        places = [place for place, _ in kept]
+        beginnings = [" ".join(text[: cls.SHOWN].split()) for _, text in kept]
         short = left_out, len(records.difference(places))
         return cls(vocabulary, joined, starts, sizes, table, texts, places, beginnings, screen, short)
 
@@ -285,29 +276,18 @@ _CLOSING = (
 _REST = rf"(?<=[{_TERMINALS}{_HIGH_TERMINALS}])[{_TERMINALS}{_HIGH_TERMINALS}]*(?:[{_CLOSING}]|[\"'](?!\w))*"
 SENTENCE_END = re.compile(rf"[{_TERMINALS}{_HIGH}]{_REST}")
 """The end of a sentence, with the quotes and brackets that close behind it."""
-STRETCH = 400
-"""Characters in which the last end of a sentence is looked for at once."""
 LINE_END = re.compile(rf"[{_TERMINALS}{_HIGH}\n](?:(?<=\n)|{_REST})")
 """Of a sentence or a line: lists and poems have no other."""
 
 
-@dataclass(frozen=True)
-class CutText:
-    """The pieces of a text that are left.
-
-    Attributes:
-        pieces: the pieces that stay, in order.
-        used: the number of each hit that was cut out; the others lay in what an earlier one took along.
-    """
-
-    pieces: list[str]
-    used: list[int]
-
-
 def cut(
     text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int, ends: re.Pattern[str] = SENTENCE_END
-) -> CutText:
-    """Cut `hits`, (start, end) in order of their starts, out of `text`; pieces of `shortest` characters or fewer go."""
+) -> tuple[list[str], list[int]]:
+    """Cut `hits`, (start, end) in order of their starts, out of `text`; pieces of `shortest` characters or fewer go.
+
+    Returns the pieces that stay, in order; and the number of each hit that was cut out: the others lay in what an
+    earlier one took along.
+    """
     pieces, used, rest = [], [], 0
     for number, (start, end) in enumerate(hits):
         if start < rest:
@@ -321,7 +301,7 @@ def cut(
             break
     else:
         pieces.append(text[rest:])
-    return CutText([piece.strip() for piece in pieces], used)
+    return [piece.strip() for piece in pieces], used
 
 
 def joined(text: str, hits: Sequence[tuple[int, int]], ends: re.Pattern[str]) -> list[tuple[int, int]]:
@@ -339,8 +319,8 @@ def joined(text: str, hits: Sequence[tuple[int, int]], ends: re.Pattern[str]) ->
 def _last_end(text: str, begin: int, before: int, ends: re.Pattern[str]) -> int:
     """Behind the last end of a sentence that begins at or before `before`; `begin` if there is none after it."""
     until = max(begin, before) + 1
-    while until > begin + 1:  # backwards, a stretch at a time
-        start = max(begin + 1, until - STRETCH)
+    while until > begin + 1:  # backwards, a stretch of characters at a time
+        start = max(begin + 1, until - 400)
         starts = [found.start() for found in ends.finditer(text, start, until)]
         # The search ended at `until`, the end of a sentence may not.
         if starts and (found := ends.match(text, starts[-1])) is not None:

@@ -13,6 +13,7 @@ from numba import types
 from webtext_prep.text.compiled import compiled, inner
 
 Array = npt.NDArray[np.int64]
+_I32S, _I64S = types.int32[::1], types.int64[::1]
 
 
 @inner
@@ -45,17 +46,7 @@ def _find(words, start, size, known, starts, sizes, table):  # type: ignore[no-u
     return -1
 
 
-@compiled(
-    types.UniTuple(types.int64[::1], 2)(
-        types.int32[::1],
-        types.int32[::1],
-        types.int64[::1],
-        types.int32[::1],
-        types.int64[::1],
-        types.int64[::1],
-        types.boolean[::1],
-    )
-)
+@compiled(types.UniTuple(_I64S, 2)(_I32S, _I32S, _I64S, _I32S, _I64S, _I64S, types.boolean[::1]))
 def find(words, known, starts, sizes, table, lengths, chosen) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
     """(positions, n-gram numbers) of the n-grams in a document, at each position the longest.
 

@@ -34,9 +34,6 @@ _MARKS = tuple(mark for mark, _ in _BOMS)
 
 TITLE_CHARACTERS = 300
 """A longer title is cut."""
-_TITLE_SOURCE = 4_000
-"""Characters of a title's source that are read."""
-_XML_BYTES = 1_024
 _WESTERN = "whatwg-windows-1252"
 _WINDOWS = {
     f"iso8859-{number}": f"whatwg-windows-{page}"
@@ -52,7 +49,6 @@ _SHORT = 20_000
 """Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
 MOST_REPLACED = 0.005
 """The share of wrong bytes in a text that is UTF-8 all the same."""
-_ELEVEN = np.uint8(11)
 _least = np.minimum.reduce  # what `min` calls in the end
 
 _SEVEN_BIT = ("iso2022", "whatwg-iso-2022-jp", "hz")
@@ -110,7 +106,7 @@ def _with_newlines(data: bytes) -> bytes | None:
             data = data.replace(b"\r", b"")  # the same, three times as fast
     octets = np.frombuffer(data, np.uint8)
     # 9 and 10 may stay; less 11, which wraps around, the others below 32 are the least there are.
-    if not data or _least(octets) < 9 or _least(octets - _ELEVEN) < 21 or b"\x7f" in data:
+    if not data or _least(octets) < 9 or _least(octets - np.uint8(11)) < 21 or b"\x7f" in data:
         return None
     if b"\xc2" in data:  # U+0080 to U+009F
         starts = octets[:-1] == 0xC2
@@ -141,7 +137,7 @@ def declared_charset(html: bytes) -> str | None:
         if (codec := codec_for(label)) is not None:
             break
     else:
-        declaration = _XML_ENCODING.search(html[:_XML_BYTES])
+        declaration = _XML_ENCODING.search(html[:1_024])
         codec = codec_for(declaration[1].decode("ascii")) if declaration else None
     # A page that says utf-16 in ASCII is not utf-16.
     return "utf-8" if codec is not None and codec.startswith(("utf-16", "utf-32")) else codec
@@ -242,7 +238,7 @@ def title_of(page: str) -> str:
     found = next(tags(page, "title"), None)
     if found is None:
         return ""
-    return " ".join(scrub(html_entities.unescape(found.text[:_TITLE_SOURCE])).split())[:TITLE_CHARACTERS]
+    return " ".join(scrub(html_entities.unescape(found.text[:4_000])).split())[:TITLE_CHARACTERS]
 
 
 def _is_good(number: str | bytes) -> bool:

@@ -75,7 +75,7 @@ def alphabet(kind: str) -> Alphabet:
         sizes[(kinds == words.IDEOGRAPH) | (kinds == words.SYLLABIC)] |= ALONE
     else:
         is_part = np.ones(len(kinds), np.bool_)
-        is_part[[point for point in range(_LAST_SPACE + 1) if chr(point).isspace()]] = False
+        is_part[[point for point in range(0x3001) if chr(point).isspace()]] = False
     sizes[~is_part], codes[~is_part] = SEPARATOR, ord(" ")
     sequence_sizes = np.full((len(several), 3), NO_MORE, np.uint8)
     sequence_codes = np.zeros((len(several), 3), np.uint32)
@@ -83,10 +83,6 @@ def alphabet(kind: str) -> Alphabet:
         sizes[point], codes[point] = SEQUENCE, row
         sequence_sizes[row, : len(to)], sequence_codes[row, : len(to)] = _utf8(np.array([*map(ord, to)], np.uint32))
     return Alphabet(sizes, codes, sequence_sizes, sequence_codes)
-
-
-_LAST_SPACE = 0x3000
-"""The last white space of Unicode."""
 
 
 SPACE = ord(" ")
@@ -102,8 +98,6 @@ BEGIN = len(WHOLE)
 """Where a normalised text begins: in front of it there is room for `WHOLE`."""
 GROWTH = 3
 """The factor by which case folding makes a text longer at most (U+0390 grows from 2 bytes to 6)."""
-CROWD = 64
-"""Hashes with the same upper bits, up to this number, are sorted by insertion."""
 CHUNK = 1024
 """Shingles hashed before the next step: what they need stays in the processor's nearest cache."""
 
@@ -399,7 +393,7 @@ def sort_uniform(values: Hashes64, room: Hashes64, counts: Offsets, shift: np.ui
     for value in values:
         counts[(value >> shift) + U64(1)] += 1
     for at in range(1, len(counts)):
-        if counts[at] > CROWD:
+        if counts[at] > 64:  # too many with the same upper bits for insertion
             return False
         counts[at] += counts[at - 1]
     for value in values:

@@ -24,19 +24,13 @@ if TYPE_CHECKING:
 
 _SUSPECT = bytes(byte for byte in range(32) if byte not in b"\t\n") + b"\x7f"
 """The ASCII characters that ftfy may change, but for the `&` of entities."""
-_LONGEST_SEGMENT = 1_000_000
-"""ftfy cuts longer lines, by its default setting."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _C1 = re.compile("[\x80-\x9f]")
 _JOINED = re.compile("[\xc2-\xdf]\x85|[\xe0-\xf4](?:[^\x00-\x7f]{1,2}\x85|\x85[^\x00-\x7f])")
 """U+0085 that may be one of the bytes of a character of UTF-8."""
 _SOFT_HYPHEN = re.compile(r"(?<=[^\s\d\xad])\xad+(?=[^\W\d_])")
 """Where it is a place for a hyphen. Beside space and digits, old programs wrote it for a hyphen or a dash itself."""
-_ZERO_WIDTH = "\u200b\u2060\ufeff"
-"""Zero-width space, word joiner, zero-width no-break space. The joiners U+200C and U+200D are part of the spelling."""
 _ENTITY = re.compile(r"&#?[0-9A-Za-z]{1,24};")
-_SHORT_RUN = 32
-"""Runs up to this length are remembered; longer ones, of scripts without spaces, hardly ever come again."""
 _STRAIGHT = {**dict.fromkeys("\u02bc\u2018\u2019\u201a\u201b", "'"), **dict.fromkeys("\u201c\u201d\u201e\u201f", '"')}
 """Curly quotes to straight ones."""
 
@@ -109,7 +103,8 @@ def without_places_to_break(text: str) -> tuple[str, int, int]:
         before = text.count("\xad")
         text = _SOFT_HYPHEN.sub("", text)
         hyphens = before - text.count("\xad")
-    for sign in _ZERO_WIDTH:
+    # Zero-width space, word joiner, zero-width no-break space; the joiners U+200C and U+200D are part of the spelling.
+    for sign in "\u200b\u2060\ufeff":
         if sign in text:
             spaces += text.count(sign)
             text = text.replace(sign, "")
@@ -124,7 +119,7 @@ def repair_all(text: str) -> str:
     import ftfy
 
     lines = text.split("\n")
-    if max(map(len, lines)) >= _LONGEST_SEGMENT:
+    if max(map(len, lines)) >= 1_000_000:  # ftfy cuts longer lines, by its default setting
         return ftfy.fix_text(text)
     settings = ftfy.TextFixerConfig()
     done = []
@@ -154,8 +149,9 @@ def _repair_simply(text: str) -> str | None:
 
 
 def _is_sound_text(text: str, *, is_full: bool) -> bool:
+    # Longer runs, of scripts without spaces, hardly ever come again.
     return all(
-        _is_known_sound(run, is_full) if len(run) <= _SHORT_RUN else _is_sound(run, is_full)
+        _is_known_sound(run, is_full) if len(run) <= 32 else _is_sound(run, is_full)
         for run in set(_NOT_ASCII.findall(text))
     )
 

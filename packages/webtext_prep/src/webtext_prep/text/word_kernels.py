@@ -22,6 +22,7 @@ from webtext_prep.text.compiled import compiled, inner
 
 Integers = NDArray[np.int64]
 
+_CHARACTERS = types.Array(types.uint32, 1, "C", readonly=True)
 _SPACE, _LETTER = 1, 2
 _PLANES = 0x40000
 """Above the fourth plane Unicode has no letters and no white space."""
@@ -69,11 +70,7 @@ def _equal(characters: NDArray[np.uint32], earlier: int, start: int, end: int) -
     return start == end
 
 
-@compiled(
-    types.UniTuple(types.int64, 2)(
-        types.Array(types.uint32, 1, "C", readonly=True), types.uint8[::1], types.int64[::1], types.int64[::1]
-    )
-)
+@compiled(types.UniTuple(types.int64, 2)(_CHARACTERS, types.uint8[::1], types.int64[::1], types.int64[::1]))
 def _split(
     characters: NDArray[np.uint32], kinds: NDArray[np.uint8], numbers: Integers, lengths: Integers
 ) -> tuple[int, int]:

@@ -23,8 +23,6 @@ from webtext_prep.text.compiled import compiled, inner, tuple_of
 Array = npt.NDArray[Any]
 signed: Any = np.int64
 """np.int64, which is Python's integer in compiled code."""
-ROOM = 1 << 16
-"""Slots of the table of pairs at the beginning."""
 
 
 class Words(NamedTuple):
@@ -243,7 +241,7 @@ def learn_merges(
     candidates = _Candidates(max(least, 1))
     made, merges = [bytes([byte]) for byte in alphabet], list[tuple[int, int]]()
     number_of = {token: number for number, token in enumerate(made)}
-    pairs, keys, places = _all_pairs(words, _empty(ROOM))
+    pairs, keys, places = _all_pairs(words, _empty(1 << 16))
     while True:
         candidates.add(pairs, keys, places, len(merges))
         if len(made) >= size or (best := candidates.take(pairs)) is None:

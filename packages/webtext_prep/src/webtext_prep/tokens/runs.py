@@ -241,8 +241,6 @@ def _read_into(file: FileIO, offset: int, place: memoryview, path: Path) -> None
 
 
 KEYS = 1 << 64
-PLACED_BYTES = 40
-"""What a document of a part costs in memory besides its tokens, about."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +262,8 @@ class ShufflePart:
 
 def parts_by_key(shards: Sequence[EncodedShard], token_bytes: int, part_bytes: int) -> Iterator[ShufflePart]:
     """Parts that take about `part_bytes` of memory each, by ascending keys; a token takes `token_bytes`."""
-    size = sum(token_bytes * shard.count_tokens() + PLACED_BYTES * sum(shard.runs) for shard in shards)
+    # A document costs some 40 bytes of memory besides its tokens.
+    size = sum(token_bytes * shard.count_tokens() + 40 * sum(shard.runs) for shard in shards)
     count = max(1, -(-size // part_bytes))
     lows = [number * KEYS // count for number in range(count)]
     documents_before = np.zeros(count, np.int64)

@@ -26,8 +26,6 @@ from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 
-URL_LIST_SUFFIXES = (".txt", ".jsonl", ".urls", ".list", ".csv", ".tsv")
-
 Accepts = Callable[[Location], bool]
 """Whether a file is read, by its name."""
 
@@ -36,19 +34,16 @@ _SHOWN = 3
 _SUFFIXES_SHOWN = 10
 
 
-PAGE_SUFFIXES = (".html", ".htm", ".xhtml", ".warc", ".wet")
-"""Of files that hold pages or archives of them."""
-
-
 def is_page_file(place: Location) -> bool:
     """Whether the name is that of an HTML file or a web archive, which `webtext extract` reads."""
-    return bare_name(place).lower().endswith(PAGE_SUFFIXES)
+    return bare_name(place).lower().endswith((".html", ".htm", ".xhtml", ".warc", ".wet"))
 
 
 def is_url_list(place: Location) -> bool:
     """Whether the name may be that of a list of URLs, or of the shards that a stage wrote of them."""
     name = bare_name(place).lower()
-    return name.endswith(URL_LIST_SUFFIXES) or "." not in name or is_document_shard(place)
+    is_list = name.endswith((".txt", ".jsonl", ".urls", ".list", ".csv", ".tsv")) or "." not in name
+    return is_list or is_document_shard(place)
 
 
 def find_inputs(paths: Iterable[str], *, accepts: Accepts, kinds: str, output: Location | None = None) -> Inputs:

@@ -52,8 +52,6 @@ RUN_BYTES = 32 << 20
 """What a writer keeps in memory, in bytes of lines."""
 SHARED_BYTES = 16 << 10
 """The most that buckets put together into one frame, in bytes of lines; more hardly compresses better."""
-LEVEL = 1
-"""Of zstandard: these files are read once and removed. 2.4 times smaller than text, at 400 MB/s."""
 
 _ENTRY = struct.Struct("<QIII")
 """Offset and size of a frame, where in it, decompressed, the bucket's lines begin, and how many bytes they are."""
@@ -70,7 +68,8 @@ class PartitionWriter:
         self._offset = self._size = 0
         self._parts = [bytearray() for _ in range(buckets)]
         self._directories: list[bytes] = []
-        self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+        # These files are read once and removed: level 1 makes them 2.4 times smaller than text, at 400 MB/s.
+        self._compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
 
     def add(self, bucket: int, line: bytes) -> None:
         """Add one line, given without its newline, to a bucket."""

@@ -118,18 +118,12 @@ def file_groups(
     return groups
 
 
-TOP_DOMAINS = "top_domains.csv"
-"""What `webtext export` calls its list of domains."""
 DATASET_DICT = "dataset_dict.json"
 _PUSHED = "data"
 """The folder in which a dataset that was pushed to a hub has its shards."""
 _INFO = frozenset({"dataset_info.json", "dataset_infos.json", DATASET_DICT})
 """Names that nothing else has."""
-_SAVED = frozenset({"state.json"})
-"""Next to a `dataset_info.json`: the state of a saved dataset. So are the results that the library keeps for itself."""
 _CACHED = re.compile(r"(cache|tmp)[-_]?[0-9a-z_]+\.arrow")
-_CARDS = frozenset({"readme.md", TOP_DOMAINS})
-"""Names of descriptions, where there is nothing but tables next to and below them; else a README is a text."""
 
 _USUAL_SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -143,13 +137,15 @@ _SHARD_IN_DATA = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
 def without_descriptions(files: Sequence[Location]) -> tuple[list[Location], list[Location]]:
     """`files` without the ones that describe a dataset, and these."""
     names = {file: file.name.lower() for file in files}
+    # Next to a `dataset_info.json` lie the state of a saved dataset, and results that the library keeps for itself.
     saved = {file.parent for file, name in names.items() if name == "dataset_info.json"}
     sure = {
         file
         for file, name in names.items()
-        if name in _INFO or (file.parent in saved and (name in _SAVED or _CACHED.fullmatch(name)))
+        if name in _INFO or (file.parent in saved and (name == "state.json" or _CACHED.fullmatch(name)))
     }
-    cards = {file for file, name in names.items() if name in _CARDS}
+    # Descriptions, where there is nothing but tables next to and below them; else a README is a text.
+    cards = {file for file, name in names.items() if name in ("readme.md", "top_domains.csv")}
     tables, texts = Counter[Location](), Counter[Location]()
     if cards:
         wanted = {card.parent for card in cards}

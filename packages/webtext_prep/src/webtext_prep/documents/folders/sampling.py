@@ -17,13 +17,9 @@ from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 
 FILES_READ = 3
-"""Files of each kind that are read,"""
-BYTES_READ = 4 << 20
-"""and bytes of each, decompressed."""
+"""Files of each kind that are read."""
 USUAL_RATIO = 2.7
 """Bytes of text in a byte of a compressed file, where none could be read or there is none yet."""
-_UNKNOWN_LINE = 3_000
-"""Bytes of a document, where none could be read."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ def _sample_of_kind(
         text, documents = (round(size / seen.size * count) for count in (seen.text, seen.documents))
     else:
         text = round(size * (USUAL_RATIO if is_compressed else 1.0))
-        documents = text // _UNKNOWN_LINE
+        documents = text // 3_000  # bytes of a usual one
     if is_one_document(files[0]):
         documents = len(files)
     written = text if format_name == "jsonl" else size if is_compressed else round(text / USUAL_RATIO)
@@ -123,7 +119,7 @@ def _begin_of(place: Location) -> Sample:
         text = lines = taken = 0
         for chunk, taken in read_placed_chunks(place):  # noqa: B007 - the last one counts
             text, lines, is_whole = text + len(chunk), lines + chunk.count(b"\n"), chunk.endswith(b"\n")
-            if text >= BYTES_READ:
+            if text >= 4 << 20:
                 break
         return Sample(taken, text, 0, lines + (not is_whole)) if text else Sample()
     except (InputError, OSError, ValueError):

@@ -41,12 +41,10 @@ TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
 RECEIPTS_SUFFIX = ".dropped.jsonl.zst"
 """Of the file next to them with a receipt for each document that was dropped."""
 
-EXPORTED = "data"
-"""Where in its folder `webtext export` puts the files."""
 GONE = "gone"
 """The folder in the output of a download with the URLs of the pages that are gone, a list for each of its lists; and in
 their rows the key of how they ended."""
-_MAKERS = {EXPORTED: ("export",), PAGES: ("download", "rescue"), GONE: ("download",)}
+_MAKERS = {"data": ("export",), PAGES: ("download", "rescue"), GONE: ("download",)}
 
 _SUMMARY = ("stage", "version", "settings", "libraries", "in", "added", "out", "dropped", "notes", "facts", "inputs")
 
@@ -181,8 +179,6 @@ RUN = "run.json"
 """In the state folder: how the last run went."""
 COMPLETE = "complete.json"
 """In the state folder: the bytes of each file of a finished output."""
-MOST_SIBLINGS = 1000
-"""Folders next to an output that are searched for the steps before it, at most."""
 
 
 @dataclass(frozen=True)
@@ -416,7 +412,7 @@ class _Tracer:
             for name in run.get("folders", []):
                 yield from self._in_folder(relocated(storage.location(name), run, output))
             for beside in (output.parent, output.parent.parent):
-                for entry, is_folder in storage.list_folder(beside)[:MOST_SIBLINGS]:
+                for entry, is_folder in storage.list_folder(beside)[:1000]:
                     if is_folder:
                         yield from self._in_folder(entry)
 

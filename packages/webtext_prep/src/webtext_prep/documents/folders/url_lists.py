@@ -31,8 +31,6 @@ _COLUMN = "url"
 _DELIMITERS = {".csv": CsvRecords.delimiters, ".tsv": ("\t",)}
 _USUAL_NAMES = ("address", "link", "page", "page url", "page_url", "uri", "href", "loc", "permalink")
 """Of a page's own URL, where several columns hold URLs: crawlers export `Address`, search consoles `page`."""
-_SAMPLED = 100
-"""Rows in which URLs are looked for."""
 _FIGURE = re.compile(r"\s*(?:[-+]?\d+(?:\.\d+)?%?|\d{4}-\d\d-\d\d(?:[T ]\S+)?)\s*")
 _IS_URL = re.compile(r"\s*https?:[/\\]{2}[^\s]+\s*", re.IGNORECASE)
 
@@ -166,7 +164,7 @@ def _table_of(location: Location) -> tuple[str, tuple[str, ...], bool] | None:
     lines = itertools.islice(read_lines(location), 1)
     first_line = next(lines, b"").decode("utf-8", "surrogateescape")
     delimiter = delimiter_of(first_line, delimiters)
-    rows = [row.cells for row in itertools.islice(read_rows(location, (delimiter,)), _SAMPLED + 1)]
+    rows = [row.cells for row in itertools.islice(read_rows(location, (delimiter,)), 101)]
     header, *others = [row for row in rows if isinstance(row, list) and not row[0].lstrip().startswith("#")] or [[]]
     cells = [cell.strip().lower() for cell in header]
     if _COLUMN in cells:

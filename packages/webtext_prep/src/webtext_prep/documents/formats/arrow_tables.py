@@ -36,8 +36,6 @@ BATCH_ROWS = 256
 BATCH_BYTES = 64 << 20
 """Bytes of rows that are taken together, at most, unless one alone has more."""
 TOO_LONG = f"a row of more than {MAX_LINE_BYTES >> 20} MiB"
-_NUMBER_BYTES = 16
-"""What counts for a value that is no text."""
 
 
 @contextlib.contextmanager
@@ -118,7 +116,7 @@ def _sizes(array: pa.Array) -> npt.NDArray[np.int64]:
             .reshape(len(array), -1)
             .sum(1)
         )
-    return np.full(len(array), _NUMBER_BYTES, np.int64)
+    return np.full(len(array), 16, np.int64)  # what counts for a value that is no text
 
 
 def _rows(
@@ -135,15 +133,10 @@ def _rows(
     return [dict(zip(batch.schema.names, row, strict=True)) for row in rows]
 
 
-_ZSTD_LEVEL = 3
 _SEAL = b"webtext.footer_xxh3"
 _UNSEALED = b"0" * 16
 _TAIL = 8
 """Bytes after a footer: its length, and a mark."""
-_HEADER_BYTES = 32
-"""More than the fields of a page's header take that are read here."""
-_DICTIONARY_PAGE = 2
-_SMALL = BATCH_BYTES // BATCH_ROWS // 4
 
 
 class _Stream:
@@ -193,7 +186,7 @@ def new_parquet(stream: BinaryIO, schema: pa.Schema, **options: Any) -> Iterator
 
     target = _Stream(stream)
     file = pq.ParquetWriter(
-        target, schema, compression="zstd", compression_level=_ZSTD_LEVEL, write_page_checksum=True, **options
+        target, schema, compression="zstd", compression_level=3, write_page_checksum=True, **options
     )
     try:
         yield file
@@ -356,15 +349,15 @@ def _rows_at_once(file: pq.ParquetFile, stream: BinaryIO, number: int, location:
 def _largest_repeated(column: Any, stream: BinaryIO) -> int:
     """Bytes that no value of a column with a dictionary is larger than: the size of the dictionary."""
     whole = int(column.total_uncompressed_size)
-    if whole <= _SMALL:
+    if whole <= BATCH_BYTES // BATCH_ROWS // 4:
         return whole
     stream.seek(min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0))
-    header = stream.read(_HEADER_BYTES)
-    # Thrift's compact protocol: field 1, the kind of page, and field 2, its size.
+    header = stream.read(32)  # more than the fields take that are read here
+    # Thrift's compact protocol: field 1, the kind of page (2 is a dictionary), and field 2, its size.
     kind, at = _number(header, 1)
     size, _ = _number(header, at + 1)
     is_known = header[:1] == b"\x15" == header[at : at + 1]
-    return size if is_known and kind == _DICTIONARY_PAGE else whole
+    return size if is_known and kind == 2 else whole
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

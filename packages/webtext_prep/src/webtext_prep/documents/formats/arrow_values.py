@@ -54,8 +54,6 @@ Marks = Iterator[Mark]
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 24 * 60 * 60
-_FIRST_GREGORIAN = -141_427
-"""1582-10-15, in days from 1970-01-01."""
 _DECODED = ("arrow.uuid", "arrow.json", "arrow.bool8")
 _OPAQUE = {"arrow.opaque", "arrow.parquet.variant", "parquet.variant"}
 """Extension types whose storage is not what they mean: a writer's own bytes, or a number of periods."""
@@ -81,7 +79,8 @@ def json_values(array: pa.Array, marks: Marks | None = None, fine: pa.Array | No
         refuse_opaque(array, kind.extension_name, str(kind))
         return json_values(array.storage, marks)
     if pa.types.is_dictionary(kind):
-        if _is_view(kind.value_type):  # which pyarrow 26.0.1 can't take
+        if pa.types.is_string_view(kind.value_type) or pa.types.is_binary_view(kind.value_type):
+            # Which pyarrow 26.0.1 can't take.
             found = array.dictionary
             return [None if at is None else found[at].as_py() for at in array.indices.to_pylist()]
         return json_values(array.dictionary_decode(), marks)
@@ -93,23 +92,17 @@ def json_values(array: pa.Array, marks: Marks | None = None, fine: pa.Array | No
         return _objects(array, marks, fine)
     if pa.types.is_map(kind):
         return _maps(array, marks, fine)
-    if has_lists(kind):
+    if _has_lists(kind):
         return _lists(array, marks, fine)
     return _leaves(array, next(marks), fine)
 
 
-def has_lists(kind: pa.DataType) -> bool:
+def _has_lists(kind: pa.DataType) -> bool:
     """Whether values of a type are lists of any layout."""
     import pyarrow.types as kinds
 
     tests = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list, kinds.is_list_view, kinds.is_large_list_view)
     return any(test(kind) for test in tests)
-
-
-def _is_view(kind: pa.DataType) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_string_view(kind) or kinds.is_binary_view(kind))
 
 
 def refuse_opaque(array: pa.Array, name: str, words: str = "") -> None:
@@ -172,7 +165,9 @@ def _leaves(array: pa.Array, mark: Mark, fine: pa.Array | None) -> list[Any]:
     words = _words_of(kind, mark)
     if words is None:
         return [str(value) if isinstance(value, uuid.UUID) else value for value in array.to_pylist()]
-    values = array.to_pylist() if not _is_counted(kind) else array.view(_whole_number(kind)).to_pylist()
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):  # whole numbers of some unit
+        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    values = array.to_pylist()
     if fine is not None and pa.types.is_timestamp(kind) and fine.type.unit != kind.unit:
         words = _words_of(pa.timestamp("ns", kind.tz), mark) or str
         values = [
@@ -180,19 +175,6 @@ def _leaves(array: pa.Array, mark: Mark, fine: pa.Array | None) -> list[Any]:
             for coarse, exact in zip(values, fine.view(pa.int64()).to_pylist(), strict=True)
         ]
     return [None if value is None else words(value) for value in values]
-
-
-def _is_counted(kind: pa.DataType) -> bool:
-    """Whether values are whole numbers of some unit."""
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_temporal(kind) and not kinds.is_interval(kind))
-
-
-def _whole_number(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
 def _words_of(kind: pa.DataType, mark: Mark) -> Callable[[Any], Any] | None:
@@ -222,17 +204,7 @@ def _words_of(kind: pa.DataType, mark: Mark) -> Callable[[Any], Any] | None:
     }.get(mark)
 
 
-_PERIODS: dict[str, Any] = {
-    "Y-DEC": "Y",
-    "M": "M",
-    "D": "D",
-    "h": "h",
-    "min": "m",
-    "s": "s",
-    "ms": "ms",
-    "us": "us",
-    "ns": "ns",
-}
+_PERIODS: dict[str, Any] = {"Y-DEC": "Y", "min": "m"} | {unit: unit for unit in ("M", "D", "h", "s", "ms", "us", "ns")}
 
 
 def _periods(array: pa.Array, frequency: str) -> list[Any]:
@@ -288,7 +260,7 @@ def _julian_date(days: int) -> str:
 
     Richards, "Calendars", in the Explanatory Supplement to the Astronomical Almanac (2013), 15.11.3.
     """
-    if days >= _FIRST_GREGORIAN:
+    if days >= -141_427:  # 1582-10-15
         return date_words(days)
     shifted = days + 2_440_588 + 32_082
     years = (4 * shifted + 3) // 1461

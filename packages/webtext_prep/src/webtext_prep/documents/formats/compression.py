@@ -45,8 +45,6 @@ CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
 """A longer line is not text that anybody wrote: reading stops there instead of filling the memory."""
 
-ZSTD_LEVEL = 3
-"""187 MB/s at a ratio of 2.73 on web text, measured on one core; higher levels cost more than they save."""
 GZIP_LEVEL = 6
 """gzip's own default."""
 MOST_RATIO = 10_000
@@ -56,10 +54,6 @@ RATIO_BYTES = 256 << 20
 MAX_TRIALS = 1_000
 """Places that look like the beginning of a stream and are none, after which the rest of a damaged file is given up."""
 _COMPRESSED_CHUNK = 1 << 15
-_GZIP_FORMAT = 31
-"""zlib's code for: gzip's header and checksum, with the largest window."""
-_MAX_WINDOW_LOG = 31
-"""Public dumps are compressed with windows of up to 2 GiB (`zstd --long=31`)."""
 
 
 class Decompressor(Protocol):
@@ -74,23 +68,11 @@ class Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-class Readable(Protocol):
-    """What reading a file from its beginning needs."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
-class Seekable(Readable, Protocol):
-    """What reading a part of a file needs."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int: ...
-
-
 class _GzipDecompressor:
     """zlib's decompressor with the interface of the others. It checks gzip's checksum and length."""
 
     def __init__(self) -> None:
-        self._stream = zlib.decompressobj(_GZIP_FORMAT)
+        self._stream = zlib.decompressobj(31)  # gzip's header and checksum, with the largest window
         self.needs_input = True
 
     @property
@@ -113,7 +95,8 @@ def zstd_decompressor(dictionary: bytes = b"") -> Decompressor:
         known = zstd.ZstdDict(dictionary) if dictionary else None
     except (zstd.ZstdError, ValueError) as error:
         raise OSError(f"its dictionary can't be read: {error}") from error
-    return zstd.ZstdDecompressor(known, {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG})
+    # Public dumps are compressed with windows of up to 2 GiB (`zstd --long=31`).
+    return zstd.ZstdDecompressor(known, {zstd.DecompressionParameter.window_log_max: 31})
 
 
 DECOMPRESSORS: dict[str, Callable[[], Decompressor]] = {
@@ -138,20 +121,20 @@ def bare_name(path: Location) -> str:
     return path.name.removesuffix(path.suffix) if compression_of(path) else path.name
 
 
-def _decompressed(file: Readable, new_decompressor: Callable[[], Decompressor]) -> Iterator[bytes]:
-    """All streams of `file` one after another, at most `CHUNK_BYTES` at a time.
+def _decompressed(read: Callable[[int], bytes], compression: str) -> Iterator[bytes]:
+    """All streams of a file, which `read` reads on, one after another, at most `CHUNK_BYTES` at a time.
 
     Raises EOFError if the file ends inside a stream or holds none; else the decompressor's own error.
     """
-    data = file.read(_COMPRESSED_CHUNK)
+    data = read(_COMPRESSED_CHUNK)
     if not data:
         # Even nothing takes some bytes once it is compressed.
         raise EOFError
     while data:
-        stream = new_decompressor()
+        stream = DECOMPRESSORS[compression]()
         while not stream.eof:
             if not data and stream.needs_input:
-                data = file.read(_COMPRESSED_CHUNK)
+                data = read(_COMPRESSED_CHUNK)
                 if not data:
                     raise EOFError
             found = stream.decompress(data, CHUNK_BYTES)
@@ -160,7 +143,7 @@ def _decompressed(file: Readable, new_decompressor: Callable[[], Decompressor]) 
                 yield found
         # Padding with zeros is part of the xz format, and left behind other files by tapes and block devices.
         data = stream.unused_data.lstrip(b"\0")
-        while not data and (more := file.read(_COMPRESSED_CHUNK)):
+        while not data and (more := read(_COMPRESSED_CHUNK)):
             data = more.lstrip(b"\0")
 
 
@@ -173,7 +156,7 @@ def check_ratio(path: Location, size: int, packed: int) -> None:
         )
 
 
-def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:
+def end_of_stream(file: BinaryIO, compression: str, start: int) -> int | None:
     """Where the compressed stream ends that begins at a place of an open file; None if it is damaged or cut off."""
     file.seek(start)
     stream, data, end = DECOMPRESSORS[compression](), b"", start
@@ -265,23 +248,12 @@ def _next_mark(file: BinaryIO, compression: str, at: int, size: int) -> int:
     return size
 
 
-class _Part:
-    """A part of an open file, read as one."""
-
-    def __init__(self, file: BinaryIO, begin: int, end: int) -> None:
-        self._file, self._end = file, end
-        file.seek(begin)
-
-    def read(self, size: int = -1, /) -> bytes:
-        left = self._end - self._file.tell()
-        return self._file.read(left if size < 0 else min(size, left))
-
-
 def read_piece(path: Location, piece: Piece) -> Iterator[bytes]:
     """The decompressed bytes of a whole piece, as `read_chunks` gives those of a file."""
     compression, size = compression_of(path), 0
     with _errors_named(path, compression), storage.open_for_reading(path) as file:
-        for chunk in _decompressed(_Part(file, piece.begin, piece.end), DECOMPRESSORS[compression]):
+        file.seek(piece.begin)
+        for chunk in _decompressed(lambda most: file.read(min(most, piece.end - file.tell())), compression):
             size += len(chunk)
             check_ratio(path, size, file.tell() - piece.begin)
             yield chunk
@@ -302,7 +274,7 @@ def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
     with _errors_named(path, compression), storage.open_for_reading(path) as file:
         if compression:
             size = 0
-            for chunk in _decompressed(file, DECOMPRESSORS[compression]):
+            for chunk in _decompressed(file.read, compression):
                 size += len(chunk)
                 check_ratio(path, size, file.tell())
                 yield chunk, file.tell()
@@ -345,7 +317,8 @@ def compressed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
         with gzip.GzipFile("", "wb", GZIP_LEVEL, stream, mtime=0) as lines:
             yield cast(BinaryIO, lines)
     else:
-        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+        # 187 MB/s at a ratio of 2.73 on web text, measured on one core; higher levels cost more than they save.
+        compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
         with compressor.stream_writer(stream, closefd=False) as frame:
             yield cast(BinaryIO, frame)
 

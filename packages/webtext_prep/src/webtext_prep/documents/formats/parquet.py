@@ -28,9 +28,7 @@ COLUMNS = ("title", "domain", "language")
 """Metadata with a column of its own, where it is text."""
 REST = "metadata"
 GROUP_BYTES = 8 << 20
-"""Bytes of text after which a row group is written,"""
-GROUP_ROWS = 10_000
-"""or this many rows."""
+"""Bytes of text after which a row group is written."""
 
 
 def _schema() -> pa.Schema:
@@ -53,7 +51,7 @@ class RowWriter(DocumentWriter):
         self._rows.append(self._row_of(document))
         self._bytes += len(document.text)
         self.written += 1
-        if self._bytes >= GROUP_BYTES or len(self._rows) >= GROUP_ROWS:
+        if self._bytes >= GROUP_BYTES or len(self._rows) >= 10_000:
             self.flush()
 
     def flush(self) -> None:

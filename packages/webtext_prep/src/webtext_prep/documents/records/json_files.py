@@ -239,8 +239,6 @@ _ENTRY = re.compile(r"\}\s*,?\s*(?=\{\s*\")")
 """Where an entry may begin: in no string, in which a quote is written with a backslash."""
 _ODD_SIGN = re.compile(r"\s*\S?\s*(?=\{)")
 """What may stand before an entry, where one sign is damaged."""
-_MOST_SEARCHED = 200
-"""So many times a damaged list is read in search of entries."""
 _END, _INSIDE, _DAMAGE = "the end", "inside an entry", "damage"
 
 
@@ -257,7 +255,8 @@ def _damaged_list(data: bytes) -> Iterator[Any]:
     text = data.decode("utf-8", "surrogateescape").rstrip()
     first = _ODD_SIGN.match(text)
     start = first.end() if first else text.find("[") + 1
-    at, lost, left = start, start, _MOST_SEARCHED * len(text)
+    # So many times it is read in search of entries.
+    at, lost, left = start, start, 200 * len(text)
     while True:
         values, stop, read, how = _run(text, at)
         if values and (at == start or how != _INSIDE):

@@ -32,8 +32,6 @@ from webtext_prep.documents.records.json_files import decode_utf8
 from webtext_prep.errors import StorageError
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 
-MOST_CHARACTERS = 64 << 10
-"""A longer front matter is taken for text."""
 MOST_NESTED = 32
 """Deeper YAML is taken for text: the time to read it grows with the square of its depth, and the stack with it."""
 _DELIMITED = re.compile(r"(---|\+\+\+)[ \t]*\r?\n")
@@ -50,7 +48,8 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
         return {}, text
     # YAML may also end as a document does.
     ends = r"(?:---|\.\.\.)" if begin[1] == "---" else r"\+\+\+"
-    end = re.compile(rf"^{ends}[ \t]*(?:\r?\n|\Z)", re.MULTILINE).search(text, begin.end(), MOST_CHARACTERS)
+    # A longer front matter is taken for text.
+    end = re.compile(rf"^{ends}[ \t]*(?:\r?\n|\Z)", re.MULTILINE).search(text, begin.end(), 64 << 10)
     if end is None:
         return {}, text
     found = _parsed(text[begin.end() : end.start()], is_yaml=begin[1] == "---")

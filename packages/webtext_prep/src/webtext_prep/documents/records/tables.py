@@ -22,11 +22,6 @@ from webtext_prep.documents.formats.lines import lines_in, read_lines
 from webtext_prep.documents.records.base import FileBlock, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.storage.locations import Location
 
-_EMPTY = (b"", b"\r")
-_MANY_LINES = 100
-"""Lines of a text that is no table have not all as many commas as a row, if they are this many."""
-_NULL = r"\N"
-"""What ClickHouse, PostgreSQL, MySQL and Hive write where there is nothing."""
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
@@ -119,7 +114,8 @@ def _rows(lines: _Lines, delimiter: str, width: int | None) -> Iterator[Row]:
             cells = Unreadable("not valid UTF-8", "save it as UTF-8")
         if cells:
             if isinstance(cells, list):
-                cells = ["" if cell == _NULL else cell for cell in cells]
+                # What ClickHouse, PostgreSQL, MySQL and Hive write where there is nothing.
+                cells = ["" if cell == r"\N" else cell for cell in cells]
             yield Row(number, cells)
             width = width or (None if isinstance(cells, Unreadable) else len(cells))
 
@@ -134,7 +130,8 @@ def _has_taken_rows(record: list[bytes], cells: list[str], delimiter: str, width
     first, *others = (line.count(delimiter.encode()) == width - 1 for line in record)
     if len(cells) != width:
         return (delimiter == "\t" and first) or 0 < len(others) <= 2 * sum(others)
-    return all(others) and (delimiter == "\t" or len(others) >= _MANY_LINES)
+    # A hundred lines of a text that is no table have not all as many commas as a row.
+    return all(others) and (delimiter == "\t" or len(others) >= 100)
 
 
 def delimiter_of(line: str, delimiters: tuple[str, ...]) -> str:
@@ -179,11 +176,10 @@ class _Lines:
     def begin(self) -> None:
         """A record begins with the next line that is not empty."""
         self.record, self.is_ended = [], False
-        for line in itertools.chain(_popped(self._next), self._lines):
-            if line not in _EMPTY:
-                self._next.appendleft(line)
-                return
+        while (line := self._following()) in (b"", b"\r"):
             self._pass(line)
+        if line is not None:
+            self._next.appendleft(line)
 
     def back_to_second(self) -> None:
         """Give the lines of this record once more, but for its first."""
@@ -200,7 +196,7 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self._next.popleft() if self._next else next(self._lines, None)
+        line = self._following()
         if line is None:
             self.is_ended = True
             raise StopIteration
@@ -208,13 +204,11 @@ class _Lines:
         self.record.append(line)
         return line.decode("utf-8", "surrogateescape") + "\n"
 
+    def _following(self) -> bytes | None:
+        return self._next.popleft() if self._next else next(self._lines, None)
+
     def _pass(self, line: bytes) -> None:
         self.number += 1
         self.size += len(line) + 1
         if self._are_kept:
             self._taken.append(line)
-
-
-def _popped(lines: deque[bytes]) -> Iterator[bytes]:
-    while lines:
-        yield lines.popleft()
