@@ -36,6 +36,7 @@ class Costs:
         kept: documents written for one read.
         least: bytes of a process however small its input is.
         window: bytes of memory that a compressed file may ask for.
+        page: bytes of memory for each page of a shard, where a process knows all of these.
     """
 
     seconds: float
@@ -48,6 +49,7 @@ class Costs:
     kept: float = 1.0
     least: int = PROCESS_BYTES
     window: int = 0
+    page: int = 0
 
 
 # Of 23 million URLs, 6 in 10 give a page, with 5,000 bytes of text (OpenWebText); of a page's HTML 8% are text. Half of
@@ -58,7 +60,7 @@ TABLE = {
     "download": Costs(0.6 / 60, 65, 400 * MB, written=50.0, scratch=18.0, text=46.0, kept=0.6, least=400 * MB),
     "rescue": Costs(0.01, 65, 400 * MB, written=0.0, files=215.0, scratch=215.0, text=850.0, kept=0.5, least=400 * MB),
     "extract": Costs(1 / 57, 110_000, 400 * MB, written=0.12, text=0.08, least=400 * MB),
-    "merge": Costs(1 / 13_400, memory=200 * MB, scratch=0.42),
+    "merge": Costs(1 / 13_400, memory=200 * MB, scratch=0.42, page=160),
     "clean": Costs(1 / 5_300, memory=400 * MB),
     "train-filter": Costs(1 / 1_900, memory=400 * MB, written=0.0, scratch=0.4),
     "filter": Costs(1 / 9_800, memory=400 * MB),
@@ -68,7 +70,7 @@ TABLE = {
     "train-tokenizer": Costs(1 / 1_670, memory=500 * MB, written=0.0, scratch=0.25),
     "tokenize": Costs(1 / 21_000, memory=480 * MB, written=0.0, files=0.55, scratch=0.55, text=0.55, least=200 * MB),
     "merge-tokens": Costs(1 / 300_000, written=0.0, files=1.0),
-    "index-tokens": Costs(1 / 2_300, memory=600 * MB, written=0.0, files=2.05, scratch=0.05),
+    "index-tokens": Costs(1 / 2_300, memory=600 * MB, written=0.0, files=2.05, scratch=0.05, least=220 * MB),
     "export": Costs(1 / 8_000, memory=240 * MB, scratch=0.01),
 }
 """By the name of the stage."""

@@ -22,6 +22,7 @@ from command_kit import hide_credentials, setting
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
+from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD, read_record, stage_folder
 from webtext_prep.documents.formats.compression import bare_name
@@ -39,6 +40,7 @@ from webtext_prep.opt_outs.decisions import (
     read_host_file,
 )
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
+from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
@@ -140,6 +142,13 @@ class Extract(PageStage):
         if not place.is_file():
             raise InputError(f"--opt-outs-from {place} is no file: give what `webtext opt-outs --output` has written.")
         return [place]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """As the table says of pages; of WET files all is text."""
+        plain = sample.plain / max(1, sample.text)
+        found, texts = super().needs(sample.part(1 - plain), workers), sample.part(plain)
+        documents, kept, text = found.documents + texts.documents, found.kept + texts.documents, found.text + texts.text
+        return replace(found, output=found.output + texts.written, documents=documents, kept=kept, text=text)
 
     def run(self, job: Job) -> Outcome:
         """Each range of pages of an archive, and each group of HTML files, by itself."""

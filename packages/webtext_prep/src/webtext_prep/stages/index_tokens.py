@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,28 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
-from indexed_tokens import IndexedTokens, bin_path, check_token_files, idx_path, prefix_of
-from indexed_tokens.suffix_index import (
-    POSITION,
-    SEAL,
-    URL_ENDS,
-    URLS,
-    Part,
-    Seal,
-    checksum,
-    divide,
-    document_begins,
-    index_folder,
-    part_name,
-)
+from indexed_tokens import IndexedTokens, bin_path, check_token_files, idx_path, prefix_of, suffix_index
+from indexed_tokens.suffix_index import SEAL, URL_ENDS, URLS, Part, Seal, divide, document_begins, index_folder
 from webtext_prep import storage
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
+from webtext_prep.running.estimates import Needs, costs_of
 from webtext_prep.running.job import Job
-from webtext_prep.running.preflight import Needs, readable
+from webtext_prep.running.preflight import readable
 from webtext_prep.running.stage import Outcome, Reads, Stage, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
@@ -57,17 +44,8 @@ from webtext_prep.tokens.token_stage import PAIRS, pair_named
 KINDS = {"sort_keys": ".keys.npy", "urls": ".urls"}
 """Files about a shard: its documents' keys, u64 of shape (documents,), and their URLs, one on a line."""
 _AT_ONCE = 100_000
-_PART = re.compile(r"part-.*\.u32")
 SORT_BYTES = 15
 """Memory for each token that is being sorted, the result included."""
-PROCESS_BYTES = 220 << 20
-"""Memory of a process, with the compiler and what it has compiled."""
-URL_SHARE = 0.1
-"""Bytes of URLs for each token, about: 100 for a document of 1,000."""
-TIMED_TOKENS = 2 << 20
-"""Tokens that a dry run sorts, to say how long all take:"""
-SLOWER = 1.5
-"""a token of a whole part takes this much longer, since less of it lies in the caches of the processor."""
 
 
 def _is_of_pair(path: Location) -> bool:
@@ -92,7 +70,11 @@ def _index_of(given: Sequence[str]) -> str:
 
 def _files_of_index(output: Location) -> list[Location]:
     others = (SEAL, URLS, URL_ENDS)
-    return [path for path in storage.files_in(output) if path.name in others or _PART.fullmatch(path.name)]
+    return [
+        path
+        for path in storage.files_in(output)
+        if path.name in others or (path.name.startswith("part-") and path.suffix == ".u32")
+    ]
 
 
 @dataclass(frozen=True)
@@ -113,9 +95,7 @@ class IndexTokens(Stage):
     part_tokens: int = setting(
         32_000_000, "tokens that are sorted together: each takes 15 bytes of memory a worker", ge=1, le=1_000_000_000
     )
-    dry_run: bool = setting(
-        False, "write nothing, but print the disk, memory and time that it takes: a sample is sorted", identity=False
-    )
+    dry_run: bool = setting(False, "write nothing, but print the disk, memory and time that it takes", identity=False)
 
     @property
     def is_preview(self) -> bool:
@@ -123,8 +103,11 @@ class IndexTokens(Stage):
         return self.dry_run
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """As the table says; in a preview a sample is sorted here."""
-        return Needs(0) if self.is_preview else super().needs(sample, workers)
+        """As the table says, but that memory follows from the tokens that are sorted together, of two bytes each."""
+        found, together = super().needs(sample, workers), min(self.part_tokens * workers, sample.text // 2)
+        memory = workers * costs_of(self.name, self).least + SORT_BYTES * together
+        found = dataclasses.replace(found, memory=memory)
+        return dataclasses.replace(found, output=0, memory=0) if self.is_preview else found
 
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
@@ -133,11 +116,11 @@ class IndexTokens(Stage):
         tokens = IndexedTokens(prefix_of(storage.local_path(task.reads["pair"][0])))
         documents, places = task.options["documents"], task.options["tokens"]
         part = _part_of(tokens, document_begins(tokens), documents, places)
-        order = document_suffixes(*part).astype(POSITION, copy=False)
+        order = document_suffixes(*part).astype(suffix_index.POSITION, copy=False)
         with storage.create(task.writes.part) as file:
             file.write(order.data)
         context.report(places[1] - places[0])
-        return checksum(order)
+        return suffix_index.checksum(order)
 
     def run(self, job: Job) -> Outcome:
         """Sort each part, put the URLs in order, seal."""
@@ -151,7 +134,7 @@ class IndexTokens(Stage):
             Task(
                 f"part-{number:05}",
                 Files(pair=job.inputs),
-                Files(part=folder / part_name(number)),
+                Files(part=folder / suffix_index.part_name(number)),
                 {"documents": list(part.documents), "tokens": list(part.tokens)},
             )
             for number, part in enumerate(parts)
@@ -196,26 +179,18 @@ class IndexTokens(Stage):
         return one, other
 
     def preview(self, job: Job) -> Findings:
-        """Sort a sample, and say what all of it takes."""
-        from webtext_prep.tokens.suffix_sorting import document_suffixes
-
+        """Say what it takes, as the table of all stages has it."""
         tokens = _opened(storage.local_path(job.inputs[0]).with_suffix(""))
-        begins = document_begins(tokens)
-        parts, total = divide(begins, self.part_tokens), int(begins[-1])
-        sample = divide(begins, TIMED_TOKENS)[0]
-        some, ends = _part_of(tokens, begins, sample.documents, sample.tokens)
-        document_suffixes(some[:1], np.ones(1, np.int64))  # compiles
-        started = time.monotonic()
-        document_suffixes(some, ends)
-        each = SLOWER * (time.monotonic() - started) / max(1, sample.size)
-        at_work = sorted((part.size for part in parts), reverse=True)[: job.workers]
+        parts = len(divide(document_begins(tokens), self.part_tokens))
+        workers = min(job.workers, parts)
+        needs = dataclasses.replace(self, dry_run=False).needs(job.sample(), workers)
         found = {
-            "tokens": total,
+            "tokens": tokens.total_tokens,
             "documents": tokens.documents,
-            "parts": len(parts),
-            "disk_bytes": int((POSITION.itemsize + URL_SHARE) * total),
-            "memory_bytes": len(at_work) * PROCESS_BYTES + SORT_BYTES * sum(at_work),
-            "seconds": round(each * total / max(1, len(at_work)), 1),
+            "parts": parts,
+            "disk_bytes": needs.output,
+            "memory_bytes": needs.memory,
+            "seconds": round(needs.seconds / workers, 1),
         }
         return Findings(_described(found), found)
 

@@ -47,11 +47,13 @@ from webtext_prep.documents.folders.raw_files import (
     splits_of,
     without_descriptions,
 )
+from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import files_by_record
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Damaged, FilePart, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.errors import DamagedFileError, InputError
+from webtext_prep.running.estimates import Needs, costs_of
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.job import Job
@@ -114,6 +116,12 @@ class Merge(HoldsOut):
         for name, keys in (("--text-key", self.text_key), ("--url-key", self.url_key)):
             if not keys or not all(keys):
                 raise InputError(f"{name} must name at least one key, and none that is empty.")
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """As the table says; and a large shard takes memory for each of its pages."""
+        found, row = super().needs(sample, workers), costs_of(self.name, self)
+        pages = sample.documents // (self.shards or shards_for(sample.size, BYTES_PER_SHARD))
+        return replace(found, memory=max(found.memory, workers * (row.least + row.page * pages)))
 
     @property
     def reads(self) -> Reads:

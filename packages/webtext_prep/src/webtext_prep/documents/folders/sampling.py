@@ -6,9 +6,10 @@ second, however large the input is. What can't be read is left out here; the sta
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
@@ -31,21 +32,18 @@ class Sample:
         text: their bytes once decompressed, JSON and metadata included.
         written: bytes of the same in the format in which shards are written.
         documents: how many documents or URLs; lines, where nothing better is known.
+        plain: their bytes of `text` that are texts of pages already: WET files.
     """
 
     size: int = 0
     text: int = 0
     written: int = 0
     documents: int = 0
+    plain: int = 0
 
     def __add__(self, other: Sample) -> Sample:
         """What both hold together."""
-        return Sample(
-            self.size + other.size,
-            self.text + other.text,
-            self.written + other.written,
-            self.documents + other.documents,
-        )
+        return Sample(*map(operator.add, astuple(self), astuple(other)))
 
     @property
     def is_compressed(self) -> bool:
@@ -54,8 +52,7 @@ class Sample:
 
     def part(self, share: float) -> Sample:
         """A share of it; all of it from 1 on."""
-        share = min(1.0, share)
-        return Sample(*(round(share * count) for count in (self.size, self.text, self.written, self.documents)))
+        return Sample(*(round(min(1.0, share) * count) for count in astuple(self)))
 
 
 def take_sample(
@@ -108,7 +105,7 @@ def _sample_of_kind(
     if is_one_document(files[0]):
         documents = len(files)
     written = text if format_name == "jsonl" else size if is_compressed else round(text / USUAL_RATIO)
-    return Sample(size, text, written, documents)
+    return Sample(size, text, written, documents, text if _kind(files[0]).startswith(".wet") else 0)
 
 
 def _begin_of(place: Location) -> Sample:
