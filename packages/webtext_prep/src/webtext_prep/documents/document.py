@@ -161,7 +161,7 @@ def decode_url_row(line: bytes) -> Document | None:
 
 BATCH_DOCUMENTS = 256
 """The largest number of documents in a batch."""
-BATCH_CHARACTERS = 4 << 20
+BATCH_SIZE = 4 << 20
 """Characters of text with which a batch is full."""
 
 
@@ -181,4 +181,4 @@ def in_batches(items: Iterable[Item], most: int, size: int, size_of: Callable[[I
 
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """The documents in order, in batches that are not empty."""
-    return in_batches(documents, BATCH_DOCUMENTS, BATCH_CHARACTERS, lambda document: len(document.text))
+    return in_batches(documents, BATCH_DOCUMENTS, BATCH_SIZE, lambda document: len(document.text))

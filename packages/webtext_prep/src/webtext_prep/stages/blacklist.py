@@ -20,19 +20,9 @@ from urllib.parse import unquote
 from command_kit import setting
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, encode_document, in_batches
+from webtext_prep.documents.folders import url_lists
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.folders.url_lists import (
-    UrlPart,
-    encode_url,
-    is_list_of_lines,
-    is_table,
-    list_blocks,
-    read_url,
-    read_urls,
-    row_ranges,
-    run_part,
-)
 from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
@@ -189,7 +179,7 @@ class Blacklist(Stage):
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large list that can only be read from its beginning to runs; see `cut_into_runs`."""
         place, size = task.reads.file, task.options["run_bytes"]
-        return cut_into_runs(task, context, lambda chunks, head: list_blocks(place, chunks, size, head))
+        return cut_into_runs(task, context, lambda chunks, head: url_lists.list_blocks(place, chunks, size, head))
 
     def split(self, task: Task, context: Context) -> int:
         """Task: a list, or a part of one, to a file with a bucket for each shard. Returns the number of URLs."""
@@ -219,7 +209,7 @@ class Blacklist(Stage):
                 while lines := run.readlines(BLOCK_BYTES):
                     kept: list[str] = []
                     for line, key, host, path in urls_of_lines(b"".join(lines).decode()):
-                        row = None if host else read_url(line.encode())
+                        row = None if host else url_lists.read_url(line.encode())
                         reason = judge(line, key, host, path) if row is None else self.judge(row.url, seen)
                         if reason is not None:
                             dropped = row or Document(line)
@@ -290,7 +280,7 @@ class Blacklist(Stage):
         cutting = {
             number: cutting_task(job.scratch / f"list-{number:05}", path, RUN_BYTES)
             for number, path in enumerate(job.inputs)
-            if not parts[number] and sizes[number] > BYTES_PER_STREAM and (is_list_of_lines(path) or is_table(path))
+            if not parts[number] and sizes[number] > BYTES_PER_STREAM and url_lists.is_text(path)
         }
         runs = dict(zip(cutting, job.map("cut", self.cut, list(cutting.values()), unit="bytes"), strict=True))
         tasks = []
@@ -299,7 +289,7 @@ class Blacklist(Stage):
             if number in cutting:
                 places = []
                 for run, (place, first, head) in enumerate(cut_runs(cutting[number], runs[number])):
-                    part = run_part(path, first, head)
+                    part = url_lists.run_part(path, first, head)
                     rows = {"rows": asdict(part)} if part is not None else {}
                     places.append((place, {"run": run, **rows}))
             for at, (place, options) in enumerate(places):
@@ -313,17 +303,17 @@ def _ranges(path: Location, size: int) -> list[dict[str, Any]]:
     """The ranges of a large list that can be read without the bytes before them; none if there are not several."""
     if size <= BYTES_PER_STREAM:
         return []
-    if is_list_of_lines(path):
+    if url_lists.is_list_of_lines(path):
         edges = range(0, size, BYTES_PER_TASK) if has_ranges(path) else ()
         return [{"range": [start, start + BYTES_PER_TASK]} for start in edges]
-    return [{"rows": asdict(part)} for part in row_ranges(path, ROWS_PER_TASK)]
+    return [{"rows": asdict(part)} for part in url_lists.row_ranges(path, ROWS_PER_TASK)]
 
 
 def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
     """The rows that a task splits, as lines of a list, each with its host, or with all of what has none."""
     path, options = task.reads.file, task.options
-    if "rows" in options or not ("range" in options or "run" in options or is_list_of_lines(path)):
-        rows = read_urls(path, UrlPart(**options["rows"]) if "rows" in options else None)
+    if "rows" in options or not ("range" in options or "run" in options or url_lists.is_list_of_lines(path)):
+        rows = url_lists.read_urls(path, url_lists.UrlPart(**options["rows"]) if "rows" in options else None)
         yield from in_batches(map(_line_of, rows), 1000, 1000, lambda _: 1)
         return
     chunks = read_range(path, *options["range"]) if "range" in options else read_utf8(path)
@@ -333,10 +323,10 @@ def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
             lines = [(line.replace(b"&amp;", b"&") if host else line, host) for line, host in lines]
         unusual = [number for number, (_, host) in enumerate(lines) if not host]
         for number in reversed(unusual):
-            row = read_url(lines[number][0])
+            row = url_lists.read_url(lines[number][0])
             lines[number : number + 1] = [] if row is None else [_line_of(row)]
         yield lines
 
 
 def _line_of(row: Document) -> tuple[bytes, bytes]:
-    return encode_url(row), (host_of(row.url) or row.url).encode("utf-8", "surrogatepass")
+    return url_lists.encode_url(row), (host_of(row.url) or row.url).encode("utf-8", "surrogatepass")

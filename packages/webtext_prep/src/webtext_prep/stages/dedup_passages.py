@@ -28,32 +28,9 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
+from webtext_prep.dedup import passages
 from webtext_prep.dedup.candidates import runs_of
-from webtext_prep.dedup.passages import (
-    REPEAT,
-    WINDOW,
-    Anchored,
-    Firsts,
-    Hashes,
-    Records,
-    add_by_range,
-    batches_of,
-    grams_of,
-    is_in,
-    longest_runs,
-    range_of,
-    read_range,
-    repeated,
-    windows_of,
-)
-from webtext_prep.documents.document import (
-    BATCH_CHARACTERS,
-    BATCH_DOCUMENTS,
-    Document,
-    batches,
-    encode_json,
-    in_batches,
-)
+from webtext_prep.documents.document import BATCH_DOCUMENTS, BATCH_SIZE, Document, batches, encode_json, in_batches
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
@@ -112,12 +89,12 @@ class DedupPassages(Stage):
         counts, within = list[int](), [np.zeros(0, np.uint16)]
         with write_partitions(task.writes.anchors, task.options["ranges"]) as writer:
             for documents in batches(context.counted(read_documents(task.reads.shard))):
-                grams = grams_of([document.text for document in documents], self.words)
-                found = [Anchored(own, self.words).anchors for own in grams]
+                grams = passages.grams_of([document.text for document in documents], self.words)
+                found = [passages.Anchored(own, self.words).anchors for own in grams]
                 counts += map(len, found)
                 hashes = np.concatenate(found)
-                within.append(range_of(hashes, task.options["ranges"]))
-                add_by_range(writer, hashes, within[-1])
+                within.append(passages.range_of(hashes, task.options["ranges"]))
+                passages.add_by_range(writer, hashes, within[-1])
         save_array(task.writes.counts, np.array(counts, np.uint32))
         save_array(task.writes.ranges, np.concatenate(within))
         return [len(counts), sum(counts)]
@@ -125,11 +102,11 @@ class DedupPassages(Stage):
     def find_repeated(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: of the anchors of one range whether each is repeated, a bucket for each shard."""
         number, kind, count, anchors = task.options["range"], np.uint64, 0, task.unkeyed["anchors"]
-        batches = batches_of(anchors, number, kind, RANGE_WINDOWS)
-        twice = repeated(np.concatenate([hashes for _, hashes in batch]) for batch in batches)
+        batches = passages.batches_of(anchors, number, kind, RANGE_WINDOWS)
+        twice = passages.repeated(np.concatenate([hashes for _, hashes in batch]) for batch in batches)
         with write_partitions(task.writes.repeated, len(anchors)) as writer:
             for shard, place in enumerate(anchors):
-                is_repeated = is_in(read_range(place, number, kind), twice)
+                is_repeated = passages.is_in(passages.read_range(place, number, kind), twice)
                 writer.add_bytes(shard, np.packbits(is_repeated).tobytes())
                 count += int(is_repeated.sum())
                 context.report(count)
@@ -158,13 +135,16 @@ class DedupPassages(Stage):
             storage.create(task.writes.names, durable=False) as identities,
         ):
             chosen = read_chosen_documents(task.reads.shard, is_chosen.tobytes().__getitem__)
-            for batch in in_batches(chosen, BATCH_DOCUMENTS, BATCH_CHARACTERS, lambda entry: len(entry[1].text)):
+            for batch in in_batches(chosen, BATCH_DOCUMENTS, BATCH_SIZE, lambda entry: len(entry[1].text)):
                 texts = [document.text for _, document in batch]
-                grams, hashes = grams_of(texts, self.words), windows_of(texts, self.words)
-                of_writer = {held_out: list[tuple[Records, Hashes]](), others: list[tuple[Records, Hashes]]()}
+                grams, hashes = passages.grams_of(texts, self.words), passages.windows_of(texts, self.words)
+                of_writer = {
+                    held_out: list[tuple[passages.Records, passages.Hashes]](),
+                    others: list[tuple[passages.Records, passages.Hashes]](),
+                }
                 for (number, document), of_grams, of_windows in zip(batch, grams, hashes, strict=True):
                     own = is_repeated[ends[number] : ends[number + 1]]
-                    found = Anchored(of_grams, self.words).windows(document.text, of_windows, own, number)
+                    found = passages.Anchored(of_grams, self.words).windows(document.text, of_windows, own, number)
                     of_writer[held_out if is_held_out(document.url, self.hold_out) else others].append(found)
                     identity = document.id.encode("utf-8", "surrogatepass")
                     identities.write(identity)
@@ -172,7 +152,7 @@ class DedupPassages(Stage):
                 for writer, all_found in of_writer.items():
                     if all_found:
                         windows, anchors = map(np.concatenate, zip(*all_found, strict=True))
-                        add_by_range(writer, windows, range_of(anchors, ranges))
+                        passages.add_by_range(writer, windows, passages.range_of(anchors, ranges))
                         total += len(windows)
                 context.report(batch[-1][0] + 1)
         with storage.create(task.writes.ends, durable=False) as file:
@@ -183,9 +163,9 @@ class DedupPassages(Stage):
         """Task: the windows of one range that begin earlier, a bucket for each block of documents of held-out pages,
         and then of others. Returns a digest."""
         number, blocks = task.options["range"], task.options["blocks"]
-        firsts, done = Firsts(), 0
+        firsts, done = passages.Firsts(), 0
         with write_partitions(task.writes.firsts, 2 * blocks[-1]) as writer:
-            for batch in batches_of(task.unkeyed["windows"], number, WINDOW, RANGE_WINDOWS):
+            for batch in passages.batches_of(task.unkeyed["windows"], number, passages.WINDOW, RANGE_WINDOWS):
                 files = np.repeat([at for at, _ in batch], [len(found) for _, found in batch])
                 is_other, shards = np.divmod(files.astype(np.uint32), np.uint32(task.options["shards"]))
                 windows = np.concatenate([found for _, found in batch])
@@ -193,7 +173,7 @@ class DedupPassages(Stage):
                 of_block = np.array(blocks)[shards[chosen]] + repeats["document"] // BLOCK
                 of_block += is_other[chosen].astype(np.int64) * blocks[-1]
                 for block, rows in runs_of(of_block):
-                    writer.add_bytes(block, longest_runs(repeats[rows]).tobytes())
+                    writer.add_bytes(block, passages.longest_runs(repeats[rows]).tobytes())
                 done += len(windows)
                 context.report(done)
         return writer.digest
@@ -205,7 +185,7 @@ class DedupPassages(Stage):
         identity = _identities(task.unkeyed["ends"], task.unkeyed["names"])
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-            held: dict[int, Records] = {}
+            held: dict[int, passages.Records] = {}
             for document in documents:
                 number = tally.read - 1
                 if number % BLOCK == 0:
@@ -224,7 +204,7 @@ class DedupPassages(Stage):
             return write_shard(task, context, read_documents(task.reads.shard), pieces)
 
     def _passages(
-        self, document: Document, repeats: Records, identity: Callable[[int, int], str]
+        self, document: Document, repeats: passages.Records, identity: Callable[[int, int], str]
     ) -> Iterator[dict[str, Any]]:
         """A row for each passage of a document, given the runs of its repeated windows."""
         starts, ends = edges_of(document.text)
@@ -239,13 +219,13 @@ class DedupPassages(Stage):
                 "duplicate_of_start": place,
             }
 
-    def _pieces(self, document: Document, passages: list[tuple[int, int]], tally: Tally) -> Iterator[Document]:
+    def _pieces(self, document: Document, spans: list[tuple[int, int]], tally: Tally) -> Iterator[Document]:
         """The pieces of a document without its passages."""
-        hits = joined(document.text, passages, LINE_END)
+        hits = joined(document.text, spans, LINE_END)
         pieces = [piece for piece in cut(document.text, hits, 0, self.shortest_piece, LINE_END)[0] if piece]
-        tally.notes["passages"] += len(passages)
+        tally.notes["passages"] += len(spans)
         if not pieces:
-            tally.drop(document, "repeated", passages=len(passages))
+            tally.drop(document, "repeated", passages=len(spans))
             return
         tally.notes["cut"] += 1
         tally.added += len(pieces) - 1
@@ -296,7 +276,14 @@ class DedupPassages(Stage):
         options = {"ranges": min(1 + expected // RANGE_WINDOWS, MOST_RANGES), "shards": len(job.inputs)}
         repeated = Files(repeated=files("repeated", ranges))
         marking = of_shards(
-            "windows", "held_out", "ends", "names", also=("counts", "ranges"), unkeyed=repeated, made=made, **options
+            "windows",
+            "held_out",
+            "ends",
+            "names",
+            also=("counts", "ranges"),
+            unkeyed=repeated,
+            made=made,
+            **options,
         )
         count = sum(job.map("windows", self.find_windows, marking, total=documents))
 
@@ -335,9 +322,9 @@ def _identities(ends: Sequence[Location], names: Sequence[Location]) -> Callable
     return identity
 
 
-def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, Records]:
+def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, passages.Records]:
     """The runs of repeated windows of one block of documents, in order, by the number of the document."""
     parts = (read_partition(place, at) for place in places for at in (block, blocks + block))
-    found = np.frombuffer(b"".join(parts), REPEAT)
-    found = longest_runs(found[np.lexsort((found["word"], found["document"]))])
+    found = np.frombuffer(b"".join(parts), passages.REPEAT)
+    found = passages.longest_runs(found[np.lexsort((found["word"], found["document"]))])
     return {number: found[rows] for number, rows in runs_of(found["document"])}

@@ -32,21 +32,8 @@ from command_kit import hide_credentials, setting
 from command_kit.progress import REPORT_EVERY
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, decode_document, encode_document, piece_id
+from webtext_prep.documents.folders import raw_files
 from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
-from webtext_prep.documents.folders.raw_files import (
-    MOST_TASKS,
-    choose_splits,
-    counts_of,
-    file_groups,
-    file_names,
-    is_one_text,
-    is_raw_file,
-    kinds_of_raw_files,
-    reader_of,
-    sidecars_of,
-    splits_of,
-    without_descriptions,
-)
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import files_by_record
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
@@ -126,26 +113,27 @@ class Merge(HoldsOut):
     @property
     def reads(self) -> Reads:
         """Files that one of the readers in `documents/records/` reads."""
-        return Reads(kinds_of_raw_files(), is_raw_file, is_one_document=is_one_text, choose=self._choose)
+        kinds, is_one = raw_files.kinds_of_raw_files(), raw_files.is_one_text
+        return Reads(kinds, raw_files.is_raw_file, is_one_document=is_one, choose=self._choose)
 
     def _choose(self, files: list[Location], folders: Sequence[Location]) -> tuple[list[Location], list[str]]:
         """The data of dataset folders, without what describes it: the splits that were asked for, else to train on."""
-        files, described = without_descriptions(files)
-        chosen = choose_splits(files, described, self.split, folders)
+        files, described = raw_files.without_descriptions(files)
+        chosen = raw_files.choose_splits(files, described, self.split, folders)
         notes = []
         if described:
             names = sorted({path.name for path in described})
             notes.append(f"not read, since they describe a dataset: {', '.join(names)}.")
-        splits, all_splits = splits_of(chosen, described), splits_of(files, described)
+        splits, all_splits = raw_files.splits_of(chosen, described), raw_files.splits_of(files, described)
         if len(all_splits) > 1 or self.split:
             others = {name: found for name, found in all_splits.items() if name not in splits}
-            left_out = f"; not read: {counts_of(others)}" if others else ""
+            left_out = f"; not read: {raw_files.counts_of(others)}" if others else ""
             hint = "" if self.split else "; --split NAME chooses"
-            notes.append(f"splits read, with their files: {counts_of(splits)}{left_out}{hint}.")
+            notes.append(f"splits read, with their files: {raw_files.counts_of(splits)}{left_out}{hint}.")
         return chosen, notes
 
     def _reader(self, place: Location) -> RecordReader:
-        reader = reader_of(place)
+        reader = raw_files.reader_of(place)
         if reader is None:
             raise InputError(f"{place} has the wrong suffix: here {self.reads.kinds} are read.")
         return reader
@@ -280,10 +268,10 @@ class Merge(HoldsOut):
 
     def _reading_tasks(self, job: Job) -> tuple[list[Task], int]:
         """The tasks that read all files, and the number of shards."""
-        sidecars = sidecars_of(job.inputs)
+        sidecars = raw_files.sidecars_of(job.inputs)
         beside = set(sidecars.values())
         files = [path for path in job.inputs if path not in beside]
-        names = dict(zip(files, file_names(files), strict=True))
+        names = dict(zip(files, raw_files.file_names(files), strict=True))
         own = set(files).difference(files_by_record(files)[1])
         sizes = storage.sizes(files)
         shards = self.shards or shards_for(sum(sizes), BYTES_PER_SHARD)
@@ -298,7 +286,7 @@ class Merge(HoldsOut):
             options = {"files": named, "shards": shards, **({"part": astuple(part)} if part else {})}
             tasks.append(Task(f"files-{number:05}", reads, writes, options, hints))
 
-        for group in file_groups(files, sizes, alone=parts):
+        for group in raw_files.file_groups(files, sizes, alone=parts):
             if group[0] in parts:
                 for path, part in parts[group[0]]:
                     is_ours = path in own or path != group[0]
@@ -311,11 +299,11 @@ class Merge(HoldsOut):
 
     def _parts(self, job: Job, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, FilePart]]]:
         """The parts of large files, each with the file that it is read from: the same, or a run cut out of it."""
-        size = max(BYTES_PER_PART, sum(sizes.values()) // MOST_TASKS)
+        size = max(BYTES_PER_PART, sum(sizes.values()) // raw_files.MOST_TASKS)
         found: dict[Location, list[FilePart]] = {}
         streams: dict[Location, Task] = {}
         for number, (path, its_size) in enumerate(sizes.items()):
-            reader = reader_of(path)
+            reader = raw_files.reader_of(path)
             if reader is None or its_size <= size:
                 continue
             its_parts: list[FilePart] = []

@@ -14,18 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from indexed_tokens import (
-    IndexedTokens,
-    Tokenizer,
-    bin_path,
-    check_token_files,
-    corpus_tokenizer,
-    held_out_prefix,
-    idx_path,
-    prefix_of,
-    tokenizer_path,
-)
-from indexed_tokens.checksums import Checksum, check_checksum, joined, recorded_checksums
+from indexed_tokens import IndexedTokens, Tokenizer, bin_path, corpus_tokenizer, idx_path, prefix_of, tokenizer_path
+from indexed_tokens.checksums import Checksum, check_checksum, check_token_files, joined, recorded_checksums
+from indexed_tokens.reader import held_out_prefix
 from indexed_tokens.writer import PairDraft, Written
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
@@ -35,15 +26,7 @@ from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Outcome, Reads, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.tokens.token_stage import (
-    PAIRS,
-    Checksums,
-    TokenFileStage,
-    open_draft,
-    pair_named,
-    publish,
-    token_files,
-)
+from webtext_prep.tokens import token_stage
 from webtext_prep.urls.held_out import HELD_OUT
 
 Shape = tuple[str, int, int, int]
@@ -68,7 +51,7 @@ def _is_of_pair(path: Location) -> bool:
 
 def files_of_pair(given: str) -> list[str]:
     """The three files of the pair whose prefix, or one of whose files, is given; a folder stands for itself."""
-    prefix = pair_named(given)
+    prefix = token_stage.pair_named(given)
     if prefix is None:
         return [given]
     sidecar = tokenizer_path(prefix)
@@ -87,7 +70,7 @@ class _Pairs(Reads):
 
 
 @dataclass(frozen=True)
-class MergeTokens(TokenFileStage):
+class MergeTokens(token_stage.TokenFileStage):
     """Join token files to PREFIX_text_document.bin and .idx, in the order in which they are given.
 
     Reads pairs of token files, each named by its prefix (A_text_document, or A), as `webtext tokenize` or Megatron-LM
@@ -98,7 +81,7 @@ class MergeTokens(TokenFileStage):
     order: ClassVar[int] = 85
     summary: ClassVar[str] = "several pairs of token files -> one"
     version: ClassVar[int] = 2
-    reads = _Pairs(PAIRS, _is_of_pair, named=files_of_pair)
+    reads = _Pairs(token_stage.PAIRS, _is_of_pair, named=files_of_pair)
 
     part_bytes: ClassVar[int] = 256 << 20
     """Bytes of tokens that one task copies,"""
@@ -107,7 +90,7 @@ class MergeTokens(TokenFileStage):
 
     def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
         """The pairs that were held out of some of these, joined."""
-        pairs = [held_out_prefix(pair) for pair in map(pair_named, given) if pair is not None]
+        pairs = [held_out_prefix(pair) for pair in map(token_stage.pair_named, given) if pair is not None]
         held_out = [str(pair) for pair in pairs if idx_path(pair).is_file()]
         return [(self, held_out, f"{output}_{HELD_OUT}")] if held_out else []
 
@@ -122,9 +105,9 @@ class MergeTokens(TokenFileStage):
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer, if there is one, to their final names."""
         draft = _draft_in(storage.local_path(task.reads.binary), task.hints["draft"])
-        publish(draft, corpus_tokenizer(_prefixes(task.reads["pairs"])[0]), task.writes.all())
+        token_stage.publish(draft, corpus_tokenizer(_prefixes(task.reads["pairs"])[0]), task.writes.all())
 
-    def join(self, task: Task, context: Context) -> Checksums:
+    def join(self, task: Task, context: Context) -> token_stage.Checksums:
         """Task: all ranges of all pairs to a draft, and that to its final names. Returns the checksums of both."""
         pairs = [IndexedTokens(prefix) for prefix in _prefixes(task.reads["pairs"])]
         draft, done = _draft_in(context.scratch / "joined.bin", task.hints["draft"]), 0
@@ -137,7 +120,7 @@ class MergeTokens(TokenFileStage):
                 done += _bytes_of(written[-1][-1])
                 context.report(done)
         _check_copied(pairs, written)
-        publish(draft, corpus_tokenizer(pairs[0].prefix), task.writes.all())
+        token_stage.publish(draft, corpus_tokenizer(pairs[0].prefix), task.writes.all())
         draft.binary.unlink(missing_ok=True)
         draft.index.unlink(missing_ok=True)
         return draft.checksums(itertools.chain.from_iterable(written))
@@ -150,7 +133,7 @@ class MergeTokens(TokenFileStage):
         tokenizer = _common_tokenizer(pairs)
         sequences, documents = sum(map(len, pairs)), sum(pair.documents for pair in pairs)
         size = sum(bin_path(pair.prefix).stat().st_size for pair in pairs)
-        final = token_files(job.output)
+        final = token_stage.token_files(job.output)
         outputs = final if tokenizer else final[:2]
         shape = (pairs[0].dtype.str, sequences, documents, size)
         total = size + 12 * sequences + 8 * documents
@@ -169,10 +152,10 @@ class MergeTokens(TokenFileStage):
 
     def _copy_together(
         self, job: Job, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
-    ) -> Checksums:
+    ) -> token_stage.Checksums:
         """Tasks on this machine, each of which copies a range to its place in one draft. Returns both checksums."""
         made_of = digest([self.version, *storage.stamps(job.inputs)])
-        draft = open_draft(storage.local_path(job.scratch), made_of, *shape)
+        draft = token_stage.open_draft(storage.local_path(job.scratch), made_of, *shape)
         both = Files(binary=draft.binary, index=draft.index)
         ranges = [list(self._ranges(pair)) for pair in pairs]
         tasks = [

@@ -41,16 +41,7 @@ from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Outcome, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.tokens.runs import (
-    EncodedShard,
-    RunWriter,
-    ShufflePlan,
-    encoding_refused,
-    parts_by_key,
-    parts_in_order,
-    read_plan,
-    shuffle_key,
-)
+from webtext_prep.tokens import runs as token_runs
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, receipts_file, token_files
 
 KINDS = ("tokens", "table")
@@ -170,13 +161,13 @@ class Tokenize(HoldsOut, TokenFileStage):
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
         dtype = smallest_dtype(tokenizer.vocabulary_size)
-        with receipts_writer(task, tally), RunWriter(tokens, table, dtype) as writer:
+        with receipts_writer(task, tally), token_runs.RunWriter(tokens, table, dtype) as writer:
             for document in tally.counted(context.counted(read_documents(task.reads.shard))):
-                reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
+                reason = token_runs.encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
                 if reason:
                     tally.drop(document, reason)
                     continue
-                key = shuffle_key(document, self.seed) if self.shuffle else tally.read
+                key = token_runs.shuffle_key(document, self.seed) if self.shuffle else tally.read
                 writer.add(key, encode(document.text), end)
                 tally.kept += 1
                 if writer.pending >= self.run_bytes:
@@ -186,7 +177,7 @@ class Tokenize(HoldsOut, TokenFileStage):
 
     def write_part(self, task: Task, context: Context) -> Written:
         """Task: one part of the plan to its place in the draft. Returns its checksums."""
-        plan, number = read_plan(storage.local_path(task.unkeyed.plan)), task.options["part"]
+        plan, number = token_runs.read_plan(storage.local_path(task.unkeyed.plan)), task.options["part"]
         lengths, tokens = plan.read_part(number)
         written = plan.write_part(number, lengths, tokens)
         context.report(len(lengths))
@@ -194,12 +185,14 @@ class Tokenize(HoldsOut, TokenFileStage):
 
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer to their final names."""
-        publish(read_plan(storage.local_path(task.unkeyed.plan)).draft, self.open_tokenizer(), task.writes.all())
+        publish(
+            token_runs.read_plan(storage.local_path(task.unkeyed.plan)).draft, self.open_tokenizer(), task.writes.all()
+        )
 
     def join(self, task: Task, context: Context) -> Checksums:
         """Task: the runs of all shards, part after part, to the final files. Returns the checksums of both."""
         files = (map(storage.local_path, task.reads[kind]) for kind in KINDS)
-        shards = [EncodedShard(*its) for its in zip(*files, task.options["runs"], strict=True)]
+        shards = [token_runs.EncodedShard(*its) for its in zip(*files, task.options["runs"], strict=True)]
         plan, documents, written = self._plan(context.scratch, shards), 0, []
         for number in range(len(plan.parts)):
             lengths, tokens = plan.read_part(number)
@@ -238,7 +231,9 @@ class Tokenize(HoldsOut, TokenFileStage):
         outputs, runs = token_files(job.output), [result["runs"] for result in results]
         if job.is_here:
             paths = ([storage.local_path(task.writes[kind][0]) for kind in KINDS] for task in tasks)
-            shards = [EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)]
+            shards = [
+                token_runs.EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)
+            ]
             checksums = self._write_together(job, shards, outputs, tally.kept)
         else:
             encoded = Files(**{kind: [path for task in tasks for path in task.writes[kind]] for kind in KINDS})
@@ -260,7 +255,7 @@ class Tokenize(HoldsOut, TokenFileStage):
         return Outcome(tally, [*outputs, *made], facts=facts)
 
     def _write_together(
-        self, job: Job, shards: Sequence[EncodedShard], outputs: Sequence[Location], documents: int
+        self, job: Job, shards: Sequence[token_runs.EncodedShard], outputs: Sequence[Location], documents: int
     ) -> Checksums:
         """Tasks on this machine, each of which writes its part of one draft. Returns the checksums of the files."""
         plan = self._plan(storage.local_path(job.scratch), shards)
@@ -276,12 +271,14 @@ class Tokenize(HoldsOut, TokenFileStage):
         job.map("publish", self.publish, [Task("all", both, Files(final=outputs), unkeyed=Files(plan=place))])
         return draft.checksums(written)
 
-    def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> ShufflePlan:
+    def _plan(self, folder: Path, shards: Sequence[token_runs.EncodedShard]) -> token_runs.ShufflePlan:
         dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
-        in_shuffle = parts_by_key(shards, dtype.itemsize, self.part_bytes)
-        parts = list(in_shuffle if self.shuffle else parts_in_order(shards))
+        in_shuffle = token_runs.parts_by_key(shards, dtype.itemsize, self.part_bytes)
+        parts = list(in_shuffle if self.shuffle else token_runs.parts_in_order(shards))
         documents = sum(sum(shard.runs) for shard in shards)
         size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
         stamps = [(storage.stamp(shard.tokens), storage.stamp(shard.table), shard.runs) for shard in shards]
         made_of = digest([self.version, stamps, list(map(astuple, parts))])
-        return ShufflePlan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))
+        return token_runs.ShufflePlan(
+            list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size)
+        )

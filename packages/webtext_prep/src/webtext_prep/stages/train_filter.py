@@ -40,17 +40,7 @@ from webtext_prep.running.job import Job
 from webtext_prep.running.stage import DOCUMENT_SHARDS, Outcome, Reads, Stage, Writes, receipts_writer
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.text.classifiers import (
-    FEWEST_BITS,
-    FILE,
-    MOST_BITS,
-    MOST_ORDERS,
-    LinearModel,
-    Speakers,
-    auc,
-    buckets_of,
-    precision_at,
-)
+from webtext_prep.text import classifiers
 from webtext_prep.tokens.runs import Entries, first_by_key
 
 SIDES = ("against", "good")
@@ -83,7 +73,7 @@ class TrainFilter(Stage):
     order: ClassVar[int] = 54
     version: ClassVar[int] = 4
     summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
-    writes: ClassVar[Writes] = Writes("filter", tables=(FILE,))
+    writes: ClassVar[Writes] = Writes("filter", tables=(classifiers.FILE,))
 
     good: tuple[str, ...] = setting((), "good documents", metavar="DIR", identity=False)
     against: tuple[str, ...] = setting((), "other documents, as with --input", metavar="DIR", identity=False)
@@ -92,9 +82,12 @@ class TrainFilter(Stage):
         "which documents are good, by their metadata: KEY, one of >= <= == != > <, and a value, such as 'score >= 10'",
         metavar="CONDITION",
     )
-    ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=MOST_ORDERS)
+    ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=classifiers.MOST_ORDERS)
     bits: int = setting(
-        20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=FEWEST_BITS, le=MOST_BITS
+        20,
+        "2 to the power of N weights of 4 bytes, which n-grams share by their hashes",
+        ge=classifiers.FEWEST_BITS,
+        le=classifiers.MOST_BITS,
     )
     epochs: int = setting(5, "how often the sample is gone through", ge=1, le=100)
     rate: float = setting(0.2, "the first step's length, which falls to 0", gt=0, le=10)
@@ -212,8 +205,8 @@ class TrainFilter(Stage):
         weights = classifier_kernels.learn(texts.buckets, *places, targets, shares, self.epochs, self.rate, self.bits)
         measured = texts.measured(weights, ~learned)
         facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **measured}
-        model = LinearModel(self.ngrams, self.bits, weights)
-        speakers = Speakers(model, number=20)
+        model = classifiers.LinearModel(self.ngrams, self.bits, weights)
+        speakers = classifiers.Speakers(model, number=20)
         for documents in batches(itertools.chain.from_iterable(map(read_documents, task.reads.all()))):
             speakers.add([document.text for document in documents])
         names = dict(zip(("speaks_for", "speaks_against"), speakers.found(), strict=True))
@@ -221,7 +214,7 @@ class TrainFilter(Stage):
         digest = xxhash.xxh3_128_hexdigest(texts.keys.tobytes() + texts.is_good.tobytes())
         header = {**facts, **own, "texts": digest, **names}
         with storage.create(task.writes.filter) as file:
-            file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
+            file.write(classifiers.LinearModel(self.ngrams, self.bits, weights, header).encode())
         return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
 
     def run(self, job: Job) -> Outcome:
@@ -253,7 +246,7 @@ class TrainFilter(Stage):
         if not tally.kept:
             return Outcome(tally, [])
         samples = Files(**{side: [path for task in sampling for path in task.writes[side]] for side in SIDES})
-        learning = Task("all", samples, Files(filter=job.output / FILE), {"hold_out": limits.hold_out})
+        learning = Task("all", samples, Files(filter=job.output / classifiers.FILE), {"hold_out": limits.hold_out})
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:
             tally.problem("too few documents to hold some out: how well it tells them apart was not measured.")
@@ -342,7 +335,7 @@ class _Encoded(NamedTuple):
         found, lengths, keys, sides = [], [], list[int](), list[bool]()
         for is_good, of_side in enumerate(files):
             for batch in batches(itertools.chain.from_iterable(map(read_documents, of_side))):
-                buckets, ends = buckets_of([document.text for document in batch], orders, bits)
+                buckets, ends = classifiers.buckets_of([document.text for document in batch], orders, bits)
                 found.append(buckets)
                 lengths.append(np.diff(ends, prepend=0))
                 keys += map(text_key, batch)
@@ -362,7 +355,7 @@ class _Encoded(NamedTuple):
         places = zip(self.starts[chosen].tolist(), self.ends[chosen].tolist(), strict=True)
         scores = np.array([score(self.buckets, start, end, weights) for start, end in places])
         is_good = self.is_good[chosen]
-        precision = precision_at(SHARES, scores, is_good)
+        precision = classifiers.precision_at(SHARES, scores, is_good)
         shown = {f"precision_at_{share:.0%}": round(found, 4) for share, found in zip(SHARES, precision, strict=True)}
         held_out = {"held_out_good": int(is_good.sum()), "held_out_against": int((~is_good).sum())}
-        return {**held_out, "auc": round(auc(scores, is_good), 4), **shown}
+        return {**held_out, "auc": round(classifiers.auc(scores, is_good), 4), **shown}

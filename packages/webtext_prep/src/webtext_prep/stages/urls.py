@@ -24,15 +24,7 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.documents.formats.lines import has_ranges
 from webtext_prep.errors import InputError
-from webtext_prep.reddit.pages import (
-    LinkedPage,
-    Submitted,
-    best_of,
-    decode_links,
-    encode_pages,
-    page_of,
-    without_repeats,
-)
+from webtext_prep.reddit import pages as reddit_pages
 from webtext_prep.reddit.rows import KINDS, is_dump, read_blocks
 from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, subreddit_names, time_of
 from webtext_prep.running.file_ranges import SECONDS, TaskState
@@ -136,26 +128,26 @@ class Urls(Stage):
         tally = Tally()
         with shard_writer(task, tally) as writer:
             for bucket in range(*task.options["buckets"]):
-                pages: list[LinkedPage] = []
+                pages: list[reddit_pages.LinkedPage] = []
                 for links in _grouped(read_partitions(task.reads["pieces"], bucket)):
                     page = self._page(links, tally)
                     if page is not None:
                         pages.append(page)
                     if len(pages) == 1000:
-                        writer.write_lines(encode_pages(pages), len(pages))
+                        writer.write_lines(reddit_pages.encode_pages(pages), len(pages))
                         context.report(tally.read)
                         pages = []
-                writer.write_lines(encode_pages(pages), len(pages))
+                writer.write_lines(reddit_pages.encode_pages(pages), len(pages))
         context.report(tally.read)
         return tally.as_dict()
 
-    def _page(self, links: Sequence[Submitted], tally: Tally) -> LinkedPage | None:
+    def _page(self, links: Sequence[reddit_pages.Submitted], tally: Tally) -> reddit_pages.LinkedPage | None:
         """The row of a page that was submitted so, or None; what does not stand for it is dropped."""
         tally.read += len(links)
         best = links[0]
         if len(links) > 1:
-            links, repeated = without_repeats(links)
-            best = best_of(links)
+            links, repeated = reddit_pages.without_repeats(links)
+            best = reddit_pages.best_of(links)
             if repeated:
                 tally.dropped["repeated_submission"] += len(repeated)
         if self.sum_scores:
@@ -165,7 +157,7 @@ class Urls(Stage):
                 return None
         if len(links) > 1:
             tally.dropped["duplicate_url"] += len(links) - 1
-        return page_of(best, links)
+        return reddit_pages.page_of(best, links)
 
     def run(self, job: Job) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
@@ -210,12 +202,12 @@ class Urls(Stage):
         return tasks
 
 
-def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Submitted]]:
+def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[reddit_pages.Submitted]]:
     """The submissions in a bucket, grouped by page, pages in the order in which they first come."""
-    first: dict[str, Submitted] = {}
-    others: dict[str, list[Submitted]] = {}
+    first: dict[str, reddit_pages.Submitted] = {}
+    others: dict[str, list[reddit_pages.Submitted]] = {}
     for block in blocks:
-        for link in decode_links(block):
+        for link in reddit_pages.decode_links(block):
             known = first.setdefault(link.key, link)
             if known is not link:
                 others.setdefault(link.key, [known]).append(link)

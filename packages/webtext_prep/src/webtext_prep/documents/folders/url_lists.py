@@ -129,9 +129,9 @@ def is_list_of_lines(location: Location) -> bool:
     return (found is None or isinstance(found, JsonLines)) and _suffix(location) not in _DELIMITERS
 
 
-def is_table(location: Location) -> bool:
-    """Whether the name is that of a table as text."""
-    return _suffix(location) in _DELIMITERS
+def is_text(location: Location) -> bool:
+    """Whether the file is a list of lines or a table, by the name: no Parquet."""
+    return is_list_of_lines(location) or _suffix(location) in _DELIMITERS
 
 
 def _suffix(location: Location) -> str:

@@ -13,14 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from webtext_prep import storage
-from webtext_prep.documents.formats.compression import (
-    CHUNK_BYTES,
-    MAX_LINE_BYTES,
-    Piece,
-    compression_of,
-    read_chunks,
-    read_piece,
-)
+from webtext_prep.documents.formats import compression
+from webtext_prep.documents.formats.compression import CHUNK_BYTES, MAX_LINE_BYTES, Piece, compression_of
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 
@@ -62,7 +56,7 @@ def read_utf8(location: Location) -> Iterator[bytes]:
 
     Raises InputError as `read_chunks` does, and EncodingError where UTF-16 or UTF-32 is not valid.
     """
-    chunks = read_chunks(location)
+    chunks = compression.read_chunks(location)
     start = b""
     while len(start) < _SNIFFED and (chunk := next(chunks, b"")):
         start += chunk
@@ -162,7 +156,11 @@ def numbered_lines_around_damage(
         if not piece.is_whole:
             yield piece
             continue
-        tail = _Tail(_without_mark(read_piece(location, piece)) if at == 0 else read_piece(location, piece))
+        tail = _Tail(
+            _without_mark(compression.read_piece(location, piece))
+            if at == 0
+            else compression.read_piece(location, piece)
+        )
         held: tuple[int, bytes, bool] | None = None
         for number, line in numbered_lines(location, tail, number + 1):  # noqa: B020 - goes on from there
             if held is not None:
@@ -242,7 +240,7 @@ def has_ranges(location: Location) -> bool:
     """
     if compression_of(location):
         return False
-    return _encoding_of(next(read_chunks(location), b"")[:_SNIFFED])[0] == "utf-8"
+    return _encoding_of(next(compression.read_chunks(location), b"")[:_SNIFFED])[0] == "utf-8"
 
 
 def read_range(location: Location, start: int, stop: int) -> Iterator[bytes]:

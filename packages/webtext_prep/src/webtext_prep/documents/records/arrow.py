@@ -12,26 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.arrow_tables import (
-    BATCH_ROWS,
-    DamagedRows,
-    arrow_errors,
-    read_rows,
-    row_groups,
-    rows_of,
-)
+from webtext_prep.documents.formats import arrow_tables
 from webtext_prep.documents.formats.parquet import metadata_of
-from webtext_prep.documents.records.base import (
-    LOST,
-    Damaged,
-    FilePart,
-    Keys,
-    Record,
-    RecordReader,
-    SourceFile,
-    Unreadable,
-    lost_file,
-)
+from webtext_prep.documents.records import base
+from webtext_prep.documents.records.base import FilePart, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.errors import DamagedFileError
 from webtext_prep.storage.locations import Location
 
@@ -54,10 +38,10 @@ class ArrowRecords(RecordReader):
 
 
 def _read_rows(location: Location) -> Iterator[dict[str, Any] | ValueError]:
-    with storage.open_for_reading(location) as stream, arrow_errors(location, "Arrow"):
+    with storage.open_for_reading(location) as stream, arrow_tables.arrow_errors(location, "Arrow"):
         for batch in _batches(stream):
-            for at in range(0, batch.num_rows, BATCH_ROWS):
-                yield from _valid_rows(batch.slice(at, BATCH_ROWS))
+            for at in range(0, batch.num_rows, arrow_tables.BATCH_ROWS):
+                yield from _valid_rows(batch.slice(at, arrow_tables.BATCH_ROWS))
 
 
 def _batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
@@ -84,7 +68,7 @@ def _valid_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | ValueError]:
         for at in range(batch.num_rows):
             yield from _valid_rows(batch.slice(at, 1))
     else:
-        yield from rows_of(batch)
+        yield from arrow_tables.rows_of(batch)
 
 
 class ParquetRecords(RecordReader):
@@ -96,20 +80,20 @@ class ParquetRecords(RecordReader):
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
         rows = (file.part.begin, file.part.end) if file.part else ()
-        return records_of_rows(read_rows(file.location, *rows), file, keys)
+        return records_of_rows(arrow_tables.read_rows(file.location, *rows), file, keys)
 
     def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`. A row group that is damaged anywhere is lost."""
         rows = (file.part.begin, file.part.end) if file.part else ()
         try:
-            yield from records_of_rows(read_rows(file.location, *rows, around_damage=True), file, keys)
+            yield from records_of_rows(arrow_tables.read_rows(file.location, *rows, around_damage=True), file, keys)
         except DamagedFileError as error:  # its footer: no row was read
-            yield lost_file(file, error)
+            yield base.lost_file(file, error)
 
     def parts(self, location: Location, size: int) -> list[FilePart]:
         """Ranges of rows: whole row groups together, or a large one in several."""
         edges, held, row = [0], 0, 0
-        for rows, group_size in row_groups(location):
+        for rows, group_size in arrow_tables.row_groups(location):
             pieces = max(1, min(rows, group_size // size))
             for piece in range(1, pieces + 1):
                 held += group_size // pieces
@@ -132,9 +116,9 @@ def records_of_rows(rows: Iterable[dict[str, Any] | ValueError], file: SourceFil
     for row in rows:
         number += 1
         place, url = f"row {number}", file.url(number)
-        if isinstance(row, DamagedRows):
+        if isinstance(row, arrow_tables.DamagedRows):
             place = f"rows {number:,} to {number + row.rows - 1:,}"
-            yield Record(place, Damaged(f"{LOST} ({row})", row.size), url)
+            yield Record(place, base.Damaged(f"{base.LOST} ({row})", row.size), url)
             number += row.rows - 1
             continue
         if isinstance(row, ValueError):

@@ -17,28 +17,11 @@ import msgspec
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats import lines
 from webtext_prep.documents.formats.arrow_values import exact_number
 from webtext_prep.documents.formats.compression import Piece, compression_of, pieces_of
-from webtext_prep.documents.formats.lines import (
-    has_ranges,
-    line_blocks,
-    numbered_lines,
-    numbered_lines_around_damage,
-    read_range,
-    read_utf8,
-)
-from webtext_prep.documents.records.base import (
-    LOST,
-    Damaged,
-    FileBlock,
-    FilePart,
-    Keys,
-    OtherKindError,
-    Record,
-    RecordReader,
-    SourceFile,
-    Unreadable,
-)
+from webtext_prep.documents.records import base
+from webtext_prep.documents.records.base import FileBlock, FilePart, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata
 
@@ -57,7 +40,7 @@ class JsonLineRecords(RecordReader):
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
         first = file.part.first if file.part else 1
-        for number, line in numbered_lines(file.location, _chunks(file), first):
+        for number, line in lines.numbered_lines(file.location, _chunks(file), first):
             yield from self._records(line, file, number, keys)
 
     def read_around_damage(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
@@ -69,11 +52,11 @@ class JsonLineRecords(RecordReader):
         if all(piece.is_whole for piece in pieces):
             yield from self.read(file, keys)
             return
-        for found in numbered_lines_around_damage(file.location, pieces):
+        for found in lines.numbered_lines_around_damage(file.location, pieces):
             if isinstance(found, Piece):
                 size = found.end - found.begin
                 place = f"bytes {found.begin:,} to {found.end:,}"
-                yield Record(place, Damaged(LOST, size), file.url(found.begin))
+                yield Record(place, base.Damaged(base.LOST, size), file.url(found.begin))
                 continue
             number, line, may_be_cut = found
             # No proper part of an object is one.
@@ -91,20 +74,20 @@ class JsonLineRecords(RecordReader):
 
     def parts(self, location: Location, size: int) -> list[FilePart]:
         """Ranges of bytes."""
-        if not has_ranges(location):
+        if not lines.has_ranges(location):
             return []
         return [FilePart(begin, begin + size) for begin in range(0, storage.size(location), size)]
 
     def count(self, location: Location, part: FilePart) -> int:
         """How many lines begin in the range."""
         last, count = b"", 0
-        for last in read_range(location, part.begin, part.end):
+        for last in lines.read_range(location, part.begin, part.end):
             count += last.count(b"\n")
         return count + (last[-1:] not in (b"", b"\n"))
 
     def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[FileBlock]:
         """See `RecordReader`."""
-        for block in line_blocks(location, chunks, size):
+        for block in lines.line_blocks(location, chunks, size):
             yield FileBlock(block, len(block), block.count(b"\n"), head)
 
     @staticmethod
@@ -121,8 +104,8 @@ class JsonLineRecords(RecordReader):
 def _chunks(file: SourceFile) -> Iterator[bytes]:
     # What was cut out of a compressed file is a file by itself.
     if file.part is None or compression_of(file.location):
-        return read_utf8(file.location)
-    return read_range(file.location, file.part.begin, file.part.end)
+        return lines.read_utf8(file.location)
+    return lines.read_range(file.location, file.part.begin, file.part.end)
 
 
 def _is_object(line: bytes) -> bool:
@@ -191,7 +174,7 @@ class JsonRecords(RecordReader):
         if file.part is not None and file.part.head == LINES:
             yield from JsonLineRecords().read(file, keys)
             return
-        data = b"".join(read_utf8(file.location))
+        data = b"".join(lines.read_utf8(file.location))
         try:
             values = list(json_values(decode_utf8(data)))
         except Unreadable as error:
@@ -230,7 +213,7 @@ class JsonRecords(RecordReader):
             yield from _blocks(text, size, head)
         except (ValueError, RecursionError) as error:
             # As `read` takes it: for lines if there are several. What has none yet is left to it.
-            raise OtherKindError(LINES if text.has_lines and not text.is_list else None) from error
+            raise base.OtherKindError(LINES if text.has_lines and not text.is_list else None) from error
 
 
 _OBJECT = re.compile(rb"\s*\{\s*[\"}]")
@@ -314,7 +297,7 @@ def _run(text: str, at: int) -> tuple[list[Any], int, int, str]:
 
 def _holds_lines(location: Location) -> bool:
     """Whether the first line of a compressed file that is not damaged is an object."""
-    found = numbered_lines_around_damage(location, pieces_of(location))
+    found = lines.numbered_lines_around_damage(location, pieces_of(location))
     return _is_object(next((entry[1] for entry in found if not isinstance(entry, Piece)), b""))
 
 
