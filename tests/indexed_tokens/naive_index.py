@@ -64,7 +64,7 @@ def write_indexed(
     urls: Sequence[str] | None = None,
 ) -> Path:
     """Write token files and their index; returns the prefix."""
-    with IndexedTokensWriter(prefix, dtype, durable=False) as writer:
+    with IndexedTokensWriter(prefix, dtype) as writer:
         for document in documents:
             writer.add(np.array(document, dtype))
     write_index(prefix, part_tokens=part_tokens, urls=urls)

@@ -210,7 +210,7 @@ def test_a_format_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sha
         "import contextlib\n"
         "from webtext_prep import storage\n"
         "from webtext_prep.documents.document import Document\n"
-        "from webtext_prep.documents.formats.base import DocumentWriter, Format\n"
+        "from webtext_prep.documents.folders.shards import DocumentWriter, Format\n"
         "class _Writer(DocumentWriter):\n"
         "    def __init__(self, stream):\n"
         "        super().__init__()\n"

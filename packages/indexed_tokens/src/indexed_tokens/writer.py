@@ -36,14 +36,13 @@ class IndexedTokensWriter:
     Args:
         path: the prefix, or the path of either file.
         dtype: the type of a token in the file (see `smallest_dtype`).
-        durable: flush both files to the disk; without it a power cut may take them, as scratch files may be taken.
 
     >>> with IndexedTokensWriter("corpus_text_document") as writer:  # doctest: +SKIP
     ...     writer.add([15496, 995, 50256])
     """
 
-    def __init__(self, path: str | Path, dtype: npt.DTypeLike = np.uint16, *, durable: bool = True) -> None:
-        self.prefix, self._durable = prefix_of(path), durable
+    def __init__(self, path: str | Path, dtype: npt.DTypeLike = np.uint16) -> None:
+        self.prefix = prefix_of(path)
         self.dtype = np.dtype(dtype).newbyteorder("<")
         header(self.dtype, 0, 0)  # refuses a type that can't be stored
         self._lengths = array.array("i")
@@ -93,15 +92,13 @@ class IndexedTokensWriter:
     ) -> None:
         try:
             if kind is None:
-                if self._durable:
-                    self._binary.sync()
-                with atomic_file(idx_path(self.prefix), durable=self._durable) as index:
+                self._binary.sync()
+                with atomic_file(idx_path(self.prefix)) as index:
                     self._write_index(index)
                     index.flush()
-                    if self._durable:
-                        os.fsync(index.fileno())
+                    os.fsync(index.fileno())
                     idx_path(self.prefix).unlink(missing_ok=True)
-                    self._binary.commit(durable=self._durable)
+                    self._binary.commit()
         finally:
             self._binary.discard()
 

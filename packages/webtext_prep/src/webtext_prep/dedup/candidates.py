@@ -138,8 +138,6 @@ def band_keys(signatures: npt.NDArray[np.uint32], bands: int, rows: int) -> npt.
 
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
-PARTS = 1024
-"""Parts that keep all cores at work: larger corpora have larger ones, up to the most."""
 
 
 def fingerprint_blocks(
@@ -256,7 +254,8 @@ class Fingerprints:
             weights[~is_wanted] = 0
         least, most = PART_CHARACTERS
         found = np.empty(count, np.int32)
-        return found, divide(parents, weights, int(min(max(weights.sum() // PARTS, least), most)), found)
+        # So many parts keep all cores at work: larger corpora have larger ones, up to the most.
+        return found, divide(parents, weights, int(min(max(weights.sum() // 1024, least), most)), found)
 
 
 def _mapped(count: int, kind: type[np.generic], folder: Path) -> npt.NDArray[Any]:

@@ -8,7 +8,7 @@ compressed texts 0.4.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.dedup.candidates import PackedRecord
-from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.document import BATCH_DOCUMENTS, Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 from webtext_prep.urls.held_out import is_held_out
 
@@ -164,10 +164,6 @@ def matching_text(
     return text[start : min(ends[lasts[best]], start + MATCH_CHARACTERS)]
 
 
-BATCH_DOCUMENTS = 256
-"""Documents whose shingles are made at once."""
-
-
 @dataclass(frozen=True)
 class Duplicate:
     """A document that goes.
@@ -268,7 +264,8 @@ class CandidatePart:
         is_old = self.numbers >= against.first
         yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(len(is_old), np.bool_))
         ranks = 2 * yields.astype(np.int64) + ~self.held_out(against.hold_out)
-        order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), ranks.tolist())
+        # Documents that yield come last, for any length; the longest first, equals by URL, then by number.
+        order = np.lexsort((self.numbers, np.array(self.urls, object), -self.lengths, ranks))
         starts = np.append(0, self.ends[:-1])
         by_rank, similarity_by_rank = find_duplicates(
             self.hashes,
@@ -317,20 +314,3 @@ class CandidatePart:
             number, url, duplicate_of = int(self.numbers[at]), as_text(self.urls[at]), as_text(self.urls[other])
             similarity, match = float(similarities[at]), matching_text(text, spans, theirs)
             yield Duplicate(number, url, self.domains[at], duplicate_of, self.domains[other], similarity, match)
-
-
-def ranking(
-    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[int]
-) -> npt.NDArray[np.int64]:
-    """The order in which documents are visited: the longest first, equals by URL, then by number.
-
-    Args:
-        lengths: of the texts, in characters.
-        urls: in UTF-8.
-        numbers: their places in the input.
-        yields: documents with a higher number come after all with a lower one, for any length.
-
-    Returns positions, shape (documents,).
-    """
-    order = sorted(range(len(urls)), key=lambda at: (yields[at], -lengths[at], urls[at], numbers[at]))
-    return np.array(order, dtype=np.int64)

@@ -26,12 +26,12 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import (
     DEFAULT_FORMAT,
     DROPPED,
+    DocumentWriter,
     is_document_shard,
     read_documents,
     shards_in,
     write_documents,
 )
-from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs, costs_of, needs_of
 from webtext_prep.running.summary import Findings

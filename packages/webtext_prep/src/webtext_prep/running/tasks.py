@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from command_kit import hide_credentials
 from command_kit.progress import counted
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.documents.folders.shards import DocumentWriter
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location, Url
 

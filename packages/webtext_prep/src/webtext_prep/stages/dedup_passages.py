@@ -276,14 +276,7 @@ class DedupPassages(Stage):
         options = {"ranges": min(1 + expected // RANGE_WINDOWS, MOST_RANGES), "shards": len(job.inputs)}
         repeated = Files(repeated=files("repeated", ranges))
         marking = of_shards(
-            "windows",
-            "held_out",
-            "ends",
-            "names",
-            also=("counts", "ranges"),
-            unkeyed=repeated,
-            made=made,
-            **options,
+            "windows", "held_out", "ends", "names", also=("counts", "ranges"), unkeyed=repeated, made=made, **options
         )
         count = sum(job.map("windows", self.find_windows, marking, total=documents))
 

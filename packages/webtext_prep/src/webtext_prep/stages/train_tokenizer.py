@@ -32,8 +32,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import read_documents, write_documents
-from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.documents.folders.shards import DocumentWriter, read_documents, write_documents
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Stage, Writes, receipts_writer

@@ -152,11 +152,9 @@ def _may_be_utf8(html: bytes, charset: str | None) -> bool:
     """Whether a page is read as UTF-8 if it is valid UTF-8, though it states another charset."""
     if html.startswith(_MARKS) or (codec_for(charset) or "").startswith("utf-16"):
         return False
-    return not (html.isascii() and (b"\x1b" in html or b"~{" in html) and _is_seven_bit(html, charset))
-
-
-def _is_seven_bit(html: bytes, charset: str | None) -> bool:
-    return bool(_JIS.search(html)) or (_stated_charset(html, charset) or "").startswith(_SEVEN_BIT)
+    if not (html.isascii() and (b"\x1b" in html or b"~{" in html)):
+        return True
+    return not (_JIS.search(html) or (_stated_charset(html, charset) or "").startswith(_SEVEN_BIT))
 
 
 def decode(html: bytes, charset: str | None = None) -> str:

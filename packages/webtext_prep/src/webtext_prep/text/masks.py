@@ -27,9 +27,6 @@ _MARKS = r"\u0300-\u036f\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e31-\u0e4e\u0e
 """Accents and vowel signs, which Python takes for no letters."""
 _LABEL = rf"[^\W_](?:[\w{_MARKS}-]{{0,61}}[^\W_]|[{_MARKS}])?"
 _DOMAIN = rf"((?:{_LABEL}\.)+{_LABEL})"
-_DOMAIN_CHARACTERS = 253
-_REMEMBERED = 100
-"""Longer domains are not remembered: hostile ones would fill the memory."""
 _AT = re.compile(rf"@{_DOMAIN}")
 _ANY_AT = re.compile(rf"(?:[@\uff20\ufe6b]|%40){_DOMAIN}")
 """Full-width, small and percent-encoded signs, too."""
@@ -44,10 +41,8 @@ _SPACED = re.compile(
     r"\u10d0-\u10ff\u1200-\u135a\u1e00-\u1fff-]+"
 )
 """A local part in scripts that part words by spaces: Latin, Greek, Cyrillic, Hebrew, Arabic, those of India, ..."""
-_BEFORE_LOCAL = "%+'.&_-"
 _USUAL_CHARACTERS, _LOCAL_CHARACTERS = 65, 255
 """More than RFC 5321, section 4.5.3.1, allows of a local part, and of an address; what is longer is none."""
-_NAMES_CHARACTERS = 400
 _NAMES = re.compile(r"\{\s*[\w.+%'-]+(?:\s*[,;|/]\s*[\w.+%'-]+)+\s*\\?\}")
 """Several people at one place, as papers have it."""
 _ESCAPE = re.compile(r"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbf](?=.)")
@@ -65,7 +60,6 @@ _TOP = re.compile(
 )
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff]|[\U00020000-\U0003ffff]")
 """Thai, Lao, Korean, Chinese and Japanese letters: the next word, or a particle, may follow without a space."""
-_TOP_CHARACTERS = 24
 _USUAL_TOPS = frozenset(("com", "org", "net", "edu", "gov", "mil", "uk", "de", "fr", "jp", "cn", "ru"))
 _NAMES_IN_CODE = """
     as at call cat data date do dot ge gt id int is link lt map ma mm mv my name ne new next one open place play prod
@@ -75,8 +69,7 @@ _CALLED = frozenset(_NAMES_IN_CODE.split())
 """Top-level domains that are names in code, too: `x@w.to(device)`."""
 _NO_DOMAIN = re.compile(r"v?[0-9]+(?:\.[0-9]+)+\.|[0-9]+(?:\.[0-9]+)?x\.")
 """What `package@1.2.3.zip` and `icon@2x.ai` end with."""
-_RESERVED = ("example.com", "example.org", "example.net")
-_INSIDE_RESERVED = tuple(f".{name}" for name in _RESERVED)
+_RESERVED = (".example.com", ".example.org", ".example.net")
 _REPOSITORIES = frozenset(("git", "hg", "svn", "gitea", "gitlab", "forgejo", "gitolite", "aur"))
 _REPOSITORY = re.compile(r":(?:~|/\w|[\w./~-]{1,100}\.git\b)")
 _MAILS = ("mailto", "mail", "email", "sip", "sips", "xmpp", "acct")
@@ -88,7 +81,6 @@ _IPV4 = re.compile(
     r"(?<![0-9A-Za-z.])(?<![0-9A-Za-z]_)((?:[0-9]{1,3}\.){3}[0-9]{1,3})"
     r"(?!_?[0-9A-Za-z]|\.[0-9A-Za-z_]|-(?!(?:[0-9]{1,3}\.){3}[0-9])[0-9A-Za-z])"
 )
-_NUMBERED_CHARACTERS = 48
 _SIGNS = r"[\s,;/&|()\u3001\uff0c\u2013\u2014-]"
 _LISTED = rf"(?:{_SIGNS}{{0,3}}(?:dna|ro|ot)?{_SIGNS}{{0,3}}[0-9]{{1,5}}(?:\.[0-9]{{1,5}}){{1,4}}v?)"
 _BEFORE = re.compile(
@@ -129,7 +121,6 @@ _BETWEEN = re.compile(
     rf"(?>(?:{_SIGNS}|[0-9]+(?:\.[0-9]+)+|\b(?:and|or|to|through|until|und|oder|bis|et|ou|y|o|e|и|или)\b|[和或至到及とや])+)"
 )
 """What stands between the numbers of a list."""
-_BETWEEN_CHARACTERS = 24
 _SECTION = re.compile(r"\bsee(?: also)? \Z", re.IGNORECASE)
 _TITLE = re.compile(r" [A-Z][a-z]")
 """What follows the number of a section: `see 2.1.3.4 Installation`."""
@@ -159,7 +150,8 @@ def mask_emails(text: str) -> tuple[str, int]:
         return text, 0
     parts, end, number = [], 0, 0
     for found in signs.finditer(text):
-        domain, at = _domain(found[1]) if found.end() - found.start() < _REMEMBERED else _cut(found[1]), found.start()
+        # Longer domains are not remembered: hostile ones would fill the memory.
+        domain, at = _domain(found[1]) if found.end() - found.start() < 100 else _cut(found[1]), found.start()
         if not domain:
             continue
         behind = found.start(1) + len(domain)
@@ -205,7 +197,7 @@ def _cut(found: str) -> str:
                 continue
         domain = ".".join([*labels[:number], top])
         low = domain.lower()
-        is_usable = len(domain) <= _DOMAIN_CHARACTERS and low not in _RESERVED and not low.endswith(_INSIDE_RESERVED)
+        is_usable = len(domain) <= 253 and not f".{low}".endswith(_RESERVED)
         return domain if is_usable else ""
     return ""
 
@@ -222,7 +214,7 @@ def _beginning(label: str, tops: frozenset[str]) -> str:
         is_called = top in _CALLED and label[found.end()].isupper()
         return found[0] if top in tops and not is_called else ""
     if _UNSPACED.match(label):
-        for size in range(min(len(label), _TOP_CHARACTERS), 1, -1):
+        for size in range(min(len(label), 24), 1, -1):
             if label[:size] in tops:
                 return label[:size]
     return ""
@@ -272,7 +264,7 @@ def _start_of_local(text: str, least: int, at: int) -> int:
     if sign == "\\" and (escaped := _ESCAPE.match(name)) is not None:
         name = name[escaped.end() :]
     begun = name
-    name = name.lstrip(_BEFORE_LOCAL)
+    name = name.lstrip("%+'.&_-")
     if not name or begun == "%s" or begun == "%d":
         return at
     start = stop - len(name)
@@ -286,7 +278,7 @@ def _start_of_quoted(text: str, least: int, stop: int, last: str) -> int:
         if begin < 0 or stop - begin < 3 or "\n" in text[begin:stop]:
             return -1
         return begin - 1 if text[stop - 2] == "\\" and begin > least and text[begin - 1] == "\\" else begin
-    begin = text.rfind("{", max(least, stop - _NAMES_CHARACTERS), stop)
+    begin = text.rfind("{", max(least, stop - 400), stop)
     if begin < 0 or _NAMES.fullmatch(text, begin, stop) is None:
         return -1
     return begin - 1 if begin > least and text[begin - 1] == "\\" else begin
@@ -333,7 +325,8 @@ def mask_addresses(text: str) -> tuple[str, int]:
     def placeholder_4(found: re.Match[str]) -> str:
         nonlocal number, last, is_numbered
         start, end = found.span()
-        if last == 0 or start - last > _BETWEEN_CHARACTERS or not _is_list(text[last:start]):
+        # The numbers of a list are of one kind.
+        if last == 0 or start - last > 24 or not _BETWEEN.fullmatch(text[last:start]):
             is_numbered = _is_numbered(text, start, end)
         last = end
         if is_numbered or not _is_public(found[0]):
@@ -364,15 +357,9 @@ def _is_public(address: str) -> bool:
         return False
 
 
-@functools.lru_cache(maxsize=1 << 10)
-def _is_list(between: str) -> bool:
-    """Whether the number after `between` is of the same kind as the one before it."""
-    return _BETWEEN.fullmatch(between) is not None
-
-
 def _is_numbered(text: str, start: int, end: int) -> bool:
     """Whether the four numbers from `start` to `end` are a version, a section or the like."""
-    before = text[max(0, start - _NUMBERED_CHARACTERS) : start]
+    before = text[max(0, start - 48) : start]
     backwards = before[::-1]
     if backwards.startswith("/"):
         return _PRODUCT.match(backwards) is not None

@@ -9,7 +9,7 @@ from typing import BinaryIO, ClassVar
 import msgspec
 
 from webtext_prep.documents.document import Document, decode_document, encode_document, encode_json
-from webtext_prep.documents.formats.base import DocumentWriter, Format
+from webtext_prep.documents.folders.shards import DocumentWriter, Format
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_utf8
 from webtext_prep.errors import InputError

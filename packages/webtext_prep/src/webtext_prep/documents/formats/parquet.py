@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 import msgspec
 
 from webtext_prep.documents.document import Document, encode_json, without_surrogates
+from webtext_prep.documents.folders.shards import DocumentWriter, Format
 from webtext_prep.documents.formats.arrow_tables import new_parquet, read_rows
-from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials

@@ -108,7 +108,7 @@ class FastLangdetect(LanguageDetector):
     @staticmethod
     def languages() -> list[str]:
         """The labels of the model, which it holds as plain text."""
-        return list(_labels())
+        return _labels()
 
     def detect(self, text: str) -> Guess | None:
         """The most probable language; None for a text without letters, which the model would call English."""
@@ -127,8 +127,8 @@ def _model() -> Path:
 
 
 @functools.lru_cache(maxsize=1)
-def _labels() -> tuple[str, ...]:
-    return tuple(sorted(label.decode() for label in re.findall(rb"__label__([a-z]{2,3})\0", _model().read_bytes())))
+def _labels() -> list[str]:
+    return sorted({label.decode() for label in re.findall(rb"__label__([a-z]{2,3})\0", _model().read_bytes())})
 
 
 class Langdetect(LanguageDetector):

@@ -17,8 +17,6 @@ MIN_SENTENCES = 3
 MAX_WORD_LENGTH = 1000
 """* A line with a longer word is removed."""
 END_MARKS = (".", "!", "?", '"', "”")
-NOT_END_MARKS = ("...",)
-"""* A line that ends so does not end a sentence."""
 NOTICES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 """* Lines that contain one of these, in upper or lower case, are removed, as are lines with Javascript."""
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
@@ -76,7 +74,7 @@ class C4(Rule):
 
 def _is_prose(line: str) -> bool:
     """Whether a line ends like a sentence, and has words as sentences have."""
-    if not line.endswith(END_MARKS) or line.endswith(NOT_END_MARKS):
+    if not line.endswith(END_MARKS) or line.endswith("..."):  # *
         return False
     if len(line.split(maxsplit=MIN_WORDS_PER_LINE - 1)) < MIN_WORDS_PER_LINE:
         return False
