@@ -71,7 +71,7 @@ TABLE = {
     "tokenize": Costs(1 / 21_000, memory=480 * MB, written=0.0, files=0.55, scratch=0.55, text=0.55, least=200 * MB),
     "merge-tokens": Costs(1 / 300_000, written=0.0, files=1.0),
     "index-tokens": Costs(1 / 2_300, memory=600 * MB, written=0.0, files=2.05, scratch=0.05, least=220 * MB),
-    "export": Costs(1 / 8_000, memory=240 * MB, scratch=0.01),
+    "export": Costs(1 / 1_500, memory=240 * MB, scratch=0.01),
 }
 """By the name of the stage."""
 OTHERS = Costs(1 / 10_000)
@@ -86,6 +86,7 @@ SETTINGS: dict[tuple[str, str, Any], dict[str, Any]] = {
     ("extract", "extractor", "newspaper"): {"seconds": 1 / 20},
     ("clean", "language_detector", "py3langid"): {"seconds": 1 / 2_200},
     ("clean", "language", "any"): {"seconds": 1 / 14_000},
+    ("export", "card", False): {"seconds": 1 / 7_000},
     ("dedup", "shingle", "char:5"): {"seconds": 1 / 3_000, "memory": 760 * MB},
 }
 """By stage, setting and value: what it changes in the row."""
