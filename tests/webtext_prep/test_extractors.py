@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from webtext_prep.extraction import extractors
 from webtext_prep.extraction.extractors import EXTRACTORS, nests_too_deep
 from webtext_prep.extraction.workers import PageHead, extract_page
-from webtext_prep.text import decoding
 from webtext_prep.text.decoding import TITLE_CHARACTERS, declared_charset, decode, readable, scrub, title_of
 
 SENTENCE = "The café on the corner was where Zoë and Viktor met, and it is not known to us why they had left Malmö. "
@@ -237,20 +236,15 @@ def test_a_page_is_made_readable_by_the_rules(html, charset):
     assert readable(html, charset) == simply_readable(html, charset)
 
 
-@given(st.lists(CHARACTERS | st.just("\ud800")).map("".join), st.sampled_from([0, 1, decoding._SHORT]))
-def test_text_is_scrubbed_by_the_rules_whatever_its_length(text, short):
-    before, decoding._SHORT = decoding._SHORT, short
-    try:
-        assert scrub(text) == simply_scrubbed(text)
-    finally:
-        decoding._SHORT = before
+@given(st.lists(CHARACTERS | st.just("\ud800")).map("".join))
+def test_text_is_scrubbed_by_the_rules(text):
+    assert scrub(text) == simply_scrubbed(text)
 
 
 BORDERS = [*range(0xA2), *(code for border in (0xD800, 0xE000, 0xFFFE, 0x10000) for code in (border - 1, border))]
 
 
-def test_every_character_and_every_reference_is_judged_by_the_rules(monkeypatch):
-    monkeypatch.setattr(decoding, "_SHORT", 0)
+def test_every_character_and_every_reference_is_judged_by_the_rules():
     for code in [*BORDERS, 0x10FFFF]:
         for text in (chr(code), f"é{chr(code)}\n"):
             assert scrub(text) == simply_scrubbed(text), code

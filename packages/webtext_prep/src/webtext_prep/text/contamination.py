@@ -168,8 +168,8 @@ class NGrams:
         """Of each text whether it may hold an n-gram: all that do, and few others. Costs a tenth of looking closely."""
         from webtext_prep.text import contamination_kernels
 
-        hashes, ends = fingerprints.shingle_sets(texts, Shingling("word", int(self.sizes.min())))
-        return contamination_kernels.any_in(hashes, ends, self.screen).tolist()
+        runs = fingerprints.hashed(texts, Shingling("word", int(self.sizes.min())))
+        return [found for own in runs for found in contamination_kernels.any_in(*own, self.screen).tolist()]
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""

@@ -45,8 +45,6 @@ _LONG_RUNS = re.compile(rb"[\xc0-\xff]{3,}")
 _KOREAN = re.compile(rb"[\xa1-\xfe]{2}|([\x81-\xc6][A-Za-z\x81-\xa0]|[\x81-\xa0][\xa1-\xfe])|[\x80-\xff]")
 """A character of EUC-KR: one of KS X 1001, a syllable of Windows' extension (in group 1), or a byte that is none."""
 _HANGUL = re.compile("[\uac00-\ud7a3]")
-_SHORT = 20_000
-"""Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
 MOST_REPLACED = 0.005
 """The share of wrong bytes in a text that is UTF-8 all the same."""
 _least = np.minimum.reduce  # what `min` calls in the end
@@ -79,16 +77,9 @@ def is_text(html: bytes, charset: str | None) -> bool:
 
 def scrub(text: str) -> str:
     """`text` without NUL and other control characters (tab and newline stay), lone surrogates, and `\\r`."""
-    if len(text) <= _SHORT:
-        # What is printable is fine, and faster to ask; a no-break space, say, is not, and fine all the same.
-        if text.replace("\n", " ").isprintable() or not ("\r" in text or _FORBIDDEN.search(text)):
-            return text
-    else:
-        with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate
-            data = text.encode()
-            clean = _with_newlines(data)
-            if clean is not None:
-                return text if clean is data else clean.decode()
+    # What is printable is fine, and faster to ask; a no-break space, say, is not, and fine all the same.
+    if text.replace("\n", " ").isprintable() or not ("\r" in text or _FORBIDDEN.search(text)):
+        return text
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _FORBIDDEN.sub("", text)
 

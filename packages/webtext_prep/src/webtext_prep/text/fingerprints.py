@@ -98,7 +98,7 @@ def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArra
     from webtext_prep.text import fingerprint_kernels
 
     found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
-    for hashes, ends in _hashed(texts, shingling):
+    for hashes, ends in hashed(texts, shingling):
         starts = np.append(0, ends[:-1])
         for row in np.flatnonzero(~fingerprint_kernels.sort_ranges(hashes, ends)).tolist():
             hashes[starts[row] : ends[row]].sort()
@@ -109,7 +109,7 @@ def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArra
     return np.concatenate(found), np.concatenate(found_ends)
 
 
-def _hashed(
+def hashed(
     texts: Sequence[str], shingling: Shingling
 ) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]:
     """In batches, the hashes of the shingles of each text, one text after another in their order, and their ends."""
@@ -118,13 +118,13 @@ def _hashed(
     for batch in in_batches(texts, len(texts), _BATCH, len):
         some = PackedTexts(batch, shingling)
         hashes = np.empty(some.most, np.uint64)
-        yield hashes, fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
+        ends = fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
+        yield hashes[: ends[-1]], ends
 
 
 def shingle_sequences(texts: Sequence[str], shingling: Shingling) -> list[npt.NDArray[np.uint64]]:
     """The hashes of the shingles of each text, in their order, with those that repeat."""
-    batches = ((hashes[: ends[-1]], ends[:-1]) for hashes, ends in _hashed(texts, shingling))
-    return [own.copy() for hashes, ends in batches for own in np.split(hashes, ends)]
+    return [own.copy() for hashes, ends in hashed(texts, shingling) for own in np.split(hashes, ends[:-1])]
 
 
 def shingle_spans(
