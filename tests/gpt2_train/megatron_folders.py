@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,21 +42,15 @@ def core_tensors(model: GPT2) -> dict[str, tuple[Tensor, int | None]]:
     return found
 
 
-def arguments_of(model: GPT2, size: int, **changes: Any) -> argparse.Namespace:
+def arguments_of(model: GPT2) -> argparse.Namespace:
     """What Megatron-LM records of its command line, as far as it says what the model is."""
     config = model.config
-    table = {
-        "num_layers": config.layers,
-        "hidden_size": config.hidden,
-        "num_attention_heads": config.heads,
-        "max_position_embeddings": config.sequence_length,
-        "vocab_size": config.vocabulary_size,
-        "padded_vocab_size": config.padded_vocabulary,
-        "tensor_model_parallel_size": size,
-        "hidden_dropout": config.dropout,
-        "consumed_train_samples": 56,
-    }
-    return argparse.Namespace(**table | changes)
+    return argparse.Namespace(
+        num_attention_heads=config.heads,
+        vocab_size=config.vocabulary_size,
+        hidden_dropout=config.dropout,
+        consumed_train_samples=56,
+    )
 
 
 def save_megatron(folder: Path, model: GPT2, size: int = 1, step: int = 7) -> Path:
@@ -69,7 +62,7 @@ def save_megatron(folder: Path, model: GPT2, size: int = 1, step: int = 7) -> Pa
         }
         file = folder / f"iter_{step:07d}" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt"
         file.parent.mkdir(parents=True)
-        whole = {"args": arguments_of(model, size), "checkpoint_version": 3.0, "iteration": step, "model": tensors}
+        whole = {"args": arguments_of(model), "checkpoint_version": 3.0, "iteration": step, "model": tensors}
         torch.save(whole, file)
     (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
     return folder

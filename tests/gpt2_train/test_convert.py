@@ -207,36 +207,29 @@ def _old_file(path: Path, tensors: dict[str, torch.Tensor], **rest: object) -> N
     torch.save(state, path, _use_new_zipfile_serialization=False)
 
 
+OLD_NAMES = {
+    "embedding.": "",
+    "decoder.": "transformer.",
+    "self_attention.linear_qkv": "attention.query_key_value",
+    "self_attention.linear_proj": "attention.dense",
+    "pre_mlp_layernorm": "post_attention_layernorm",
+    "linear_fc1": "dense_h_to_4h",
+    "linear_fc2": "dense_4h_to_h",
+}
+"""What Megatron Core's names were in the scripts of 2019."""
+
+
 def _old_tensors(model: GPT2, rank: int, size: int) -> dict[str, torch.Tensor]:
-    """One rank's tensors of version 0 by hand: names and split of the scripts of 2019, half precision."""
-    heads, width = 4 // size, 8
-    state = dict(model.named_parameters())
-
-    def columns(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.chunk(size, 0)[rank]
-
-    found = {
-        "word_embeddings.weight": columns(state["token_embedding.weight"]),
-        "position_embeddings.weight": state["position_embedding.weight"],
-        "transformer.final_layernorm.weight": state["final_norm.weight"],
-        "transformer.final_layernorm.bias": state["final_norm.bias"],
-    }
-    for layer in range(2):
-        theirs, ours = f"transformer.layers.{layer}.", f"blocks.{layer}."
-        for kind in ("weight", "bias"):
-            qkv = state[f"{ours}attention.qkv.{kind}"]
-            whole = qkv.view(4, 3, width, *qkv.shape[1:])  # heads, q/k/v, row
-            mine = whole[rank * heads : (rank + 1) * heads]
-            parts = [torch.cat([mine[head, part] for head in range(heads)]) for part in range(3)]
-            found[f"{theirs}attention.query_key_value.{kind}"] = torch.cat(parts)
-            found[f"{theirs}mlp.dense_h_to_4h.{kind}"] = columns(state[f"{ours}feed_forward.up.{kind}"])
-            found[f"{theirs}input_layernorm.{kind}"] = state[f"{ours}attention_norm.{kind}"]
-            found[f"{theirs}post_attention_layernorm.{kind}"] = state[f"{ours}feed_forward_norm.{kind}"]
-        found[f"{theirs}attention.dense.weight"] = state[f"{ours}attention.out.weight"].chunk(size, 1)[rank]
-        found[f"{theirs}mlp.dense_4h_to_h.weight"] = state[f"{ours}feed_forward.down.weight"].chunk(size, 1)[rank]
-        found[f"{theirs}attention.dense.bias"] = state[f"{ours}attention.out.bias"]
-        found[f"{theirs}mlp.dense_4h_to_h.bias"] = state[f"{ours}feed_forward.down.bias"]
-    return {name: tensor.detach().clone() for name, tensor in found.items()}
+    """One rank's tensors of version 0: names and split of the scripts of 2019, rows of qkv as [3, heads, d]."""
+    found = {}
+    for name, (tensor, dimension) in core_tensors(model).items():
+        for new, old in OLD_NAMES.items():
+            name = name.replace(new, old)
+        share = tensor if dimension is None else tensor.chunk(size, dimension)[rank]
+        if "query_key_value" in name:
+            share = share.view(4 // size, 3, 8, *share.shape[1:]).transpose(0, 1).flatten(0, 2)
+        found[name] = share.clone()
+    return found
 
 
 @pytest.mark.parametrize("size", [1, 2])
