@@ -119,7 +119,7 @@ class Seal:
     urls: tuple[int, int] | None
 
     def write(self, folder: Path) -> None:
-        """Write it to the folder of an index, which is complete by that. Raises OSError."""
+        """Write the seal to the folder of an index, which is complete by that. Raises OSError."""
         write_json(folder / SEAL, {"format": FORMAT, **dataclasses.asdict(self)})
 
     @classmethod

@@ -153,7 +153,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _engine(self) -> tiktoken.Encoding:
-        """Made when it is first asked for, which takes as long as to read the files."""
+        """tiktoken's encoder, made on first use: that takes as long as to read the files."""
         alphabet, singles = byte_alphabet(), self._single_bytes
         ranks = {
             bytes(map(alphabet.__getitem__, token)): len(singles) + rank if rank >= 0 else singles.index(token)

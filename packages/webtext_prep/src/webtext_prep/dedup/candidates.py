@@ -65,7 +65,7 @@ class DocumentBlocks:
         return cls(shards, np.append(0, np.cumsum(counts)).astype(np.int64))
 
     def save(self, place: Location) -> None:
-        """Write them to a scratch file, unless it holds them already: tasks that read it are not done again then."""
+        """Write the blocks to a scratch file, unless it holds them: tasks that read it are not done again then."""
         content = np.stack([self.shards, np.diff(self.firsts)])
         if storage.is_file(place) and np.array_equal(load_array(place), content):
             return
@@ -146,7 +146,7 @@ def fingerprint_blocks(
     threshold: float,
     report: Callable[[int], None],
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """Of each block of documents their number, and its part of the shard's files of keys and of lengths.
+    """Number of documents, band keys and lengths of texts of each block, as the bytes of the shard's two files.
 
     `report` gets the number of `documents` done.
     """

@@ -64,7 +64,7 @@ class CandidateFrame(PackedRecord):
     def of(
         cls, numbers: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], documents: list[Document]
     ) -> CandidateFrame:
-        """These documents with their numbers and keys, shape (bands, documents)."""
+        """A frame of documents with their numbers, and their band keys of shape (bands, documents)."""
         return cls(
             numbers.tobytes(),
             keys.T.tobytes(),
@@ -187,7 +187,7 @@ class Duplicate:
     match: str
 
     def row(self, relation: str) -> bytes:
-        """Its line in a table, in which its representative is named as `relation`."""
+        """A line of the table of duplicates, in which the representative is named as `relation`."""
         return encode_document(Document(self.url, "", self.metadata(relation))) + b"\n"
 
     def metadata(self, relation: str) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def repeated(batches: Iterable[Hashes]) -> Hashes:
 
 
 def is_in(values: Hashes, known: Hashes) -> Flags:
-    """Of each value whether it is among `known`, which are sorted."""
+    """Membership of each value in `known`, which are sorted, shape (values,)."""
     if not len(known):
         return np.zeros(len(values), np.bool_)
     return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
@@ -178,7 +178,7 @@ class Firsts:
 
 
 def longest_runs(repeats: Records) -> Records:
-    """The same repeats, in order, joined where they follow one another and stand first in one document."""
+    """Repeats in order, joined where they follow one another and stand first in one document."""
     is_new = np.ones(len(repeats), np.bool_)
     is_new[1:] = repeats["word"][1:] != repeats["word"][:-1] + repeats["count"][:-1]
     for name in ("document", "shard", "first"):

@@ -53,7 +53,7 @@ class Groups(PackedRecord):
     members: bytes
 
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """One for each name."""
+        """A 64-bit hash of each name, shape (names,)."""
         digests = (xxhash.xxh3_64_intdigest(name.encode()) for name in self.names)
         return np.fromiter(digests, np.uint64, len(self.names))
 
@@ -87,7 +87,7 @@ class GroupCounter:
             yield document
 
     def groups(self) -> Groups:
-        """Of the documents so far."""
+        """The groups of the documents counted so far."""
         names = [name.encode("utf-8", "replace").decode() for name in self._indexes]
         return Groups(names, np.array(self._members, np.int32).tobytes())
 
@@ -108,7 +108,7 @@ class Loss:
 
     @property
     def share(self) -> float:
-        """Its documents that go."""
+        """The share of the group's documents that are dropped, from 0 to 1."""
         return self.dropped / self.documents
 
     def as_dict(self) -> dict[str, Any]:

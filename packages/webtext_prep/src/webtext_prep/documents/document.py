@@ -78,7 +78,7 @@ def piece_id(url: str, piece: str) -> str:
 
 
 def piece_in(identity: str) -> str:
-    """Which piece of its page a `Document.id` stands for; empty for a whole one."""
+    """The number of the piece that a `Document.id` names; empty for a page."""
     found = _PIECE_ID.search(identity)
     return found[1] if found else ""
 
@@ -123,24 +123,24 @@ def decode_document(line: bytes) -> Document:
     return Document(without_credentials(url), text, clean_metadata(row))
 
 
-def with_metadata_of(asked: Document, line: bytes, own: Collection[str]) -> bytes:
+def with_metadata_of(listed: Document, line: bytes, own: Collection[str]) -> bytes:
     """A document's line with the metadata of the list that named it put before its own, which counts where both have a
     key. It is the bytes that decoding and encoding it again would give, at a tenth of their cost.
 
     Args:
-        asked: the row of the list, with the URL of the document.
+        listed: the row of the list, with the URL of the document.
         line: the document, as `encode_document` wrote it.
         own: all keys that the document's own metadata may have.
     """
-    start = encode_document(Document(asked.url))[:-1]
+    start = encode_document(Document(listed.url))[:-1]
     # Where there is an "@", decoding looks for credentials, which an earlier version may have left.
-    if b"@" in line or not line.startswith(start) or not asked.metadata.keys().isdisjoint(own):
+    if b"@" in line or not line.startswith(start) or not listed.metadata.keys().isdisjoint(own):
         document = decode_document(line)
-        document.metadata = {**asked.metadata, **document.metadata}
+        document.metadata = {**listed.metadata, **document.metadata}
         return encode_document(document)
-    return (
-        encode_document(Document(asked.url, "", asked.metadata))[:-1] + line[len(start) :] if asked.metadata else line
-    )
+    if not listed.metadata:
+        return line
+    return encode_document(Document(listed.url, "", listed.metadata))[:-1] + line[len(start) :]
 
 
 def decode_url_row(line: bytes) -> Document | None:

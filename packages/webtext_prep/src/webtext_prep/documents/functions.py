@@ -53,7 +53,8 @@ class UserFunction:
         return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
 
     def reason_to_drop(self, document: Document) -> str | None:
-        """What it says. Raises InputError naming file and line where it fails or says nothing."""
+        """The reason to drop a document, or None to keep it. Raises InputError naming file and line where the function
+        fails or says nothing."""
         # The file in which it is defined, without what decorates it.
         defined = inspect.unwrap(self._function)
         source = _defined_in(defined) or Path(self._module.__file__ or "")

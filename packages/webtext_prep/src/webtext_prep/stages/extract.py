@@ -26,6 +26,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD, read_record, stage_folder
 from webtext_prep.documents.formats.compression import bare_name
+from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
@@ -40,7 +41,6 @@ from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
-    from webtext_prep.documents.records.base import SourceFile
 
 BYTES_PER_SHARD = 256 << 20
 """Of files of HTML in one shard, if they are not more than 4,096 times as many."""
@@ -200,7 +200,7 @@ class Extract(PageStage):
         }
 
     def _hosts(self, job: Job, sizes: dict[Location, int]) -> list[Location]:
-        """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
+        """Files of opt-outs of hosts: the given one, and what the archives themselves hold of their files."""
         if self.opt_outs == "ignore":
             return []
         pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
@@ -253,7 +253,7 @@ class Extract(PageStage):
         return len(shared)
 
     def find_hosts(self, task: Task, context: Context) -> int:
-        """Task: the files in an archive in which hosts say what they wish; how many they are."""
+        """Task: the robots.txt, ai.txt and other files of opt-outs in an archive. Returns their number."""
         # Of most files of hosts only the first 500 KiB are looked at.
         count, reader = 0, replace(self, max_bytes=4 << 20, truncated=True)._reader(task.reads.archive)
         with storage.create(task.writes.hosts) as file:
@@ -378,8 +378,6 @@ def _is_rescued(folder: Location) -> bool:
 
 def _html_files(task: Task) -> Iterator[SourceFile]:
     """The HTML files of a task, each with its name and sidecar."""
-    from webtext_prep.documents.records.base import SourceFile
-
     sidecars = iter(task.reads["sidecars"])
     for path, (name, has_sidecar) in zip(task.reads["pages"], task.options["files"], strict=True):
         yield SourceFile(path, name, next(sidecars) if has_sidecar else None)

@@ -157,7 +157,7 @@ class IndexTokens(Stage):
     def _urls(self, job: Job, tokens: IndexedTokens, folder: Path, tally: Tally) -> tuple[int, int] | None:
         """Write the documents' URLs; None, and a sentence for the summary, where they can't be known."""
         try:
-            sources = tokenized(tokens.prefix)
+            sources = list(_tokenized(trace(tokens.prefix)))
             missing = next((file for shards, _ in sources for file in shards if not storage.is_file(file)), None)
             if missing is not None:
                 raise InputError(f"{missing} is gone.")
@@ -242,15 +242,11 @@ Tokenized = tuple[list[Location], dict[str, Any]]
 which documents were left out."""
 
 
-def tokenized(prefix: Path) -> list[Tokenized]:
-    """What token files were made from, one after another where several were joined.
-
-    Raises InputError where that is not known, or gone.
-    """
-    return list(_tokenized(trace(prefix)))
-
-
 def _tokenized(step: Step) -> Iterator[Tokenized]:
+    """The sources of token files, one after another where several were joined.
+
+    Raises InputError where these are not on record, or gone.
+    """
     if step.place is None:
         raise InputError(f"{step.name} is gone, or was made again since.")
     if changes := [sentence for one in (step, *step.inputs) for sentence in one.changes()]:

@@ -162,7 +162,9 @@ class Urls(Stage):
     def run(self, job: Job) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
         sizes = storage.sizes(job.inputs)
-        shards, buckets = self._layout(sum(sizes))
+        shards = self.shards or shards_for(sum(sizes), BYTES_PER_SHARD)
+        # Bucket n belongs to shard n modulo the shards.
+        buckets = shards * math.ceil(shards_for(sum(sizes), BYTES_PER_BUCKET) / shards)
         tasks = self._reading_tasks(job, sizes, buckets)
         read = job.map("read", self.read, tasks, unit="bytes", total=sum(sizes))
         results = [{**result["tally"], "unreadable": result["unreadable"]} for result in read]
@@ -181,11 +183,6 @@ class Urls(Stage):
         outcome.advice = "check that these are dumps of submissions, and the settings that drop most"
         outcome.add_reading(chosen)
         return outcome
-
-    def _layout(self, size: int) -> tuple[int, int]:
-        """How many shards and buckets dumps of `size` bytes make: bucket n belongs to shard n modulo the shards."""
-        shards = self.shards or shards_for(size, BYTES_PER_SHARD)
-        return shards, shards * math.ceil(shards_for(size, BYTES_PER_BUCKET) / shards)
 
     def _reading_tasks(self, job: Job, sizes: Sequence[int], buckets: int) -> list[Task]:
         """A task for each dump, or for each range of a large one that is not compressed."""

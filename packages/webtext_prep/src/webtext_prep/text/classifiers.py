@@ -66,7 +66,7 @@ class LinearModel:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Its file."""
+        """The bytes of the classifier's file."""
         header = msgspec.json.encode({"orders": self.orders, "bits": self.bits, **self.facts}, order="deterministic")
         body = MAGIC + _LENGTH.pack(len(header)) + header + self.weights.astype("<f4").tobytes()
         return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
@@ -97,7 +97,7 @@ class LinearModel:
         return cls(header.pop("orders"), header.pop("bits"), weights, header)
 
     def about(self) -> dict[str, Any]:
-        """What it was learned from, and how well it tells that apart."""
+        """Numbers of good and other documents that it was learned from, and its AUC."""
         return {name: self.facts[name] for name in ("good", "against", "good_when", "auc") if name in self.facts}
 
     def scores(self, texts: Sequence[str]) -> Floats:

@@ -263,7 +263,7 @@ def _in_state(state: bytes, run: bytes) -> str:
 
 
 def _search(name: str) -> codecs.CodecInfo | None:
-    """Of `codecs.register`, which gives names with underscores."""
+    """The codec of a name, for `codecs.register`, which gives names with underscores."""
     name = name.replace("_", "-").removeprefix(_PREFIX).replace("shift-jis", "shift_jis")
     if name == "iso-2022-jp":
         return codecs.CodecInfo(codecs.lookup("iso2022_jp").encode, _decode_iso_2022_jp, name=f"{_PREFIX}{name}")

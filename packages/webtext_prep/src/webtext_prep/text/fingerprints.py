@@ -181,7 +181,7 @@ def _permutations() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
 
 
 def bands_for(threshold: float) -> tuple[int, int]:
-    """(bands, rows) with the most rows per band, thus the fewest idle comparisons, that still find what is asked.
+    """(bands, rows) with the most rows per band, thus the fewest idle comparisons, that still reach `RECALL`.
 
     Two sets of similarity s share a band with probability 1 - (1 - s^rows)^bands (Leskovec, Rajaraman, Ullman, Mining
     of Massive Datasets, 3.4). At `threshold` that must be at least `RECALL`.

@@ -132,7 +132,7 @@ def _points(text: str) -> npt.NDArray[np.uint32]:
 
 @functools.lru_cache(maxsize=1)
 def _ascii_letters() -> bytes:
-    """Of each byte 1 if it is a letter of ASCII, or else 0."""
+    """A table for `bytes.translate`: 1 for each letter of ASCII, or else 0."""
     return characters().kinds[:128].tobytes() + bytes(128)
 
 

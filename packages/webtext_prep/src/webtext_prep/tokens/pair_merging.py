@@ -42,7 +42,7 @@ class Words(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """An open hash table: two tokens, `left << 32 | right`, to what is known of the pair.
+    """An open hash table: two tokens, `left << 32 | right`, to the counts of the pair.
 
     Attributes:
         keys: shape (a power of two,), int64: the pair, or -1 in a free slot.
@@ -169,7 +169,7 @@ def _count_of(pairs: Pairs, key: int) -> int:
 
 @compiled(types.Tuple((_I64S, types.int64[:, ::1]))(_PAIRS, _I64S, types.int64, types.int64))
 def _frequent(pairs: Pairs, keys: Array, least: int, merge: int) -> tuple[Array, Array]:
-    """Of sorted pairs those that occur often enough: counts, and the ranges of `keys` that are theirs.
+    """Pairs that occur often enough, of sorted ones: counts, and the ranges of `keys` that are theirs.
 
     The end of a range is negative where the pair is older than this merge.
     """

@@ -175,7 +175,7 @@ class EncodedShard:
         return max((int(run.ends[-1]) for run in self.open_runs()), default=0)
 
     def open_runs(self) -> Iterator[SortedRun]:
-        """Its runs, mapped into memory: only the parts looked at are read."""
+        """The runs of the shard, mapped into memory: only the parts looked at are read."""
         if not self.runs:
             return
         table = np.memmap(self.table, np.uint64, "r")
@@ -296,7 +296,7 @@ class ShufflePlan:
     draft: PairDraft
 
     def write(self, path: Path) -> None:
-        """Write it for tasks to read: it may take megabytes, and they may be thousands."""
+        """Write the plan for tasks to read: it may take megabytes, and they may be thousands."""
         with atomic_file(path, durable=False) as file:
             file.write(msgspec.json.encode(self, enc_hook=bytes))
 

@@ -158,25 +158,25 @@ def without_descriptions(files: Sequence[Location]) -> tuple[list[Location], lis
 
 
 def choose_splits(
-    files: Sequence[Location], described: Sequence[Location], asked: Sequence[str], folders: Sequence[Location] = ()
+    files: Sequence[Location], described: Sequence[Location], names: Sequence[str], folders: Sequence[Location] = ()
 ) -> list[Location]:
-    """The `files` of the splits `asked`; if none is asked for, all but the other splits of a training split.
+    """The files of the splits with these names; without names all files but those beside a training split.
 
     Args:
         files: what there is to read.
         described: the files that describe a dataset.
-        asked: names of splits.
+        names: of splits.
         folders: the folders that were given as input. A dataset in one of them is read as its training split; files
             and splits that were given by name are all read.
 
     Raises InputError for a split that there is not, and for a saved or pushed dataset without a training split.
     """
-    if not asked:
+    if not names:
         left_out = _beside_training(files, described, folders)
         return [file for file in files if file not in left_out]
-    wanted = [_USUAL_SPLITS.get(split, split) for split in asked]
+    wanted = [_USUAL_SPLITS.get(split, split) for split in names]
     by_split = splits_of(files, described)
-    missing = next((name for name, split in zip(asked, wanted, strict=True) if split not in by_split), None)
+    missing = next((name for name, split in zip(names, wanted, strict=True) if split not in by_split), None)
     if missing is not None:
         raise InputError(f"--split {missing}: there is no such split in the input, but {', '.join(by_split)}.")
     chosen = {file for split in wanted for file in by_split[split]}

@@ -231,7 +231,7 @@ class Step:
         return state_of(self.place) if isinstance(self.place, Path) else None
 
     def shards(self) -> list[Location]:
-        """Its shards in order; none if it is gone, or holds tokens."""
+        """The shards of the output in order; none if it is gone, or holds tokens."""
         return [] if self.place is None else [self.place / name for name in self.record.get("shards") or {}]
 
     def changes(self) -> list[str]:
@@ -261,7 +261,7 @@ class Step:
         ]
 
     def input_files(self) -> list[Location]:
-        """What it read, file after file, as far as it is there: input number 5 became shard number 5 in most stages.
+        """The input files in order, as far as they are there: input number 5 became shard number 5 in most stages.
 
         Raises InputError for an input that is gone, since the ones after it would have other numbers.
         """
@@ -293,7 +293,7 @@ def trace(given: str | Location) -> Step:
 
 
 def trace_all(given: Iterable[str | Location]) -> list[Step]:
-    """The same for several outputs: what they were made from in common is one step. Raises InputError as `trace`."""
+    """The steps that led to several outputs: what these have in common is one step. Raises InputError as `trace`."""
     tracer, found = _Tracer(), []
     for one in given:
         place = storage.location(one) if isinstance(one, str) else one

@@ -163,7 +163,7 @@ class _Stream:
         self._held = bytearray()
 
     def release(self) -> None:
-        """Write it, with the footer's checksum."""
+        """Write what was held back, with the footer's checksum."""
         held, self._held = self._held, None
         assert held is not None
         length = int.from_bytes(held[-_TAIL:-4], "little")
