@@ -165,7 +165,7 @@ class NGrams:
         return list(self.vocabulary)
 
     def suspects(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each text may hold an n-gram: true of all that do, and of few others. A tenth of the cost of `find`."""
+        """Whether each text may hold an n-gram: true of all that do, and few others. Costs a tenth of `find`."""
         from webtext_prep.text import contamination_kernels
 
         runs = fingerprints.hashed(texts, Shingling("word", int(self.sizes.min())))
