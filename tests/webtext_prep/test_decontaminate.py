@@ -17,7 +17,6 @@ from webtext_prep.documents.folders.shards import shards_in, write_documents
 from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
-from webtext_prep.stages.decontaminate import _Matcher
 from webtext_prep.text.contamination import (
     LINE_END,
     SENTENCE_END,
@@ -118,7 +117,7 @@ def test_hits_equal_the_simple_definition(evaluation, text, size, least):
     assert {tuple(ngrams.text_of(number).split()) for number in range(len(ngrams))} == expected
     assert len(ngrams) == len(expected)
     if expected:
-        hits = [(at, tuple(ngrams.text_of(number).split())) for at, number in _Matcher(ngrams).hits(text)]
+        hits = [(at, tuple(ngrams.text_of(number).split())) for at, number in ngrams.hits(text)]
         assert hits == plain_hits(text, expected)
         assert not hits or ngrams.suspects(["", text, "z"])[1]
 

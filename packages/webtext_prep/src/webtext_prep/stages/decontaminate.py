@@ -11,13 +11,12 @@ from __future__ import annotations
 import array
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
@@ -32,32 +31,7 @@ from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, w
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.contamination import NGrams, cut, read_evaluation
-from webtext_prep.text.words import places_of, words_of
-
-
-class _Matcher:
-    """Finds the n-grams of a table in documents.
-
-    Args:
-        ngrams: the table.
-        chosen: which n-grams count, shape (n-grams,), bool; all of them if None.
-    """
-
-    def __init__(self, ngrams: NGrams, chosen: npt.NDArray[np.bool_] | None = None) -> None:
-        self.ngrams = ngrams
-        self._lengths = np.unique(ngrams.sizes)[::-1].astype(np.int64)
-        self._chosen = np.ones(len(ngrams), np.bool_) if chosen is None else chosen
-
-    def hits(self, text: str) -> list[tuple[int, int]]:
-        """(first word, number) of each n-gram in `text`, in order; at each word the longest alone."""
-        from webtext_prep.text.contamination_kernels import find
-
-        words = words_of(text)
-        numbers = map(self.ngrams.vocabulary.get, words, itertools.repeat(-1))
-        own = np.fromiter(numbers, np.int32, len(words))
-        table = self.ngrams
-        found = find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
-        return list(zip(*(array.tolist() for array in found), strict=True))
+from webtext_prep.text.words import places_of
 
 
 @functools.lru_cache(maxsize=1)
@@ -129,12 +103,12 @@ class Decontaminate(Stage):
 
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
-        matcher = _Matcher(_ngrams(task.reads.ngrams))
+        ngrams = _ngrams(task.reads.ngrams)
         count, held, numbers = 0, array.array("q"), array.array("q")
         for documents in batches(read_documents(task.reads.shard)):
             texts = [document.text for document in documents]
-            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts), count):
-                if is_suspect and (hits := matcher.hits(texts[number - count])):
+            for number, is_suspect in enumerate(ngrams.suspects(texts), count):
+                if is_suspect and (hits := ngrams.hits(texts[number - count])):
                     held.append(number)
                     numbers.extend(ngram for _, ngram in hits)
             count += len(documents)
@@ -161,36 +135,29 @@ class Decontaminate(Stage):
 
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without the passages that hold n-grams; `matches` takes a row for each passage."""
-        chosen = load_array(task.reads.chosen)
-        matcher = _Matcher(_ngrams(task.reads.ngrams), chosen)
+        ngrams, chosen = _ngrams(task.reads.ngrams), load_array(task.reads.chosen)
         affected = set(load_array(task.reads.held).tolist())
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
-                if tally.read - 1 in affected:
-                    yield from self._cut(document, matcher, tally, rows.write)
-                else:
-                    yield document
+                found = ngrams.hits(document.text, chosen) if tally.read - 1 in affected else []
+                yield from self._cut(document, found, ngrams, tally, rows) if found else (document,)
 
         with write_zstd(task.writes.matches, durable=False) as rows:
             return write_shard(task, context, read_documents(task.reads.shard), pieces)
 
     def _cut(
-        self, document: Document, matcher: _Matcher, tally: Tally, add_row: Callable[[bytes], object]
+        self, document: Document, found: list[tuple[int, int]], ngrams: NGrams, tally: Tally, rows: BinaryIO
     ) -> Iterator[Document]:
-        """The pieces of a document, which is itself where it holds nothing that counts."""
-        found = matcher.hits(document.text)
-        if not found:
-            yield document
-            return
-        places, sizes = places_of(document.text), matcher.ngrams.sizes
+        """The pieces of a document without some n-grams in it, as `NGrams.hits` has them; a row for each passage."""
+        places, sizes = places_of(document.text), ngrams.sizes
         hits = [(places[word][0], places[word + int(sizes[number]) - 1][1]) for word, number in found]
         pieces, used = cut(document.text, hits, self.margin, self.shortest_piece)
         for at in used:
             start, end = hits[at]
             ngram = found[at][1]
             row = {"url": document.id, "start": start, "match": document.text[start:end]}
-            add_row(_row({**row, "ngram": matcher.ngrams.text_of(ngram)}, matcher.ngrams, ngram))
+            rows.write(_row({**row, "ngram": ngrams.text_of(ngram)}, ngrams, ngram))
         if not pieces:
             tally.drop(document, "contaminated", matches=len(used))
         elif len(pieces) > self.most_pieces:

@@ -14,6 +14,7 @@ ones go, too. (Brown et al. 2020, appendix C; Megatron-LM, tools/openwebtext/fil
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,24 @@ class NGrams:
 
         runs = fingerprints.hashed(texts, Shingling("word", int(self.sizes.min())))
         return [found for own in runs for found in contamination_kernels.any_in(*own, self.screen).tolist()]
+
+    def hits(self, text: str, chosen: npt.NDArray[np.bool_] | None = None) -> list[tuple[int, int]]:
+        """First word and number of each n-gram in a text, in order; at each word the longest alone.
+
+        `chosen` says which n-grams count, shape (n-grams,); all of them if None.
+        """
+        from webtext_prep.text.contamination_kernels import find
+
+        words = words_of(text)
+        own = np.fromiter(map(self.vocabulary.get, words, itertools.repeat(-1)), np.int32, len(words))
+        chosen = np.ones(len(self), np.bool_) if chosen is None else chosen
+        found = find(own, self.words, self.starts, self.sizes, self.table, self._lengths, chosen)
+        return list(zip(*(array.tolist() for array in found), strict=True))
+
+    @functools.cached_property
+    def _lengths(self) -> npt.NDArray[np.int64]:
+        """The sizes of n-grams that there are, falling."""
+        return np.unique(self.sizes)[::-1].astype(np.int64)
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""
