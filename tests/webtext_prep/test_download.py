@@ -807,6 +807,7 @@ def test_an_output_of_an_earlier_version_asks_for_a_restart_and_stays_as_it_is(s
     assert webtext("download", *flags).code == 0
 
 
+@pytest.mark.exhaustive
 def test_shards_and_pages_go_to_object_storage(site, bucket, tmp_path, webtext, contents):
     (tmp_path / "urls.txt").write_text("\n".join(site.urls("/1", "/2", "/3")) + "\n")
 
