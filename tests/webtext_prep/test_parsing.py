@@ -44,7 +44,7 @@ def test_twenty_megabytes_of_empty_divs_and_deep_nesting_end_in_an_outcome_and_t
 
 @pytest.mark.parametrize("name", EXTRACTORS)
 def test_a_page_that_wants_too_much_memory_is_named_so(name, tmp_path):
-    page = b"<html><body>" + b"<p>some words here</p>" * 250_000
+    page = b"<html><body>" + b"<p>some words here</p>" * 400_000
     big, good = outcomes(name, [page, GOOD], tmp_path, seconds=20, memory=64)
     assert big.outcome in ("extract_memory", "extract_crash")
     assert good.outcome == "ok"
