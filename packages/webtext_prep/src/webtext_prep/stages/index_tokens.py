@@ -104,10 +104,11 @@ class IndexTokens(Stage):
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """As the table says, but that memory follows from the tokens that are sorted together, of two bytes each."""
+        if self.is_preview:
+            return Needs(0)
         found, together = super().needs(sample, workers), min(self.part_tokens * workers, sample.text // 2)
         memory = workers * costs_of(self.name, self).least + SORT_BYTES * together
-        found = dataclasses.replace(found, memory=memory)
-        return dataclasses.replace(found, output=0, memory=0) if self.is_preview else found
+        return dataclasses.replace(found, memory=memory)
 
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
