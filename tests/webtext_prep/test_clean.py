@@ -361,6 +361,7 @@ NO_NETWORK = """
 import socket, sys
 def refuse(*arguments, **names): raise SystemExit("network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+from webtext_prep.text.languages import FastLangdetect
 print(FastLangdetect().detect(sys.argv[1] * 50).language)
 """
 
