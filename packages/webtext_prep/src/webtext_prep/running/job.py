@@ -98,8 +98,7 @@ class Job:
         if settings.workers < 0:
             raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
         self.stage, self.settings, self.restart = stage, settings, restart
-        self.output = output = location(settings.output)
-        storage.writable(output)
+        self.output = output = location(settings.output, is_written=True)
         reads = stage.reads
         given = [*reads.before, *(path for path in settings.input if path != "-"), *reads.after]
         self.inputs, self.notes = reads.find(given, output) if given else ([], [])

@@ -149,9 +149,7 @@ class SharedScratch:
     @classmethod
     def of(cls, url: str, job: str) -> SharedScratch:
         """The folder of the job of that name in the place that `--shared-scratch` names. Raises InputError."""
-        place = storage.location(url)
-        storage.writable(place)
-        return cls(place / job)
+        return cls(storage.location(url, is_written=True) / job)
 
     def begin(self) -> None:
         """Show that the job has begun. Raises InputError where nothing can be written."""
