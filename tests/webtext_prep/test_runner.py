@@ -649,7 +649,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
             super().__init__(label, unit, total, done=done, **options)
 
     monkeypatch.setattr(module, "Progress", Watched)
-    monkeypatch.setattr(Job, "expected_documents", lambda self: 12)
+    monkeypatch.setattr(Job, "documents", 12)
     assert not shout(folder).resumed
     assert seen == [(12, 5)]
 

@@ -17,8 +17,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import InputError
-from webtext_prep.running.markers import Done, Markers
-from webtext_prep.running.tasks import Files, Task
+from webtext_prep.running.tasks import Done, Files, Markers, Task
 from webtext_prep.storage import location, stores
 
 

@@ -15,6 +15,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import functools
 import platform
 import shutil
 import time
@@ -55,13 +56,12 @@ from webtext_prep.running.claims import (
 )
 from webtext_prep.running.engines.base import Call, Engine
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
-from webtext_prep.running.preflight import Estimate, compare
+from webtext_prep.running.estimates import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.summary import Findings, Summary
-from webtext_prep.running.tasks import Files, Tally, Task
+from webtext_prep.running.tasks import Done, Files, Markers, OutputMarker, Tally, Task, digest
 from webtext_prep.storage import lease, location
 from webtext_prep.storage.locations import Location
 
@@ -157,7 +157,8 @@ class Job:
         """The file for the receipts of what task `number` drops, JSON lines whatever the format of shards."""
         return self.output / DROPPED / shard_name(number)
 
-    def expected_documents(self) -> int | None:
+    @functools.cached_property
+    def documents(self) -> int | None:
         """The number of documents in the input, where the stage that made it said so."""
         return recorded_documents(self.inputs)
 
@@ -339,8 +340,7 @@ class Job:
         sizes = storage.sizes(self.inputs) if sizes is None else sizes
         is_one = self.stage.reads.is_one_document
         sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
-        documents = self.expected_documents()
-        return sample if documents is None else dataclasses.replace(sample, documents=documents)
+        return sample if self.documents is None else dataclasses.replace(sample, documents=self.documents)
 
     def estimate(self, sample: Sample) -> Estimate:
         """The disk and memory that a run over input like `sample` needs, and what there is. Writes nothing."""

@@ -38,8 +38,7 @@ from command_kit.atomic import sync_folder, waiting_lock
 from webtext_prep import storage
 from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running.engines.base import Call
-from webtext_prep.running.markers import digest
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Task, digest
 from webtext_prep.storage.locations import Location
 
 BEACON = "job.json"

@@ -49,10 +49,9 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
-from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
@@ -209,7 +208,7 @@ class Dedup(Stage):
             )
             for shard, path in enumerate(shards)
         ]
-        expected = None if self.against else job.expected_documents()
+        expected = None if self.against else job.documents
         counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=expected)
         blocks = DocumentBlocks.of(counts)
         blocks.save(job.scratch / BLOCKS)
