@@ -162,7 +162,7 @@ def test_a_node_with_other_versions_is_refused(run, monkeypatch):
     call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries)
     assert {"Python", "webtext-gpt2-prep", "ftfy", "langdetect", "tiktoken"} <= ours.keys()
     monkeypatch.setattr(waiting, "versions_here", lambda libraries: {**ours, "ftfy": "9.9"})
-    with pytest.raises(InputError, match=r"the node .* has ftfy \d.*, and the machine of this command ftfy 9\.9: "):
+    with pytest.raises(InputError, match=r"the node .* than the machine of this command, ftfy 9\.9 \(there it is \d"):
         run(call, tasks_of(1))
 
 

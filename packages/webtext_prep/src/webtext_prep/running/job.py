@@ -391,7 +391,7 @@ class Job:
         if not self.settings.shared_scratch:
             return None
         name = f"{self.stage.name}-{digest([storage.identity(self.output), str(self.state.resolve())])[:16]}"
-        return staging.SharedScratch.of(self.settings.shared_scratch, name)
+        return staging.SharedScratch(location(self.settings.shared_scratch, is_written=True) / name)
 
     @property
     def _record_path(self) -> Location:

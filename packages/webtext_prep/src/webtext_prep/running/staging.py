@@ -145,11 +145,6 @@ class SharedScratch:
 
     place: Location
 
-    @classmethod
-    def of(cls, url: str, job: str) -> SharedScratch:
-        """The folder of the job of that name in the place that `--shared-scratch` names. Raises InputError."""
-        return cls(storage.location(url, is_written=True) / job)
-
     def begin(self) -> None:
         """Show that the job has begun. Raises InputError where nothing can be written."""
         try:
@@ -281,7 +276,7 @@ class OnLocalCopies:
         for file, place in files:
             if file != place:
                 with _retried(place):
-                    if storage.is_local(place):
+                    if isinstance(place, Path):
                         _flush(storage.local_path(file))
                     storage.publish(storage.local_path(file), place)
 

@@ -72,11 +72,6 @@ def local_path(place: Location) -> Path:
     return place
 
 
-def is_local(place: Location) -> bool:
-    """Whether it is a local path."""
-    return isinstance(place, Path)
-
-
 def identity(place: Location) -> str:
     """The one name of a place, however it was given."""
     return os.path.realpath(place) if isinstance(place, Path) else str(place).rstrip("/")
@@ -155,7 +150,7 @@ def sizes(places: Sequence[Location]) -> list[int]:
 
 def each(call: Callable[[_Item], _Value], items: Sequence[_Item], places: Iterable[Location]) -> list[_Value]:
     """`call(item)` for each item, in their order; several at once where one of `places` is not on this machine."""
-    if len(items) < 2 or all(map(is_local, places)):
+    if len(items) < 2 or all(isinstance(place, Path) for place in places):
         return [call(item) for item in items]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         return list(pool.map(call, items))
