@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,10 +27,17 @@ from typing import Any, TypeVar, cast
 import numba
 from numba import types
 from numba.core import entrypoints, event
+from numba.np import linalg
 
 from command_kit.colours import DIM, Paint, is_terminal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# numba asks for scipy's BLAS, which takes 0.2 s to load, when it loads its functions of arrays, and again where somebody
+# multiplies matrices: here nobody does.
+_ensure_blas, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+importlib.import_module("numba.np.arraymath")
+linalg.ensure_blas = _ensure_blas
 
 _njit: Any = functools.partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 inner: Any = _njit(no_cpython_wrapper=True)
