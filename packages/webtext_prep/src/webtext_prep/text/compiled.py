@@ -33,8 +33,8 @@ from command_kit.colours import DIM, Paint, is_terminal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# numba asks for scipy's BLAS, which takes 0.2 s to load, when it loads its functions of arrays, and again where somebody
-# multiplies matrices: here nobody does.
+# numba asks for scipy's BLAS, which takes 0.2 s to load, when it loads its functions of arrays, and again for a product
+# of matrices, of which there is none here.
 _ensure_blas, linalg.ensure_blas = linalg.ensure_blas, lambda: None
 importlib.import_module("numba.np.arraymath")
 linalg.ensure_blas = _ensure_blas
