@@ -283,7 +283,8 @@ def work(
     try:
         surroundings, call = _fetched(*phase)
         slots = min(surroundings.at_once, _cores_here())
-        return done, call(task, Context(surroundings.scratch, slots, report)), None
+        result = call(task, Context(surroundings.scratch, slots, report))
+        return done, result, None
     except (Exception, SystemExit) as error:
         return done, None, travelling(error)
 
