@@ -18,7 +18,7 @@ CEILINGS = {
     "packages/gpt2_train": 11_903,
     "packages/indexed_tokens": 1_409,
     "packages/webtext_audit": 3_646,
-    "packages/webtext_prep": 21_957,
+    "packages/webtext_prep": 21_958,
     "packages/webtext_run": 2_442,
     "tests": 36_252,
     "benchmarks": 4_294,
