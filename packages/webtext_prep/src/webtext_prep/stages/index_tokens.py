@@ -31,9 +31,8 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
-from webtext_prep.running.estimates import Needs, costs_of
+from webtext_prep.running.estimates import Needs, costs_of, readable
 from webtext_prep.running.job import Job
-from webtext_prep.running.preflight import readable
 from webtext_prep.running.stage import Outcome, Reads, Stage, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
