@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from command_kit import write_text
-from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable, shapes_of
+from gpt2_train.checkpoint.names import heads_first
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
@@ -32,10 +33,9 @@ from gpt2_train.conversion.formats import (
     ReadOptions,
     WriteOptions,
     cast,
+    check_is_tied,
     or_assumed,
-    shapes_of,
 )
-from gpt2_train.conversion.names import check_is_tied, heads_first
 from gpt2_train.conversion.pickles import read_pickle
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
