@@ -20,14 +20,13 @@ from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.checkpoint import save
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, load_tensors
-from gpt2_train.checkpoint.writer import TensorWriter
+from gpt2_train.checkpoint.load import load_optimizer
+from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, model_tensors
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed.collectives import group_for_a_thread
-from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.mesh import fill, make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import make_optimizer
@@ -62,7 +61,7 @@ class Gate:
 
 
 def tensor_files(step: Path) -> dict[str, bytes]:
-    return {path.relative_to(step).as_posix(): path.read_bytes() for path in sorted(step.glob("*/__*"))}
+    return {path.relative_to(step).as_posix(): path.read_bytes() for path in sorted(step.glob("*.safetensors"))}
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
@@ -294,8 +293,10 @@ def save_in_layouts(folder: str) -> None:
     for name, tensor_parallel in (("tensor", 2), ("data", 1)):
         model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
         parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
-        tensors = model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
-        load_tensors(place / before, tensors)
+        optimizer = make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
+        tensors = model_tensors(model) | optimizer
+        fill(model, open_weights(place / before).items(info.config.padded_vocabulary))
+        load_optimizer(read_info(place / before), optimizer)
         saver = Saver(Checkpointer(place / name, config=info.config, group=group), tensors, lambda saved: None)
         saver.save(goes_on=True, step=info.step, samples=info.samples, state={})
         # The copies are what is saved, whatever training does meanwhile.
@@ -304,14 +305,14 @@ def save_in_layouts(folder: str) -> None:
                 tensor.add_(1)
         saver.finish()
         before = name
-    plain = TensorWriter.write_data
+    plain = save.write_optimizer_boxes
 
-    def deadly(writer: TensorWriter, *rest: Any) -> Any:
-        if dist.get_rank() == 1 and Path(writer.path).name == "optimizer":
+    def deadly(*rest: Any) -> Any:
+        if dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return plain(writer, *rest)
+        return plain(*rest)
 
-    TensorWriter.write_data = deadly  # type: ignore[method-assign]
+    save.write_optimizer_boxes = deadly
     saver.save(goes_on=True, step=info.step + 1, samples=info.samples, state={})
     try:
         saver.finish()
@@ -347,13 +348,19 @@ def test_weights_and_moments_are_the_same_in_every_layout(
     two_processes: tuple[Path, list[int], str], layout: str
 ) -> None:
     """Pitfall 31: saved by one process; loaded and saved tensor parallel, then data parallel; loaded by one again."""
-    expected = all_tensors()
-    found = {name: torch.full_like(tensor, -7) for name, tensor in expected.items()}
-    info = load_tensors(two_processes[0] / layout, found)
-    assert info.step == 3 and {name.partition("/")[0] for name in info.files} == {"model", "optimizer"}
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    place, expected = two_processes[0] / layout, all_tensors()
+    info, weights = read_info(place), open_weights(place)
+    found = {name: torch.full_like(tensor, -7) for name, tensor in expected.items() if name.startswith("optimizer.")}
+    load_optimizer(info, found)
+    found |= {f"model.{name}": tensor for name, tensor in weights.items()}
+    assert info.step == 3 and found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        rows = slice(0, 100) if "token_embedding" in name else slice(None)
+        assert torch.equal(found[name][rows], tensor[rows]), name
     # Both processes have written a part.
-    assert {"model/__0_0.distcp", "model/__1_0.distcp", "optimizer/__1_0.distcp"} <= info.files.keys()
+    names = [f"optimizer-0000{rank}-of-00002.safetensors" for rank in range(2)]
+    assert info.names(of_optimizer=True) == names
+    assert all(info.files[name]["bytes"] > 4 * SMALL.parameters // 2 for name in names)
 
 
 def test_a_checkpoint_is_not_sealed_when_one_process_was_killed_while_writing(
