@@ -31,7 +31,7 @@ LAYOUTS: dict[str, tuple[int, tuple[object, ...]]] = {
     "two shares": (2, ("--data-parallel", 2)),
 }
 MOMENTS = 110
-"""Writes, flushes and renames of a save on the first process, about; a moment later than the last is in the next one."""
+"""Writes, flushes and renames of a save on the first process, about; a moment after the last is in the next one."""
 
 
 def settings_of(output: Path, layout: str, corpus: str) -> dict[str, Any]:
