@@ -106,6 +106,20 @@ def test_a_tensor_parallel_checkpoint_loads_in_one_process(one: Path, tensor_par
     torch.testing.assert_close(model(tokens), single(tokens), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("layout", ["one", "tensor_parallel", "data_parallel"])
+def test_transformers_opens_each_step_as_it_is(layout: str, request: pytest.FixtureRequest) -> None:
+    """Without a conversion, from any layout, with the logits that we have."""
+    from transformers import AutoModelForCausalLM
+
+    step = read_info(request.getfixturevalue(layout)).folder
+    theirs = AutoModelForCausalLM.from_pretrained(step, local_files_only=True).eval()
+    assert theirs.lm_head.weight is theirs.transformer.wte.weight
+    tokens = torch.randint(0, 100, (2, 16), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        ours, logits = open_weights(step).load()(tokens)[..., :100], theirs(tokens).logits
+    assert float((ours - logits).abs().max()) <= 1.5e-7 * max(1.0, float(logits.abs().max()))
+
+
 @pytest.mark.parametrize("source", ["tensor_parallel", "data_parallel"])
 def test_a_run_goes_on_in_another_layout(
     tmp_path: Path, corpus: str, one: Path, request: pytest.FixtureRequest, source: str
