@@ -20,7 +20,7 @@ from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.checkpoint import save
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
-from gpt2_train.checkpoint.load import load_optimizer
+from gpt2_train.checkpoint.optimizer_state import load_optimizer
 from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, model_tensors
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import TrainSettings

@@ -21,7 +21,7 @@ from tests.gpt2_train.small_models import SMALL, byte_tokenizer
 
 from gpt2_train.checkpoint import info
 from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
-from gpt2_train.checkpoint.load import load_optimizer
+from gpt2_train.checkpoint.optimizer_state import load_optimizer
 from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.checkpoint.tensor_files import Box, boxes_fill
 from gpt2_train.checkpoint.verify import verify_checkpoint

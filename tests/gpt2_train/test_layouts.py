@@ -20,7 +20,8 @@ from tests.gpt2_train.test_train import assert_same_bits
 from command_kit import settings_from
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.load import shapes_of, stored_boxes
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.optimizer_state import stored_boxes
 from gpt2_train.cli import make_parser
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_layout, choose_data_parallel

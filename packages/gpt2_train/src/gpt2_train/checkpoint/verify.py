@@ -15,7 +15,8 @@ from gpt2_train.checkpoint.info import (
     problem_of_file,
     read_info,
 )
-from gpt2_train.checkpoint.load import check_model, stored_boxes
+from gpt2_train.checkpoint.load import check_model
+from gpt2_train.checkpoint.optimizer_state import stored_boxes
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 

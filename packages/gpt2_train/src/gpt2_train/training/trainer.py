@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from command_kit import UsageError
-from gpt2_train.checkpoint.load import load_optimizer
+from gpt2_train.checkpoint.optimizer_state import load_optimizer
 from gpt2_train.checkpoint.save import Checkpointer, Saver, model_tensors
 from gpt2_train.config.errors import (
     Gpt2Error,

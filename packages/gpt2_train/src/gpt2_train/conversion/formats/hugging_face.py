@@ -18,7 +18,6 @@ from gpt2_train.checkpoint.hugging_face import CONFIG, GENERATION, read_config, 
 from gpt2_train.checkpoint.info import check_files, checkpoint_in, load_tokenizer, read_info
 from gpt2_train.checkpoint.load import EMBEDDING, check_model, is_usable, readers_of, stored_model, tensor_files
 from gpt2_train.checkpoint.names import PREFIX, gpt2_name
-from gpt2_train.checkpoint.save import seal, write_model
 from gpt2_train.checkpoint.tensor_files import FileTensor
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
@@ -61,6 +60,8 @@ class HuggingFace(ModelFormat):
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
         """A checkpoint without the optimizer's state."""
+        from gpt2_train.checkpoint.save import seal, write_model  # It takes part in exchanges between processes.
+
         dtype = options.dtype or weights.dtype
         tensors = (cast(weights.origin, name, tensor, dtype) for name, tensor in weights.items())
         files = write_model(path, weights.config, tensors, dtype, options.shard_bytes)
