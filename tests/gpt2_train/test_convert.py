@@ -45,6 +45,12 @@ def convert(*arguments: object) -> None:
     assert gpt2_train.cli.main(["convert", *map(str, arguments)]) == 0
 
 
+def foreign(source: Path, folder: Path) -> None:
+    """A folder as another program would write it: without a record of its files."""
+    convert(source, folder)
+    (folder / "checkpoint.json").unlink()
+
+
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert gpt2_train.cli.main(["convert", *map(str, arguments)]) == 2
     return capsys.readouterr().err
@@ -159,10 +165,6 @@ def test_what_is_written_keeps_what_its_source_has_seen_and_the_type_of_its_valu
         assert json.loads((folder / "config.json").read_text())["torch_dtype"] == str(DTYPES[dtype])[6:]
     same = (tmp_path / "copy" / "model.safetensors").read_bytes() == (step / "model.safetensors").read_bytes()
     assert same is (dtype == "fp32")
-
-
-def test_convert_to_checkpoint_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "a checkpoint is a Hugging Face folder: leave it out" in refused(capsys, "a", "b", "--to", "checkpoint")
 
 
 # Checkpoints of format 2
@@ -547,7 +549,7 @@ def test_the_target_is_whole_or_not_there(run: Path, tmp_path: Path, capsys, mon
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpt2_train.conversion.formats.hugging_face.save_file", fail)
+    monkeypatch.setattr("gpt2_train.checkpoint.save.write_tensors", fail)
     assert gpt2_train.cli.main(["convert", str(run), str(tmp_path / "hf")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
@@ -661,7 +663,7 @@ def test_settings_beside_a_tokenizer_that_transformers_obeys_are_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, table: dict, why: str, with_json: bool
 ) -> None:
     """They were passed over: the same text had other ids here than in `AutoTokenizer` (transformers 5.23)."""
-    convert(run, tmp_path / "hf")
+    foreign(run, tmp_path / "hf")
     convert(tmp_path / "hf", tmp_path / "fine", "--to", "hf")
     if not with_json:
         (tmp_path / "hf" / "tokenizer.json").unlink()
@@ -687,7 +689,7 @@ def test_transformers_obeys_the_prefix_space_and_the_added_tokens(run: Path, tmp
 def test_what_only_transformers_takes_from_generation_config_is_said(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    convert(run, tmp_path / "hf")
+    foreign(run, tmp_path / "hf")
     (tmp_path / "hf" / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [256, 10], "top_k": 5, "temperature": None, "transformers_version": "5.23.0"})
     )
