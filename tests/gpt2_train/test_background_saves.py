@@ -19,7 +19,7 @@ from tests.gpt2_train.conftest import in_step, losses
 from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.checkpoint import save
-from gpt2_train.checkpoint.info import list_checkpoints, read_info
+from gpt2_train.checkpoint.info import CheckpointInfo, list_checkpoints, read_info
 from gpt2_train.checkpoint.optimizer_state import load_optimizer
 from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, model_tensors
 from gpt2_train.config.errors import Gpt2Error
@@ -286,24 +286,35 @@ def test_no_memory_is_taken_where_nothing_is_saved_before_the_end(
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
+def hand_on(before: Path, after: Path, tensor_parallel: int) -> Saver:
+    """Load what some processes saved, and save it in the layout of these."""
+    info = read_info(before)
+    model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
+    parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
+    optimizer = make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
+    fill(model, open_weights(before).items(info.config.padded_vocabulary))
+    load_optimizer(info, optimizer)
+    checkpointer = Checkpointer(after, config=info.config, group=group_for_a_thread())
+    saver = Saver(checkpointer, model_tensors(model) | optimizer, lambda saved: None)
+    saver.save(goes_on=True, step=info.step, samples=info.samples, state={})
+    # The copies are what is saved, whatever training does meanwhile.
+    with torch.no_grad():
+        for tensor in saver.tensors.values():
+            tensor.add_(1)
+    saver.finish()
+    return saver
+
+
+def save_in_many(before: str, after: str, tensor_parallel: int) -> None:
+    """One of some processes that hand on a checkpoint."""
+    hand_on(Path(before), Path(after), tensor_parallel)
+
+
 def save_in_layouts(folder: str) -> None:
     """Load what one process saved, save it in two layouts, and die in a third save if this is the second process."""
-    group, place, before = group_for_a_thread(), Path(folder), "one"
-    info = read_info(place / "one")
+    place, before = Path(folder), "one"
     for name, tensor_parallel in (("tensor", 2), ("data", 1)):
-        model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
-        parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
-        optimizer = make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
-        tensors = model_tensors(model) | optimizer
-        fill(model, open_weights(place / before).items(info.config.padded_vocabulary))
-        load_optimizer(read_info(place / before), optimizer)
-        saver = Saver(Checkpointer(place / name, config=info.config, group=group), tensors, lambda saved: None)
-        saver.save(goes_on=True, step=info.step, samples=info.samples, state={})
-        # The copies are what is saved, whatever training does meanwhile.
-        with torch.no_grad():
-            for tensor in tensors.values():
-                tensor.add_(1)
-        saver.finish()
+        saver = hand_on(place / before, place / name, tensor_parallel)
         before = name
     plain = save.write_optimizer_boxes
 
@@ -313,7 +324,7 @@ def save_in_layouts(folder: str) -> None:
         return plain(*rest)
 
     save.write_optimizer_boxes = deadly
-    saver.save(goes_on=True, step=info.step + 1, samples=info.samples, state={})
+    saver.save(goes_on=True, step=4, samples=24, state={})
     try:
         saver.finish()
     except Gpt2Error as error:
@@ -343,20 +354,36 @@ def all_tensors() -> dict[str, torch.Tensor]:
     return tensors
 
 
+def assert_same_tensors(place: Path) -> CheckpointInfo:
+    """A checkpoint holds `all_tensors`; returns what it says."""
+    info, expected = read_info(place), all_tensors()
+    found = {name: torch.full_like(tensor, -7) for name, tensor in expected.items() if name.startswith("optimizer.")}
+    load_optimizer(info, found)
+    found |= {f"model.{name}": tensor for name, tensor in open_weights(place).items()}
+    assert info.step == 3 and found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        rows = slice(0, 100) if "token_embedding" in name else slice(None)
+        assert torch.equal(found[name][rows], tensor[rows]), name
+    return info
+
+
+@pytest.mark.exhaustive
+def test_moments_go_from_eight_processes_to_three_and_one(tmp_path: Path) -> None:
+    Checkpointer(tmp_path / "one", config=SMALL).save(all_tensors(), step=3, samples=24)
+    before = "one"
+    for size, tensor_parallel in ((8, 2), (3, 1), (4, 4), (1, 1)):
+        forks.in_group(size, save_in_many, tmp_path / before, tmp_path / str(size), tensor_parallel)
+        before = str(size)
+        info = assert_same_tensors(tmp_path / before)
+        assert len(info.names(of_optimizer=True)) == size
+
+
 @pytest.mark.parametrize("layout", ["tensor", "data"])
 def test_weights_and_moments_are_the_same_in_every_layout(
     two_processes: tuple[Path, list[int], str], layout: str
 ) -> None:
     """Pitfall 31: saved by one process; loaded and saved tensor parallel, then data parallel; loaded by one again."""
-    place, expected = two_processes[0] / layout, all_tensors()
-    info, weights = read_info(place), open_weights(place)
-    found = {name: torch.full_like(tensor, -7) for name, tensor in expected.items() if name.startswith("optimizer.")}
-    load_optimizer(info, found)
-    found |= {f"model.{name}": tensor for name, tensor in weights.items()}
-    assert info.step == 3 and found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        rows = slice(0, 100) if "token_embedding" in name else slice(None)
-        assert torch.equal(found[name][rows], tensor[rows]), name
+    info = assert_same_tensors(two_processes[0] / layout)
     # Both processes have written a part.
     names = [f"optimizer-0000{rank}-of-00002.safetensors" for rank in range(2)]
     assert info.names(of_optimizer=True) == names

@@ -80,12 +80,12 @@ def _parameter(name: str) -> str:
 
 def _check_same(folder: Path, model: TorchDist, optimizer: TorchDist | None) -> None:
     """Raise Gpt2Error if what was written is not, to the last bit, what it was made from."""
-    info = read_info(folder)
     problems = verify_checkpoint(folder, lambda size: None).problems
     for name, tensor in open_weights(folder).items():
         problems += [] if torch.equal(tensor, model.read(f"model.{name}")[: len(tensor)]) else [name]
-    for name, boxes in stored_boxes(info).items() if optimizer is not None else ():
-        written = boxes[0].values.read()
-        problems += [] if torch.equal(written, optimizer.read(f"optimizer.{name}")[: len(written)]) else [name]
+    if optimizer is not None:
+        for name, boxes in stored_boxes(read_info(folder)).items():
+            written = boxes[0].values.read()
+            problems += [] if torch.equal(written, optimizer.read(f"optimizer.{name}")[: len(written)]) else [name]
     if problems:
         raise Gpt2Error(f"what was written is not what was read ({problems[0]}): start the command again.")
