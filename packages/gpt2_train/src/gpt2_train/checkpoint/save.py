@@ -27,6 +27,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import math
 import mmap
 import shutil
 import threading
@@ -87,22 +88,21 @@ def write_model(
     """
     groups: list[dict[str, tuple[int, ...]]] = [{}]
     room = file_bytes
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes_of(config).items()}
     for name, shape in shapes_of(config).items():
-        size = int(np.prod(shape)) * dtype.itemsize
-        if groups[-1] and size > room:
+        if groups[-1] and sizes[name] > room:
             groups.append({})
             room = file_bytes
         groups[-1][PREFIX + gpt2_name(name)] = gpt2_shape(name, shape)
-        room -= size
+        room -= sizes[name]
     stored = (to_gpt2(name, tensor, config.heads) for name, tensor in zip(shapes_of(config), tensors, strict=False))
     files: Files = {}
     for number, shapes in enumerate(groups, 1):
         part = f"-{number:05}-of-{len(groups):05}" if len(groups) > 1 else ""
         files |= write_tensors(folder / f"model{part}{SUFFIX}", shapes, stored, dtype)
     if len(groups) > 1:
-        size = sum(int(np.prod(shape)) for shape in shapes_of(config).values()) * dtype.itemsize
         where = {name: file for file, group in zip(files, groups, strict=True) for name in group}
-        table = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
+        table = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(where.items()))}
         write_json(folder / f"model{SUFFIX}.index.json", table)
     return files
 
