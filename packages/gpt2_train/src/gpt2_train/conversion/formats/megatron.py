@@ -9,6 +9,7 @@ order of the fused rows of query, key and value is not.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import re
@@ -283,7 +284,8 @@ def _read_rank(file: Path) -> _Rank:
 def arguments_of(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a file of Megatron-LM's records."""
     arguments = whole.get("args")
-    return vars(arguments) if isinstance(arguments, UnpickledObject) else {}
+    # Megatron Core, where it was imported, lets torch make the class itself.
+    return vars(arguments) if isinstance(arguments, UnpickledObject | argparse.Namespace) else {}
 
 
 def iteration_of(whole: Mapping[str, Any]) -> int:
