@@ -139,11 +139,14 @@ def test_a_changed_character_of_the_description_is_noticed(
 
 def test_what_transformers_reads_is_there_by_gpt_2_s_own_names(save: Callable[..., Path], model: GPT2) -> None:
     """Whole, in float32, and without the rows of padding."""
-    with safe_open(save(tokenizer=Tokenizer.gpt2()) / MODEL, framework="pt") as file:
+    step = save(tokenizer=Tokenizer.gpt2())
+    with safe_open(step / MODEL, framework="pt") as file:
         names = [*file.keys()]
         embedding = file.get_tensor("transformer.wte.weight")
         matrix = file.get_tensor("transformer.h.1.mlp.c_fc.weight")
     assert len(names) == 4 + 12 * SMALL.layers and "transformer.h.0.attn.c_attn.bias" in names
+    # By it vLLM tells the model's files from the optimizer's.
+    assert json.loads((step / f"{MODEL}.index.json").read_text())["weight_map"] == dict.fromkeys(sorted(names), MODEL)
     assert torch.equal(embedding, model.token_embedding.weight[: SMALL.vocabulary_size])
     assert torch.equal(matrix, model.blocks[1].feed_forward.up.weight.t())  # type: ignore[union-attr, operator]
 
@@ -176,7 +179,7 @@ def test_a_model_is_loaded_without_a_look_at_the_optimizer(
     (step / OPTIMIZER).write_bytes(b"damaged")
     loaded = open_weights(tmp_path).load()
     assert torch.equal(loaded.token_embedding.weight[:100], model.token_embedding.weight[:100])
-    assert {path.name for path in checked} == {"config.json", "generation_config.json", MODEL}
+    assert {path.name for path in checked} == {"config.json", "generation_config.json", MODEL, f"{MODEL}.index.json"}
     with pytest.raises(Gpt2UsageError, match=r"step-0000003 is damaged \(optimizer-"):
         load_optimizer(read_info(step), optimizer_state(model))
 

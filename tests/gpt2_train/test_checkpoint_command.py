@@ -69,7 +69,7 @@ def test_whole_checkpoints_are_whole(tmp_path: Path, report: Report) -> None:
     for place, expected in ((run, 2), (run / "checkpoints", 2), (run / "checkpoints" / "step-0000006", 1)):
         status, result, text = report("verify", place)
         assert (status, result["damaged"], len(result["checkpoints"])) == (0, 0, expected)
-        assert text.count(": whole (model and optimizer, 9 files") == expected
+        assert text.count(": whole (model and optimizer, 10 files") == expected
 
 
 def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_damaged(

@@ -71,7 +71,7 @@ from indexed_tokens import Tokenizer
 from indexed_tokens.checksums import checksum_of_file
 
 FILE_BYTES = 5 * 10**9
-"""The most bytes of tensors in one file of a model, as transformers has it; more are several files with an index."""
+"""The most bytes of tensors in one file of a model, as transformers has it; more are several files."""
 
 
 def write_model(
@@ -81,7 +81,7 @@ def write_model(
     dtype: torch.dtype = torch.float32,
     file_bytes: int = FILE_BYTES,
 ) -> Files:
-    """Write `model.safetensors`, or several files of at most `file_bytes` and their index; their sizes and CRCs.
+    """Write `model.safetensors`, or several files of at most `file_bytes`, and their index; their sizes and CRCs.
 
     `tensors` are the parameters in the model's order, as `gpt2.py` has them, on the CPU, without rows of padding, of
     type `dtype`. One of them is in memory at a time. Raises OSError.
@@ -100,10 +100,10 @@ def write_model(
     for number, shapes in enumerate(groups, 1):
         part = f"-{number:05}-of-{len(groups):05}" if len(groups) > 1 else ""
         files |= write_tensors(folder / f"model{part}{SUFFIX}", shapes, stored, dtype)
-    if len(groups) > 1:
-        where = {name: file for file, group in zip(files, groups, strict=True) for name in group}
-        table = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(where.items()))}
-        write_json(folder / f"model{SUFFIX}.index.json", table)
+    # Also of one file: vLLM takes every .safetensors of a folder for the model's that no index leaves out.
+    where = {name: file for file, group in zip(files, groups, strict=True) for name in group}
+    table = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(where.items()))}
+    write_json(folder / f"model{SUFFIX}.index.json", table)
     return files
 
 
