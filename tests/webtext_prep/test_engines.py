@@ -42,13 +42,6 @@ def test_a_task_may_have_nothing_to_say(workers):
     assert run(workers, practice_calls.nothing, tasks_of(1, 2)) == [(0, None), (1, None)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_each_task_reports_how_far_it_has_come(workers):
-    seen: dict[int, int] = {}
-    run(workers, practice_calls.square, tasks_of(3, 4, 5), seen.__setitem__)
-    assert seen == {0: 3, 1: 4, 2: 5}
-
-
 def test_one_worker_is_this_process_and_more_are_others():
     assert {pid for _, pid in run(1, practice_calls.process_id, tasks_of(*range(3)))} == {os.getpid()}
     others = {pid for _, pid in run(2, practice_calls.process_id, tasks_of(*range(3)))}

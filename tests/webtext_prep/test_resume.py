@@ -225,6 +225,7 @@ def test_killed_at_every_rename_it_ends_with_the_same_bytes(name, tmp_path, writ
 
     whole = webtext(*command("whole", 1 if name == "merge" else 2))  # its runs of a file are larger in another process
     assert whole.code == 0, whole.err
+    assert webtext(*command("here", 1)).code == 0  # what it loads, the forks of this process have then loaded
     killer = Killer(tmp_path)
     assert killer.run(lambda: cli.main(command("out", 1))) == ""
     assert len(set(killer.met)) > 4
