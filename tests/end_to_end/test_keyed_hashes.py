@@ -16,8 +16,8 @@ from webtext_prep.documents.document import Document
 from webtext_prep.stages import filter as filter_stage
 from webtext_prep.stages import train_filter, train_tokenizer
 from webtext_prep.tokens.runs import document_key, shuffle_key
-from webtext_prep.urls import buckets, urls
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls import urls
+from webtext_prep.urls.urls import is_held_out
 
 COUNT = 20_000
 DOCUMENTS = [Document(f"http://host{n % 97}.org/page/{n}", f"text number {n}") for n in range(COUNT)]
@@ -64,7 +64,7 @@ def uses() -> dict[str, np.ndarray]:
         "train-filter: the sample": texts,
         "train-filter: held out": one_in(texts, train_filter.HELD_OUT_EVERY),
         "dedup --dry-run: the sample": of_documents(lambda d: reports.sample_hash(d.url.encode())),
-        "merge, blacklist: the shard": of_documents(lambda d: buckets.bucket_of(urls.url_key(d.url), 20)),
+        "merge, blacklist: the shard": of_documents(lambda d: urls.bucket_of(urls.url_key(d.url), 20)),
         "report: the sample": of_documents(lambda d: scan.sample_key(d.id)),
         "inspect --compare: the sample": of_documents(lambda d: comparison.keyed_hash(d.id)),
         "ablate: the held-out set": TOKENS,
@@ -106,8 +106,7 @@ CHOICES = {
     "webtext_prep/dedup/reports.py",
     "webtext_prep/stages/train_filter.py",
     "webtext_prep/tokens/runs.py",
-    "webtext_prep/urls/buckets.py",
-    "webtext_prep/urls/held_out.py",
+    "webtext_prep/urls/urls.py",
 }
 """Modules whose hashes decide by chance: all of them are in `uses`."""
 

@@ -17,8 +17,9 @@ from pages_on_loopback import PATIENCE, Site, html, write_list
 from webtext_prep.cli import main
 from webtext_prep.crawl.frontier import crawler, robots
 from webtext_prep.errors import InputError
-from webtext_prep.opt_outs.decisions import HOST_FILES, KEYS
+from webtext_prep.opt_outs.decisions import KEYS
 from webtext_prep.opt_outs.hosts import Host, encode_host, origin_of
+from webtext_prep.opt_outs.signals import HOST_FILES
 from webtext_prep.opt_outs.wishes import TRAINING_CRAWLERS, HostWishes, Rule
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract

@@ -30,7 +30,7 @@ from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.summary import Findings
 from webtext_prep.storage import location
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 _URL = re.compile(r"\s*([a-z][a-z0-9+.-]*://|file:|id:)\S*\s*", re.IGNORECASE)
 SHOWN_STEPS = 20

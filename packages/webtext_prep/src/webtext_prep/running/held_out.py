@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from command_kit import setting
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 _GROUP = "held-out pages"
 

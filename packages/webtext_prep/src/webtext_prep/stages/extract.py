@@ -28,16 +28,8 @@ from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
-from webtext_prep.opt_outs.decisions import (
-    AGENT,
-    KEYS,
-    NOTHING,
-    Decision,
-    count,
-    decide,
-    decide_by_host,
-    read_host_file,
-)
+from webtext_prep.opt_outs import signals
+from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, decide_by_host
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, shard_writer, shards_outcome
@@ -261,7 +253,7 @@ class Extract(PageStage):
         with storage.create(task.writes.hosts) as file:
             for found in reader.host_files(context.report):
                 path, body = urlsplit(found.url).path, found.host_file or b""
-                wishes, date = read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
+                wishes, date = signals.read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
                 host = Host(origin_of(found.url), path, "ok", date, wishes.rules, wishes.unreadable)
                 file.write(encode_host(host) + b"\n")
                 count += 1

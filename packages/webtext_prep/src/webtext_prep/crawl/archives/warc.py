@@ -39,7 +39,7 @@ from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, m
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
-from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT
+from webtext_prep.opt_outs.signals import HOST_FILES, ROBOTS_TXT
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.credentials import clean_metadata, without_credentials
 from webtext_prep.urls.urls import DEFAULT_PORTS

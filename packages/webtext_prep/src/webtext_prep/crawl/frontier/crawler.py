@@ -29,9 +29,9 @@ from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservatio
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
-from webtext_prep.opt_outs import ai_txt
-from webtext_prep.opt_outs.decisions import HOST_FILES, Decision, decide_by_host
+from webtext_prep.opt_outs.decisions import Decision, decide_by_host
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
+from webtext_prep.opt_outs.signals import AI_TXT, HOST_FILES
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
@@ -237,7 +237,7 @@ class Crawler:
             self._wake.set()
         visit.seconds += time.monotonic() - start - reply.waited
         path = visit.asked.removeprefix(visit.robots_of)
-        if reply.outcome == PageOutcome.REDIRECT and path != ai_txt.PATH:
+        if reply.outcome == PageOutcome.REDIRECT and path != AI_TXT:
             refusal = self._redirect_of_file(visit, reply)
             if refusal is None:
                 self._queues.add(visit)

@@ -21,8 +21,7 @@ import msgspec
 
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.opt_outs import ai_txt
-from webtext_prep.opt_outs.decisions import read_host_file, read_robots_txt
+from webtext_prep.opt_outs import signals
 from webtext_prep.opt_outs.robots_txt import agent_of, crawl_delay_in, groups_in, lines_for, rules_in, text_of
 from webtext_prep.opt_outs.wishes import AI_TXT, TDM_RESERVATION, TRAINING_CRAWLERS, HostWishes, Rules, limited, path_of
 
@@ -89,7 +88,7 @@ def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
     What cannot be parsed allows all, as a file without valid lines does.
     """
     text = text_of(body)
-    wishes = read_robots_txt(text, agent, source) if source else HostWishes()
+    wishes = signals.read_robots_txt(text, agent, source) if source else HostWishes()
     rules = limited(rules_in(lines_for(groups_in(text), agent)))
     found = Rules(TRAINING_CRAWLERS, source, rules) if rules else None
     return RobotsRules(found, crawl_delay_in(lines_for(groups_in(text, of_usage=True), agent)), wishes=wishes)
@@ -175,8 +174,8 @@ async def wishes_of(path: str, reply: Reply, user_agent: str) -> HostWishes:
     nowhere, that is unreadable.
     """
     if reply.outcome == PageOutcome.OK:
-        read = functools.partial(read_host_file, path, reply.body, agent_of(user_agent), reply.url)
+        read = functools.partial(signals.read_host_file, path, reply.body, agent_of(user_agent), reply.url)
         return read() if len(reply.body) <= PARSED_AT_ONCE else await asyncio.to_thread(read)
-    signal = AI_TXT if path == ai_txt.PATH else TDM_RESERVATION
+    signal = AI_TXT if path == signals.AI_TXT else TDM_RESERVATION
     is_lost = is_retryable(reply.outcome) or reply.outcome in _NO_PAGE_BEHIND
     return HostWishes(unreadable=[signal] if is_lost else [])

@@ -8,9 +8,8 @@ is not for browsers: most of it leads to "please switch on JavaScript" (Scrapy 2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from webtext_prep.opt_outs.meta_tags import tags_of
+from webtext_prep.text.tags import meta_tags
 
 SECONDS = 5
 """Longer than that a reader has the page itself; Scrapy follows up to 100, and Google calls 0 a permanent redirect."""
@@ -38,14 +37,14 @@ def refresh_in(header: str | None, body: bytes, charset: str | None) -> tuple[st
     target = None if header is None else refresh_of(header)
     if target is not None:
         return target, ""
-    tags = tags_of(body, (b"refresh",), without_noscript=True)
-    values = (tag.get("content", "") for tag in tags if tag.get("http-equiv", "").strip().lower() == "refresh")
-    target = next(filter(None, map(refresh_of, values)), None)
-    return None if target is None else (_decoded(target, charset), _base(tags))
-
-
-def _base(tags: Iterable[dict[str, str]]) -> str:
-    return next((tag["href"].strip() for tag in tags if tag[""] == "base" and "href" in tag), "")
+    base = ""
+    for tag in meta_tags(body, (b"refresh",), without_noscript=True):
+        values = tag.attributes()
+        if tag.name == "base":
+            base = base or values.get("href", "").strip()
+        elif values.get("http-equiv", "").strip().lower() == "refresh":
+            target = target or refresh_of(values.get("content", ""))
+    return None if target is None else (_decoded(target, charset), base)
 
 
 def _decoded(text: str, charset: str | None) -> str:
