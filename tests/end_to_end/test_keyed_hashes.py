@@ -91,7 +91,7 @@ def test_what_one_use_chooses_says_nothing_of_what_another_one_chooses():
 IDENTITY = {
     "webtext_prep/crawl/archives/html_files.py": "canonical URLs of files",
     "webtext_prep/crawl/database.py": "the URL of a row",
-    "webtext_prep/crawl/saved_pages.py": "checksums",
+    "webtext_prep/crawl/archives/warc_writing.py": "checksums",
     "webtext_prep/documents/seen_pages.py": "pages that came before",
     "webtext_prep/documents/formats/arrow_tables.py": "checksums",
     "webtext_prep/documents/folders/partitions.py": "checksums",

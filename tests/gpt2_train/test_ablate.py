@@ -24,7 +24,7 @@ from indexed_tokens import IndexedTokens, IndexedTokensWriter, save_corpus_token
 from webtext_run.ablation import comparison
 from webtext_run.ablation.arms import open_arms
 from webtext_run.ablation.held_out import HeldOut, held_out_sets
-from webtext_run.ablation.plan import AblationPlan, planned_runs, rounds_of, shape_for
+from webtext_run.ablation.plans import AblationPlan, planned_runs, rounds_of, shape_for
 from webtext_run.ablation.statistics import (
     CONFIDENCE,
     EffectEstimate,

@@ -8,9 +8,8 @@ import random
 import pytest
 
 from webtext_prep.crawl.archives import common_crawl
+from webtext_prep.crawl.archives.cdx import nearest, surt, timestamp
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, IndexBlock, Kept
-from webtext_prep.crawl.archives.surt import surt
-from webtext_prep.crawl.archives.times import nearest, timestamp
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.stages.rescue import Rescue
 

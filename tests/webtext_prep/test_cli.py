@@ -111,7 +111,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from command_kit import setting
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.running.summary import Findings
 
 

@@ -18,7 +18,7 @@ from command_kit import Parser, add_flags, add_shell_flags, run_command, setting
 from command_kit.plugins import find_plugins
 from command_kit.settings import given_values, make_several, source_name
 from webtext_prep import DISTRIBUTION, EXTRACTORS, commands, stages
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.settings import (

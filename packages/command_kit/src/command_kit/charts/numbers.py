@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 def count(value: float) -> str:
@@ -48,6 +49,15 @@ def share(part: float, whole: float) -> str:
         return ">99.9%"
     digits = 2 if 0 < value < 1 else 1
     return f"{value:.{digits}f}%".replace(".0%", "%")
+
+
+def figure(value: Any) -> str:
+    """A value of a record: a number with separators, a truth as yes or no, a list with commas."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "(none)"
+    return f"{value:,}" if isinstance(value, int) else str(value) or "(none)"
 
 
 def nice_steps(most: float, wanted: int = 3) -> list[float]:

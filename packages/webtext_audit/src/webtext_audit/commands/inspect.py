@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from command_kit import Progress, hide_credentials, setting
+from command_kit.charts.numbers import figure
 from indexed_tokens import (
     IndexedTokens,
     IndexedTokensError,
@@ -27,9 +28,8 @@ from indexed_tokens import (
 from indexed_tokens.checksums import record_path
 from webtext_audit.comparison import compare
 from webtext_audit.receipts import sample_dropped
-from webtext_audit.values import figure
 from webtext_prep import storage
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
 from webtext_prep.documents.folders.shards import is_document_shard, read_documents

@@ -12,7 +12,7 @@ from command_kit import available_cores, setting, write_json
 from command_kit.colours import Paint
 from command_kit.settings import Removed, read_toml
 from webtext_prep.cli import find_stages
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 

@@ -21,7 +21,7 @@ from webtext_audit.lineage import Planned, plan_of, read_plan, stamps_of, write_
 from webtext_audit.search import DROPS, LISTED, OUTCOME, SHARDS, SUBMITTED, Hit, Search
 from webtext_audit.token_places import TokenPlaces, has_input, joined
 from webtext_prep.cli import find_stages
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.folders.shards import read_chosen_documents
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX, Step, state_of, trace
 from webtext_prep.documents.folders.url_lists import read_urls

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from command_kit import charts, parse_json, read_json
+from command_kit import parse_json, read_json
+from command_kit.charts import drawing
 from command_kit.charts.curves import Axes, Curve, chart_of_any_width, legend_mark, scales_of
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, short
@@ -175,11 +176,11 @@ def _bits_per_byte(found: Mapping[str, Any]) -> Markup | None:
         return None
     most = max(rows.values())
     cells = [
-        [name, join([tag("span", tag("b", f"{bits:.2f}"), class_="number"), charts.bar(bits, most, kind)])]
+        [name, join([tag("span", tag("b", f"{bits:.2f}"), class_="number"), drawing.bar(bits, most, kind)])]
         for name, bits in sorted(rows.items(), key=lambda row: row[1])
         for kind in ["c1" if name == "this model" else "c5"]
     ]
-    return charts.bars(["", "fewer is better"], cells)
+    return drawing.bars(["", "fewer is better"], cells)
 
 
 def bits_per_byte(found: Mapping[str, Any]) -> dict[str, float]:
@@ -214,7 +215,7 @@ def _numbers(run: TrainingRun) -> Markup:
         (count(step), *(f"{values[step]:.4g}" if step in values else "" for values in (loss, valid, rate)))
         for step in chosen
     ]
-    return charts.table(("step", "training loss", "validation loss", "learning rate"), rows)
+    return drawing.table(("step", "training loss", "validation loss", "learning rate"), rows)
 
 
 def _scores(by_step: Mapping[int, Mapping[str, float]]) -> tuple[Markup | None, Markup]:
@@ -231,7 +232,7 @@ def _scores(by_step: Mapping[int, Mapping[str, float]]) -> tuple[Markup | None, 
         line = Curve(title, 0, points, dots=True)
         chart = _lines([line], f"{title} by step", 150, lambda value: f"{value:.3g}")
     head = ("step", *(figure.replace("_", " ") for figure in names))
-    return chart, charts.plain_table(head, rows)
+    return chart, drawing.plain_table(head, rows)
 
 
 def _written(run: TrainingRun) -> Iterator[tuple[int, Markup]]:

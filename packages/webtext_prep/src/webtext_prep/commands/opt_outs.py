@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from command_kit import Progress, atomic_file, setting
 from webtext_prep import storage
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError

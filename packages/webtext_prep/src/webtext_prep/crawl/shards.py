@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from webtext_prep import storage
+from webtext_prep.crawl.archives.warc_writing import PageFile
 from webtext_prep.crawl.database import CrawlDatabase, UrlSet
-from webtext_prep.crawl.saved_pages import PageFile
 from webtext_prep.crawl.settings import PASSES, FetchSettings
 from webtext_prep.documents.document import Document, with_metadata_of
 from webtext_prep.documents.folders.shards import write_documents

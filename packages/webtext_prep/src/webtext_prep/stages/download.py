@@ -38,7 +38,7 @@ def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
 
 
 def _saved_pages(output: Location) -> list[Location]:
-    from webtext_prep.crawl.saved_pages import SUFFIX
+    from webtext_prep.crawl.archives.warc_writing import SUFFIX
 
     return [file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX)]
 
@@ -87,8 +87,8 @@ class Download(FetchSettings):
 
     def run(self, job: Job) -> Outcome:
         """Fetch all lists, and write their shards."""
+        from webtext_prep.crawl.archives.warc_writing import pages_of
         from webtext_prep.crawl.database import NAME, CrawlDatabase, Facts, facts_in
-        from webtext_prep.crawl.saved_pages import pages_of
 
         place = job.kept / NAME
         retry_pass = facts_in(place).passes + 1

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from command_kit import setting
 from command_kit.progress import spoken_duration
 from webtext_prep import storage
-from webtext_prep.crawl.archives.times import timestamp
+from webtext_prep.crawl.archives.cdx import timestamp
 from webtext_prep.crawl.settings import PASSES, RequestSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
@@ -156,7 +156,7 @@ class Rescue(RequestSettings, PageReader):
 
     def run(self, job: Job) -> Outcome:
         """Ask for all URLs, and write the shards."""
-        from webtext_prep.crawl.saved_pages import pages_of
+        from webtext_prep.crawl.archives.warc_writing import pages_of
 
         place = job.kept / DATABASE
         total = sum(self._checked(path) for path in job.inputs)
@@ -222,8 +222,8 @@ class Rescue(RequestSettings, PageReader):
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was found of one list to its pages and outcomes."""
+        from webtext_prep.crawl.archives.warc_writing import PageFile
         from webtext_prep.crawl.database import CrawlDatabase, UrlSet
-        from webtext_prep.crawl.saved_pages import PageFile
         from webtext_prep.crawl.shards import drafts_of, record_of
 
         tally, archived = Tally(), collections.Counter[str]()

@@ -21,11 +21,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
-from webtext_prep.crawl.archives.stored_bodies import decoded
-from webtext_prep.crawl.archives.surt import surt
-from webtext_prep.crawl.archives.times import nearest, readable_time, timestamp
+from webtext_prep.crawl.archives.cdx import nearest, readable_time, surt, timestamp
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.crawl.http.media_types import may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome

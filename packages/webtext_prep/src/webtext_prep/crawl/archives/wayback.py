@@ -13,10 +13,8 @@ from urllib.parse import urlencode
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
-from webtext_prep.crawl.archives.stored_bodies import decoded
-from webtext_prep.crawl.archives.surt import surt
-from webtext_prep.crawl.archives.times import READABLE, nearest
-from webtext_prep.crawl.http.bodies import GZIP, BodyError
+from webtext_prep.crawl.archives.cdx import READABLE, nearest, surt
+from webtext_prep.crawl.http.bodies import GZIP, BodyError, decoded
 from webtext_prep.crawl.http.client import Reply, next_url
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome

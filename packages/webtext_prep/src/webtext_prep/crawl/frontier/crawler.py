@@ -15,17 +15,10 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
+from webtext_prep.crawl.frontier import robots
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
-from webtext_prep.crawl.frontier.robots import (
-    ATTEMPTS,
-    MAX_ROBOTS_REDIRECTS,
-    Robots,
-    RobotsRules,
-    RulesStore,
-    rules_of,
-    wishes_of,
-)
-from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, next_url
+from webtext_prep.crawl.http.bodies import ByteBudget, Reservation
+from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
@@ -68,10 +61,10 @@ class Crawler:
         client: Client,
         finish: Finish,
         page_bytes: int = PAGE_BYTES,
-        store: RulesStore | None = None,
+        store: robots.RulesStore | None = None,
     ) -> None:
         self._settings, self._client, self._finish = settings, client, finish
-        self._robots = Robots(store) if settings.robots else None
+        self._robots = robots.Robots(store) if settings.robots else None
         # As many pages never wait for memory as fill half of it at their largest.
         self._memory = ByteBudget(page_bytes, unhindered=max(1, page_bytes // 2 // settings.max_bytes))
         # Until its rules are known a host is asked one thing at a time: they may say so.
@@ -153,14 +146,14 @@ class Crawler:
         self._begin(work)
         self._queues.offer(host)
 
-    def _rules_for(self, visit: Visit) -> RobotsRules | None:
+    def _rules_for(self, visit: Visit) -> robots.RobotsRules | None:
         """The rules for a URL; None if it stands aside now until they are known, or none are asked for."""
         if self._robots is None:
-            return RobotsRules()
+            return robots.RobotsRules()
         try:
             origin = host_and_origin(visit.url)[1]
         except ValueError:
-            return RobotsRules(failure=PageOutcome.MALFORMED_URL)
+            return robots.RobotsRules(failure=PageOutcome.MALFORMED_URL)
         rules = self._robots.get(origin)
         if rules is None:
             if origin not in self._aside:
@@ -176,7 +169,7 @@ class Crawler:
 
     # One request
 
-    async def _visit(self, host: Host, visit: Visit, rules: RobotsRules) -> None:
+    async def _visit(self, host: Host, visit: Visit, rules: robots.RobotsRules) -> None:
         with self._memory.reservation() as reservation:
             attempts, pause_ends = visit.attempts, host.not_before
             try:
@@ -197,7 +190,7 @@ class Crawler:
                 return
             await self._finish(visit, reply)
 
-    async def _ask(self, host: Host, visit: Visit, rules: RobotsRules, reservation: Reservation) -> Reply:
+    async def _ask(self, host: Host, visit: Visit, rules: robots.RobotsRules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
         refusal = rules.refusal(visit.url)
@@ -244,15 +237,15 @@ class Crawler:
                 return
             reply = refusal
         if visit.rules is not None:
-            self._learn(visit, visit.rules.with_wishes(await wishes_of(path, reply, self._client.user_agent)))
+            self._learn(visit, visit.rules.with_wishes(await robots.wishes_of(path, reply, self._client.user_agent)))
             return
-        if reply.retry_now and visit.failures + 1 < ATTEMPTS:
+        if reply.retry_now and visit.failures + 1 < robots.ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
             self._queues.add_later(
                 time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
             )
             return
-        rules = await rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes)
+        rules = await robots.rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes)
         self._learn(visit, rules)
 
     def _redirect_of_file(self, visit: Visit, reply: Reply) -> Reply | None:
@@ -262,7 +255,7 @@ class Crawler:
         """
         assert self._robots is not None
         target = next_url(reply.url, reply.location)
-        if target is None or visit.redirects >= MAX_ROBOTS_REDIRECTS:
+        if target is None or visit.redirects >= robots.MAX_ROBOTS_REDIRECTS:
             return Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
         if visit.rules is not None:
             origin = host_and_origin(target)[1]
@@ -277,7 +270,7 @@ class Crawler:
         """Whether files are read for what owners say of training."""
         return self._settings.opt_outs != "ignore"
 
-    def _learn(self, visit: Visit, rules: RobotsRules) -> None:
+    def _learn(self, visit: Visit, rules: robots.RobotsRules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
         assert self._robots is not None
         if self._reads_wishes and rules.failure is None:
@@ -292,7 +285,7 @@ class Crawler:
         self._queues.give_back(self._queues.host(visit.asked), self._aside.pop(visit.robots_of))
         self._wake.set()
 
-    def _follow_rules(self, host: Host, rules: RobotsRules) -> None:
+    def _follow_rules(self, host: Host, rules: robots.RobotsRules) -> None:
         crawl_delay = rules.crawl_delay or 0.0
         if crawl_delay > host.delay:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
