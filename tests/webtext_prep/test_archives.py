@@ -127,6 +127,19 @@ def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive
     assert set(counts.values()) == {1}  # no piece, block or record twice
 
 
+def test_a_run_that_finds_no_archive_says_so_and_does_not_count(archives, tmp_path, names):
+    """It ended well, and said nothing of having asked nobody."""
+    names |= dict.fromkeys(("one.example", "other.example"), aiodns.error.ARES_ESERVFAIL)
+    urls = [archives.url(f"/gone/{number}") for number in range(3)]
+    archives.wayback[urls[0]] = [Captured("20190301120000", old(urls[0]))]
+    addresses = {"wayback_address": "http://one.example", "common_crawl_index_address": "http://other.example"}
+    for _ in range(4):
+        with pytest.raises(WebtextError, match=r"no name server knows their hosts \(wayback, common-crawl\): check"):
+            rows_of(tmp_path, archives, urls, **addresses)
+    outcomes = [row["outcome"] for row in rows_of(tmp_path, archives, urls).values()]
+    assert outcomes == ["archived", "not_archived", "not_archived"]
+
+
 @pytest.mark.parametrize("code", [aiodns.error.ARES_ETIMEOUT, aiodns.error.ARES_ESERVFAIL, aiodns.error.ARES_ENOTFOUND])
 def test_a_name_server_that_is_out_makes_no_page_gone(archives, tmp_path, names, code):
     """A short outage sent every URL of a list to archives, for good."""

@@ -23,7 +23,7 @@ from webtext_audit.token_places import TokenPlaces, has_input, joined
 from webtext_prep.cli import find_stages
 from webtext_prep.commands import Command
 from webtext_prep.documents.folders.shards import read_chosen_documents
-from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX, Step, state_of, trace
+from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX, Step, all_steps, state_of, trace
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings, show
@@ -115,7 +115,8 @@ class Takedown(Command):
                         path.unlink()  # nothing has been done
                     raise
         path.unlink()
-        values = {**values, "written": written}
+        changes = [sentence for step in all_steps(trace(self.folder)) for sentence in step.changes()]
+        values = {**values, "written": written, "changes": changes}
         return Findings(_shown(values), values)
 
     def _refuse_held(self, planned: Planned, urls: list[str]) -> None:
