@@ -140,12 +140,16 @@ def test_a_training_run_shows_losses_and_texts(corpus, run, page):
 
 
 def test_the_legend_shows_what_is_drawn(corpus, run, page):
-    """A single validation was a point in the chart, and a dashed line in the legend."""
+    """Each curve has the colour of its name, also one of a single point."""
     rows = [{"step": step, "loss": 5.0} for step in (1, 2)] + [{"step": 2, "valid_loss": 5.1}]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    legend = re.search(r'<ul class="legend lines">.*?</ul>', page(corpus / "corpus", run=run))[0]
-    shown = {name: mark for mark, name in re.findall(r"<svg[^>]*><(\w+)[^>]*>.*?</svg>(\w+) loss", legend)}
-    assert shown == {"training": "line", "validation": "circle"}
+    body = page(corpus / "corpus", run=run).partition('<section id="training">')[2]
+    named = re.findall(r'class="fill-(c\d)"[^>]*></rect></svg>(\w+) loss', body)
+    assert named == [("c1", "training"), ("c2", "validation")]
+    chart = body[body.index("Loss in nats per token by step") :]
+    assert re.findall(r'class="curve curve-(c\d)"|class="dot dot-(c\d)"', chart)[:4] == [
+        ("c1", ""), ("", "c1"), ("", "c1"), ("", "c2"),
+    ]  # fmt: skip
 
 
 def test_samples_and_tasks_of_the_training_are_shown_by_step(corpus, run, page):

@@ -18,7 +18,7 @@ Section = tuple[str, Markup | None]
 
 def render(found: Gathered, title: str) -> str:
     """The page as one HTML text."""
-    style = Markup(style_sheet("colours", "page", "curves") + _funnel_style())
+    style = Markup(style_sheet("colours", "page") + _funnel_style())
     return filled(
         "page",
         title=title,
