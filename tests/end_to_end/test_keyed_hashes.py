@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from gpt2_train.data import order
-from webtext_audit import comparison
+from webtext_audit.commands import inspect
 from webtext_audit.report import scan
 from webtext_prep.dedup import reports
 from webtext_prep.documents.document import Document
@@ -66,7 +66,7 @@ def uses() -> dict[str, np.ndarray]:
         "dedup --dry-run: the sample": of_documents(lambda d: reports.sample_hash(d.url.encode())),
         "merge, blacklist: the shard": of_documents(lambda d: urls.bucket_of(urls.url_key(d.url), 20)),
         "report: the sample": of_documents(lambda d: scan.sample_key(d.id)),
-        "inspect --compare: the sample": of_documents(lambda d: comparison.keyed_hash(d.id)),
+        "inspect --compare: the sample": of_documents(lambda d: inspect.keyed_hash(d.id)),
         "ablate: the held-out set": TOKENS,
         **runs,
         "order of a run: of too many samples": keys,
@@ -101,7 +101,7 @@ IDENTITY = {
 """Modules that hash to tell things apart: no hash of theirs decides by chance."""
 CHOICES = {
     "gpt2_train/data/order.py",
-    "webtext_audit/comparison.py",
+    "webtext_audit/commands/inspect.py",
     "webtext_audit/report/scan.py",
     "webtext_prep/dedup/reports.py",
     "webtext_prep/stages/train_filter.py",

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from offline_datasets import datasets
 
 from indexed_tokens import Tokenizer
-from webtext_audit.export.card import ExportedCorpus, card, domain_list, header, plain
 from webtext_audit.export.columns import Column, Measures, TopDomains, choose_columns, kind_of, proper_domain
+from webtext_audit.export.dataset_card import ExportedCorpus, card, domain_list, header, plain
 from webtext_audit.stages.export import write_file
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents

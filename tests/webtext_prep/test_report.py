@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
 from command_kit.charts.numbers import brief, short, size
-from webtext_audit.report import figures
-from webtext_audit.report.figures import LogHistogram, Lowest, TopCounter, group_of
+from webtext_audit.report import counters
+from webtext_audit.report.counters import LogHistogram, Lowest, TopCounter, group_of
 from webtext_audit.report.funnel import Level, draw_funnel
 
 
@@ -372,7 +372,7 @@ def test_counters_of_parts_add_up_to_that_of_the_whole(rows, at):
 
 
 def test_a_counter_of_too_many_names_keeps_the_frequent_ones_and_says_what_it_lost(monkeypatch):
-    monkeypatch.setattr(figures, "MOST_NAMES", 10)
+    monkeypatch.setattr(counters, "MOST_NAMES", 10)
     found = TopCounter(2)
     for number in range(1000):
         found.add(f"rare{number}", 1, 5)
@@ -460,7 +460,7 @@ def test_examples_of_what_was_dropped_are_shown_with_their_texts_from_the_input(
 
 
 def test_too_many_domains_are_put_together_and_the_page_says_so(corpus, page, monkeypatch):
-    monkeypatch.setattr(figures, "MOST_NAMES", 2)
+    monkeypatch.setattr(counters, "MOST_NAMES", 2)
     found = words_in(page(corpus / "dedup"))
     assert "Rare domains were put together: none that is shown lacks more than" in found
     assert "more than" in found.partition("Rare domains")[0]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from webtext_audit.report.figures import Figures
+from webtext_audit.report.counters import Figures
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.urls.urls import domain_of

@@ -13,7 +13,7 @@ from command_kit.charts.drawing import Show, bars, cell
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count, share, short, size
 from webtext_audit.report.collect import Examples, Gathered, ReportedCorpus
-from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
+from webtext_audit.report.counters import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
 from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_audit.report.templates import filled
 from webtext_prep.documents.folders.stage_record import Step, all_steps

@@ -13,7 +13,7 @@ from command_kit.charts import drawing
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from command_kit.progress import spoken_duration
-from webtext_audit.plan import CorpusPlan, Expected, about
+from webtext_audit.commands.plan import CorpusPlan, Expected, about
 from webtext_audit.report.collect import Gathered, ReportedCorpus
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.templates import filled

@@ -15,15 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import xxhash
 
-from webtext_audit.report.figures import (
-    GROUPS,
-    DocumentFigures,
-    DuplicateFigures,
-    Figures,
-    Lowest,
-    OutcomeFigures,
-    group_of,
-)
+from webtext_audit.report import counters
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.opt_outs.decisions import SIGNAL
@@ -48,7 +40,7 @@ NO_DOMAIN = "(no domain)"
 _SPACE = 1 << 64
 _SEED = 0x7265706F
 
-Found = TypeVar("Found", bound=Figures)
+Found = TypeVar("Found", bound=counters.Figures)
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class Pass(Generic[Found]):
 
 
 @dataclass(frozen=True)
-class DocumentPass(Pass[DocumentFigures]):
+class DocumentPass(Pass[counters.DocumentFigures]):
     """Counts documents.
 
     Attributes:
@@ -107,13 +99,13 @@ class DocumentPass(Pass[DocumentFigures]):
 
     preload: ClassVar[tuple[str, ...]] = ("indexed_tokens",)
 
-    figures = DocumentFigures
+    figures = counters.DocumentFigures
     what = "documents"
     unit = "documents"
 
-    def count(self, task: Task, context: Context) -> DocumentFigures:
+    def count(self, task: Task, context: Context) -> counters.DocumentFigures:
         """Task: the figures of one shard."""
-        found = DocumentFigures()
+        found = counters.DocumentFigures()
         limit = int(self.token_share * _SPACE)
         for document in self.rows(task.reads.shard, context):
             key = sample_key(document.id)
@@ -157,42 +149,42 @@ def _encoder(tokenizer: str) -> Callable[[str], Sequence[int]]:
 
 
 @dataclass(frozen=True)
-class OutcomePass(Pass[OutcomeFigures]):
+class OutcomePass(Pass[counters.OutcomeFigures]):
     """Counts the outcomes of a download."""
 
-    figures = OutcomeFigures
+    figures = counters.OutcomeFigures
     what = "outcomes"
     unit = "URLs"
 
-    def count(self, task: Task, context: Context) -> OutcomeFigures:
+    def count(self, task: Task, context: Context) -> counters.OutcomeFigures:
         """Task: the figures of one shard of outcomes."""
-        found = OutcomeFigures()
+        found = counters.OutcomeFigures()
         for row in self.rows(task.reads.shard, context):
             outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
-            group = group_of(outcome)
+            group = counters.group_of(outcome)
             found.outcomes.add(outcome, 1)
             host = host_of(row.url) or NO_DOMAIN
             if SIGNAL in row.metadata:
                 found.refusals.add(f"{str(row.metadata[SIGNAL])[:NAME_CHARACTERS]}\t{host}", 1)
-            found.hosts.add(host, 1, *(float(name == group) for name in GROUPS))
+            found.hosts.add(host, 1, *(float(name == group) for name in counters.GROUPS))
             if outcome not in found.examples and len(found.examples) >= 100:
                 continue
             key = sample_key(row.url)
-            found.examples.setdefault(outcome, Lowest(3)).add(key, row.url[:NAME_CHARACTERS])
+            found.examples.setdefault(outcome, counters.Lowest(3)).add(key, row.url[:NAME_CHARACTERS])
         return found
 
 
 @dataclass(frozen=True)
-class DuplicatePass(Pass[DuplicateFigures]):
+class DuplicatePass(Pass[counters.DuplicateFigures]):
     """Counts what `dedup` dropped, or what `dedup-passages` cut out."""
 
-    figures = DuplicateFigures
+    figures = counters.DuplicateFigures
     what = "duplicates"
     unit = "documents"
 
-    def count(self, task: Task, context: Context) -> DuplicateFigures:
+    def count(self, task: Task, context: Context) -> counters.DuplicateFigures:
         """Task: the figures of one table of duplicates."""
-        found = DuplicateFigures()
+        found = counters.DuplicateFigures()
         for row in self.rows(task.reads.shard, context):
             kept = str(row.metadata.get("duplicate_of", ""))[:NAME_CHARACTERS]
             match = str(row.metadata.get("match", ""))[:NAME_CHARACTERS]
