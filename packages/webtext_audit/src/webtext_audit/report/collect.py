@@ -19,7 +19,7 @@ from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
 from webtext_audit.commands.plan import CorpusPlan
 from webtext_audit.receipts import cuts_in, drops_of, outcomes_in, receipts_in, with_texts
 from webtext_audit.report import counters
-from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, shown
+from webtext_audit.report.scan import TOKEN_DOCUMENTS, count_documents, count_duplicates, count_outcomes, scan, shown
 from webtext_audit.report.training import TrainingRun
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -133,8 +133,17 @@ def _corpus(end: Step, sample: int, workers: int) -> ReportedCorpus:
     share = _share(documents, sample)
     own = tokenizer_path(end.place) if end.is_tokens and isinstance(end.place, Path) else None
     tokenizer = str(own) if own is not None and own.is_file() else ""
-    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), tokenizer)
-    figures = counting.over(shards, round(share * documents), workers)
+    figures = scan(
+        count_documents,
+        counters.DocumentFigures(),
+        shards,
+        "documents",
+        total=round(share * documents),
+        workers=workers,
+        share=share,
+        token_share=min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)),
+        tokenizer=tokenizer,
+    )
     corpus = ReportedCorpus(end, steps, documents, figures)
     if end.is_tokens and isinstance(end.place, Path):
         with contextlib.suppress(IndexedTokensError, OSError):
@@ -162,14 +171,16 @@ def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, counters.Out
     if not shards:
         return None
     share = _share(step.record["in"], sample)
-    found = OutcomePass(share).over(shards, round(share * step.record["in"]), workers)
+    of_urls = {"unit": "URLs", "total": round(share * step.record["in"]), "workers": workers, "share": share}
+    found = scan(count_outcomes, counters.OutcomeFigures(), shards, "outcomes", **of_urls)
     counted = found.outcomes.totals()[0] if found.outcomes.names else 0.0
     return step, found, counted / step.record["in"] if share < 1 and counted else 1.0
 
 
 def _duplicates(step: Step, files: list[Location], sample: int, workers: int) -> counters.DuplicateFigures:
     rows = step.record["dropped"].get("duplicate", 0) + step.record.get("notes", {}).get("passages", 0)
-    return DuplicatePass(_share(rows, sample)).over(files, None, workers)
+    none = counters.DuplicateFigures()
+    return scan(count_duplicates, none, files, "duplicates", total=None, workers=workers, share=_share(rows, sample))
 
 
 def _examples(

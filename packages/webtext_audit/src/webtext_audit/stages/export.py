@@ -21,7 +21,7 @@ import msgspec
 from command_kit import setting
 from indexed_tokens import Tokenizer
 from webtext_audit.export import dataset_card
-from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_in
+from webtext_audit.export.columns import Column, Measures, arrow_schema, choose_columns, listed, row_of, times_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
@@ -122,7 +122,7 @@ class Export(Stage):
     shard_bytes: int = setting(500_000_000, "bytes of text in each file, about", ge=1)
 
     def __post_init__(self) -> None:
-        TopDomains.parse(self.top_domains)
+        listed(self.top_domains, 0)
         if not self.license.strip():
             raise InputError(f"--license is empty: say which, or leave it out ({dataset_card.UNKNOWN}).")
 
@@ -164,8 +164,9 @@ class Export(Stage):
         options = task.options
         columns = [Column(**column) for column in options["columns"]]
         about = {name: options[name] for name in ("path", "files", "size", "steps", "plain_files")}
-        top = TopDomains.parse(self.top_domains)
-        corpus = dataset_card.ExportedCorpus(measures=measures, columns=columns, license=self.license, top=top, **about)
+        corpus = dataset_card.ExportedCorpus(
+            measures=measures, columns=columns, license=self.license, top=self.top_domains, **about
+        )
         texts = (
             [dataset_card.card(corpus), dataset_card.domain_list(corpus)]
             if self.card

@@ -61,16 +61,8 @@ _ARCHIVE_FILE = re.compile(r"[\w.=/-]+\.warc\.gz", re.ASCII)
 _WHOLE = re.compile(r"\d{1,15}", re.ASCII)
 
 
-class IndexBlock(NamedTuple):
-    """A block of an index, a gzip member of one of its files."""
-
-    file: str
-    offset: int
-    length: int
-
-
-class WarcRange(NamedTuple):
-    """A record of a WARC file, a gzip member of it."""
+class GzipMember(NamedTuple):
+    """A part of a file that is compressed by itself: a block of an index, or a record of a WARC file."""
 
     file: str
     offset: int
@@ -118,7 +110,7 @@ class ClusterIndex:
         self._size = -1  # not known yet
         self._first: dict[int, bytes] = {}  # the first line of each piece that was read
 
-    async def find(self, key: bytes, get: Get) -> tuple[list[IndexBlock], str]:
+    async def find(self, key: bytes, get: Get) -> tuple[list[GzipMember], str]:
         """The blocks in which lines that begin with `key` may be, and the outcome of a request that failed, or ""."""
         if self._size < 0 and (failure := (await self._read(0, get))):
             return [], "" if failure == "http_416" else failure  # there is not one byte
@@ -239,7 +231,7 @@ class CommonCrawl:
             found += _lines_with(text, key, MOST_CAPTURES - len(found))
         return found, failure
 
-    async def _record(self, record: WarcRange, key: str, time: str) -> Capture:
+    async def _record(self, record: GzipMember, key: str, time: str) -> Capture:
         """The page in one record of a WARC file."""
         file, offset, length = record
         url = f"{self._address}/{file}"
@@ -306,18 +298,18 @@ def crawls_listed(body: bytes) -> list[tuple[str, str]]:
     return found
 
 
-def block_named(line: bytes) -> IndexBlock | None:
+def block_named(line: bytes) -> GzipMember | None:
     """The block that a line names: key and time, file, offset, length, and a number, with tabs between; None if it is
     no such line."""
     with contextlib.suppress(MalformedAnswerError), taken_apart():
         _, file, offset, length, *_ = line.decode("utf-8", "replace").split("\t")
-        block = IndexBlock(file, _whole_number(offset), _whole_number(length))
+        block = GzipMember(file, _whole_number(offset), _whole_number(length))
         if _INDEX_FILE.fullmatch(file) and 0 < block.length <= MOST_BLOCK_BYTES:
             return block
     return None
 
 
-def captures_in(lines: Iterable[bytes]) -> list[tuple[str, WarcRange]]:
+def captures_in(lines: Iterable[bytes]) -> list[tuple[str, GzipMember]]:
     """The captures in lines of an index that may be pages, `key timestamp {json}`, each with its time.
 
     Raises MalformedAnswerError where there are none, but lines that can't be read.
@@ -334,12 +326,12 @@ def captures_in(lines: Iterable[bytes]) -> list[tuple[str, WarcRange]]:
 
 
 @taken_apart()
-def _captures_in(line: bytes) -> list[tuple[str, WarcRange]]:
+def _captures_in(line: bytes) -> list[tuple[str, GzipMember]]:
     _, time, values = line.split(b" ", 2)
     entry = parse_json(values)
     if str(entry.get("status")) != "200" or not may_be_page(str(entry.get("mime", "")).lower()):
         return []
-    record = WarcRange(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
+    record = GzipMember(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
     if not _ARCHIVE_FILE.fullmatch(record.file) or not record.length:
         raise ValueError("no record")
     return [(time.decode("ascii"), record)]

@@ -14,6 +14,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING
 
 from webtext_prep.crawl.frontier import robots
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
@@ -25,6 +26,9 @@ from webtext_prep.extraction.page_stage import PAGE_BYTES
 from webtext_prep.opt_outs.decisions import Decision, decide_by_host
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
 from webtext_prep.opt_outs.signals import AI_TXT, HOST_FILES
+
+if TYPE_CHECKING:
+    from webtext_prep.crawl.database_writer import DatabaseWriter
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
@@ -61,7 +65,7 @@ class Crawler:
         client: Client,
         finish: Finish,
         page_bytes: int = PAGE_BYTES,
-        store: robots.RulesStore | None = None,
+        store: DatabaseWriter | None = None,
     ) -> None:
         self._settings, self._client, self._finish = settings, client, finish
         self._robots = robots.Robots(store) if settings.robots else None

@@ -15,7 +15,7 @@ import asyncio
 import functools
 import time
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +24,9 @@ from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.opt_outs import signals
 from webtext_prep.opt_outs.robots_txt import agent_of, crawl_delay_in, groups_in, lines_for, rules_in, text_of
 from webtext_prep.opt_outs.wishes import AI_TXT, TDM_RESERVATION, TRAINING_CRAWLERS, HostWishes, Rules, limited, path_of
+
+if TYPE_CHECKING:
+    from webtext_prep.crawl.database_writer import DatabaseWriter
 
 MAX_ROBOTS_REDIRECTS = 5
 """RFC 9309, section 2.3.1.2; also of tdmrep.json."""
@@ -94,16 +97,6 @@ def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
     return RobotsRules(found, crawl_delay_in(lines_for(groups_in(text, of_usage=True), agent)), wishes=wishes)
 
 
-class RulesStore(Protocol):
-    """Keeps what origins say, encoded, longer than memory does."""
-
-    def load_rules(self, origin: str) -> bytes | None:
-        """What was stored of an origin, or None."""
-
-    def store_rules(self, origin: str, rules: bytes) -> None:
-        """Have something stored of an origin, now or soon."""
-
-
 class Robots:
     """The rules of the origins met. `Crawler` asks for the files, each in its turn at the host that has it.
 
@@ -111,7 +104,7 @@ class Robots:
         store: where what origins say is kept beyond this process, if anywhere; failures are not: a later run asks.
     """
 
-    def __init__(self, store: RulesStore | None = None) -> None:
+    def __init__(self, store: DatabaseWriter | None = None) -> None:
         self._store = store
         self._known: OrderedDict[str, RobotsRules] = OrderedDict()
         self._rules = 0
