@@ -9,7 +9,6 @@ from webtext_prep.crawl.http.client import host_and_origin, host_name, next_url,
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.url_lists import encode_url
 from webtext_prep.urls import urls
-from webtext_prep.urls.credentials import without_any_credentials
 from webtext_prep.urls.urls import (
     bucket_of,
     canonical_host,
@@ -19,6 +18,7 @@ from webtext_prep.urls.urls import (
     registered_name,
     shards_for,
     url_key,
+    without_any_credentials,
 )
 
 PIECES = ["http://", "https://", "HTTP://", "ftp://", "//", "/", "a.org", "EXAMPLE.com", "bücher.de", "..", ".", ":80"]

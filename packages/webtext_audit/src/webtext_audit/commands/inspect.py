@@ -28,10 +28,8 @@ from webtext_audit.receipts import sample_dropped
 from webtext_prep import storage
 from webtext_prep.commands import Command
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
+from webtext_prep.documents.folders import inputs, stage_record, url_lists
 from webtext_prep.documents.folders.shards import is_document_shard, read_documents
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_record, trace
-from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 from webtext_prep.storage.locations import Location
@@ -104,7 +102,7 @@ class Inspect(Command):
 
 
 def _token_prefix(path: str) -> Path | None:
-    for prefix in (indexed_tokens.prefix_of(path), Path(f"{path}{TOKENS_SUFFIX}")):
+    for prefix in (indexed_tokens.prefix_of(path), Path(f"{path}{stage_record.TOKENS_SUFFIX}")):
         if (
             Path(path).suffix in (".bin", ".idx")
             or indexed_tokens.idx_path(prefix).is_file()
@@ -140,10 +138,12 @@ def inspect_filter(path: str) -> dict[str, Any]:
 def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     """Counts, sizes and the first documents of a folder of shards or one shard. Raises InputError."""
     folder = Path(path)
-    shards = find_inputs(
-        [path], accepts=lambda file: is_document_shard(file) or is_url_list(file), kinds="document shards or URL lists"
+    shards = inputs.find_inputs(
+        [path],
+        accepts=lambda file: is_document_shard(file) or inputs.is_url_list(file),
+        kinds="document shards or URL lists",
     ).files
-    record = read_record(folder) if folder.is_dir() else None
+    record = stage_record.read_record(folder) if folder.is_dir() else None
     documents = characters = 0
     shown: list[Document] = []
     for document in itertools.chain.from_iterable(
@@ -156,7 +156,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     found: dict[str, Any] = {"path": hide_credentials(path)}
     if record is not None:
         found |= {key: record[key] for key in ("stage", "settings", "in", "added", "out", "dropped") if key in record}
-        if changes := trace(folder).changes():
+        if changes := stage_record.trace(folder).changes():
             found["changes"] = changes
     found |= {
         "shards": len(shards),
@@ -171,7 +171,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
 def _urls_in(file: Location) -> Iterator[Document]:
     """The rows of a URL list. Raises InputError where no row is a URL: any text has lines."""
     first, is_list = "", False
-    for row in read_urls(file):
+    for row in url_lists.read_urls(file):
         first, is_list = first or row.url, is_list or bool(parts_of(row.url)[0])
         yield row
     if first and not is_list:
@@ -186,7 +186,7 @@ def _sample(document: Document) -> dict[str, Any]:
 
 def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
     """The first documents that the stage which made a folder dropped for a reason. Raises as `sample_dropped` does."""
-    step = trace(path)
+    step = stage_record.trace(path)
     documents = sample_dropped(step, reason, samples)
     return {
         "path": hide_credentials(path),
@@ -307,7 +307,7 @@ class Texts:
 
 
 def _documents(path: str) -> Iterator[Document]:
-    for shard in find_inputs([path], accepts=is_document_shard, kinds="document shards").files:
+    for shard in inputs.find_inputs([path], accepts=is_document_shard, kinds="document shards").files:
         yield from read_documents(shard)
 
 

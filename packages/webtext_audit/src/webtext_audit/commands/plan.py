@@ -27,9 +27,7 @@ from command_kit.settings import Removed, read_toml
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands import Command
-from webtext_prep.documents.folders.sampling import Sample, take_sample
-from webtext_prep.documents.folders.stage_record import recorded_documents
-from webtext_prep.documents.folders.url_lists import read_urls
+from webtext_prep.documents.folders import sampling, stage_record, url_lists
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import readable
 from webtext_prep.running.settings import read_table
@@ -169,10 +167,10 @@ def make_plan(stages: Sequence[Stage], given: Sequence[str], config: str, worker
     """
     first = stages[0].reads
     files, _ = first.find(given)
-    sample = take_sample(files, storage.sizes(files), is_one_document=first.is_one_document)
-    documents = recorded_documents(files)
+    sample = sampling.take_sample(files, storage.sizes(files), is_one_document=first.is_one_document)
+    documents = stage_record.recorded_documents(files)
     sample = sample if documents is None else dataclasses.replace(sample, documents=documents)
-    made: dict[str, Sample] = {"documents": sample}
+    made: dict[str, sampling.Sample] = {"documents": sample}
     found: list[Expected] = []
     notes = ["of ten URLs six give a page; what else stages drop of yours is not known before, and planned for"]
     for stage in stages:
@@ -193,7 +191,7 @@ def make_plan(stages: Sequence[Stage], given: Sequence[str], config: str, worker
                 "that servers ask for, come on top"
             )
         if stage.writes.made in ("documents", "pages", "tokens"):
-            beside = made["documents"] if rescued is not None else Sample()
+            beside = made["documents"] if rescued is not None else sampling.Sample()
             made[stage.writes.made] = needs.as_input() + beside
         sizes = (needs.memory, needs.output, needs.scratch)
         found.append(Expected(stage.name, stage.reads.unit, needs.documents, needs.kept, seconds, *sizes, tokens))
@@ -202,7 +200,7 @@ def make_plan(stages: Sequence[Stage], given: Sequence[str], config: str, worker
 
 def _busiest_host(files: Sequence[Location]) -> tuple[str, float]:
     """The host with the most pages in lists of URLs, and its share of them."""
-    rows = itertools.islice(itertools.chain.from_iterable(map(read_urls, files)), HOSTS_OF)
+    rows = itertools.islice(itertools.chain.from_iterable(map(url_lists.read_urls, files)), HOSTS_OF)
     hosts = Counter(host_of(row.url) for row in rows)
     host, count = min(hosts.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
     return host, count / max(1, hosts.total())

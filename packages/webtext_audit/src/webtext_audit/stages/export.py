@@ -26,9 +26,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace_all
-from webtext_prep.documents.formats.arrow_tables import new_parquet
-from webtext_prep.documents.formats.compression import compressed
-from webtext_prep.documents.formats.parquet import RowWriter
+from webtext_prep.documents.formats import arrow_tables, compression, parquet
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Stage, Writes
@@ -62,7 +60,7 @@ def write_file(place: Location, columns: Sequence[Column], format_name: str) -> 
             with _parquet(stream, columns) as write:
                 yield write
         else:
-            with compressed(stream, FORMATS[format_name]) as lines:
+            with compression.compressed(stream, FORMATS[format_name]) as lines:
                 yield lambda document: lines.write(msgspec.json.encode(_row(columns, document)) + b"\n")
 
 
@@ -75,8 +73,8 @@ def _parquet(stream: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
     schema, with_times = arrow_schema(columns), times_in(columns)
     plain = [column.name for column in columns if not column.is_list]
     indexed = [name for name in plain if name != "title"]
-    with new_parquet(stream, schema, use_dictionary=indexed, write_statistics=["url", *plain]) as file:
-        writer = RowWriter(file, lambda document: with_times(_row(columns, document)))
+    with arrow_tables.new_parquet(stream, schema, use_dictionary=indexed, write_statistics=["url", *plain]) as file:
+        writer = parquet.RowWriter(file, lambda document: with_times(_row(columns, document)))
         yield writer.write
         writer.flush()
 

@@ -17,13 +17,9 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed.device import choose_device
 from gpt2_train.evaluation.tasks import check_readable, parse_task
 from gpt2_train.training.run_folder import lock_folder
-from webtext_run.ablation import plans
+from webtext_run.ablation import held_out, plans, runs, verdict, words
 from webtext_run.ablation.arms import Arm, open_arms
 from webtext_run.ablation.command import AblateSettings
-from webtext_run.ablation.held_out import held_out_sets
-from webtext_run.ablation.runs import TrainingJob, Workers, all_runs, processes_for
-from webtext_run.ablation.verdict import result_of
-from webtext_run.ablation.words import headlines
 
 RESULT_FILE = "ablation.json"
 CALIBRATION_MINUTES = 0.1
@@ -39,11 +35,13 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
     for task in map(parse_task, settings.eval_task):
         check_readable(getattr(task, task.source))
     arms, tokenizer = open_arms(prefixes)
-    sets = held_out_sets(arms, tokenizer, held_out=settings.held_out, want=settings.want, most=settings.held_out_tokens)
+    sets = held_out.held_out_sets(
+        arms, tokenizer, held_out=settings.held_out, want=settings.want, most=settings.held_out_tokens
+    )
     asked, output = plans.asked_for(settings, arms, sets), Path(settings.output)
     device = choose_device(settings.device).type
-    count = processes_for(device, settings.processes)
-    with lock_folder(output), Workers(count, sets, settings.eval_task) as workers:
+    count = runs.processes_for(device, settings.processes)
+    with lock_folder(output), runs.Workers(count, sets, settings.eval_task) as workers:
         if restart:
             discard(output)
         plan = plans.read_plan(output, asked)
@@ -55,12 +53,12 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
             plan = dataclasses.replace(plan, asked=asked, reordered=moved)
             plans.write_plan(output, plan)
         jobs = [
-            TrainingJob(run.name, plan.settings_of(run, prefixes[run.arm], output))
+            runs.TrainingJob(run.name, plan.settings_of(run, prefixes[run.arm], output))
             for run in plans.planned_runs(list(prefixes), plan.seeds)
         ]
         print_note(f"{len(jobs)} runs of {plan.steps:,} steps, {count} at a time")
-        result = result_of(plan, arms, sets, all_runs(jobs, workers))
-        result["sentences"] = headlines(result)
+        result = verdict.result_of(plan, arms, sets, runs.all_runs(jobs, workers))
+        result["sentences"] = words.headlines(result)
         write_json(output / RESULT_FILE, result)
     return result
 
@@ -73,7 +71,7 @@ def discard(output: Path) -> None:
 
 
 def make_plan(
-    settings: AblateSettings, arms: list[Arm], output: Path, workers: Workers, count: int, device: str
+    settings: AblateSettings, arms: list[Arm], output: Path, workers: runs.Workers, count: int, device: str
 ) -> plans.AblationPlan:
     """The plan: the model's shape and steps that fit --minutes, by runs of some seconds on all processes at once.
 
@@ -111,14 +109,14 @@ def make_plan(
 
 
 def calibrated(
-    recipe: dict[str, Any], arms: list[Arm], output: Path, workers: Workers, count: int
+    recipe: dict[str, Any], arms: list[Arm], output: Path, workers: runs.Workers, count: int
 ) -> tuple[float, float, int]:
     """Seconds of a step and of scoring all sets with `count` runs at a time, and the size of the vocabulary."""
     print_note(f"timing the steps of {recipe['layers']} layers of width {recipe['hidden']}")
     folder = output / plans.RUNS_FOLDER / "calibration"
     shutil.rmtree(folder, ignore_errors=True)
     jobs = [
-        TrainingJob(
+        runs.TrainingJob(
             "calibration",
             TrainSettings(
                 **recipe, data=(arms[0].prefix,), output=str(folder / str(number)), minutes=CALIBRATION_MINUTES,

@@ -23,9 +23,8 @@ from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
 from webtext_prep.crawl.archives.cdx import nearest, readable_time, surt, timestamp
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError, decoded
+from webtext_prep.crawl.http import bodies, media_types
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.crawl.http.media_types import may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome
 
 CRAWLS = 3
@@ -225,7 +224,7 @@ class CommonCrawl:
                     return [], reply.outcome
                 try:
                     text = _unpacked(reply.body, BLOCK_BYTES)
-                except BodyError:
+                except bodies.BodyError:
                     return [], PageOutcome.MALFORMED_RESPONSE
                 self._blocks.keep(crawl, block, text)
             found += _lines_with(text, key, MOST_CAPTURES - len(found))
@@ -242,8 +241,8 @@ class CommonCrawl:
             return Capture(reply)
         try:
             data = _unpacked(reply.body, self._max_bytes + HEADER_BYTES) if len(reply.body) == length else b""
-        except BodyError as error:
-            is_large = isinstance(error, TooLargeError)
+        except bodies.BodyError as error:
+            is_large = isinstance(error, bodies.TooLargeError)
             return Capture.failed(url, error.outcome if is_large else PageOutcome.DAMAGED)
         entries = (entry for entry, _ in _Held(data, self._max_bytes).pages())
         pages = (entry.page if isinstance(entry, Damage) else entry for entry in entries)
@@ -329,7 +328,7 @@ def captures_in(lines: Iterable[bytes]) -> list[tuple[str, GzipMember]]:
 def _captures_in(line: bytes) -> list[tuple[str, GzipMember]]:
     _, time, values = line.split(b" ", 2)
     entry = parse_json(values)
-    if str(entry.get("status")) != "200" or not may_be_page(str(entry.get("mime", "")).lower()):
+    if str(entry.get("status")) != "200" or not media_types.may_be_page(str(entry.get("mime", "")).lower()):
         return []
     record = GzipMember(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
     if not _ARCHIVE_FILE.fullmatch(record.file) or not record.length:
@@ -352,9 +351,9 @@ def _lines_with(text: bytes, key: bytes, most: int) -> list[bytes]:
 
 def _unpacked(data: bytes, limit: int) -> bytes:
     """What gzip data hold. Raises as `decoded` does, also for other data."""
-    if not data.startswith(GZIP):
-        raise DamagedBodyError("gzip")
-    return decoded(data, "", "gzip", limit=limit, may_be_cut=False)
+    if not data.startswith(bodies.GZIP):
+        raise bodies.DamagedBodyError("gzip")
+    return bodies.decoded(data, "", "gzip", limit=limit, may_be_cut=False)
 
 
 class _Held(ArchiveReader):

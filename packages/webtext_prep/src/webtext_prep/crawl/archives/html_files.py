@@ -19,8 +19,7 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.tags import tags
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
-from webtext_prep.urls.urls import url_key
+from webtext_prep.urls.urls import clean_metadata, url_key, without_credentials
 
 SUFFIXES = (".html", ".htm", ".xhtml")
 HEAD_BYTES = 1 << 16

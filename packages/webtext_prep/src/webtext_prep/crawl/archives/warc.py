@@ -28,8 +28,7 @@ from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.opt_outs.signals import HOST_FILES, ROBOTS_TXT
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
-from webtext_prep.urls.urls import DEFAULT_PORTS
+from webtext_prep.urls.urls import DEFAULT_PORTS, clean_metadata, without_credentials
 
 MAX_HTTP_HEADER = 1 << 18
 """Bytes; servers that send more are few, and their pages are left out."""

@@ -23,9 +23,8 @@ from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
+from webtext_prep.opt_outs import robots_txt, signals
 from webtext_prep.opt_outs.decisions import Decision, decide_by_host
-from webtext_prep.opt_outs.robots_txt import MAX_BYTES
-from webtext_prep.opt_outs.signals import AI_TXT, HOST_FILES
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.database_writer import DatabaseWriter
@@ -227,14 +226,14 @@ class Crawler:
         assert self._robots is not None
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
         try:
-            reply = await self._client.get(visit.url, any_type=True, max_bytes=MAX_BYTES, seconds=left)
+            reply = await self._client.get(visit.url, any_type=True, max_bytes=robots_txt.MAX_BYTES, seconds=left)
         finally:
             host.running -= 1
             self._queues.offer(host)
             self._wake.set()
         visit.seconds += time.monotonic() - start - reply.waited
         path = visit.asked.removeprefix(visit.robots_of)
-        if reply.outcome == PageOutcome.REDIRECT and path != AI_TXT:
+        if reply.outcome == PageOutcome.REDIRECT and path != signals.AI_TXT:
             refusal = self._redirect_of_file(visit, reply)
             if refusal is None:
                 self._queues.add(visit)
@@ -278,7 +277,7 @@ class Crawler:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
         assert self._robots is not None
         if self._reads_wishes and rules.failure is None:
-            files = [visit.robots_of + path for path in HOST_FILES]
+            files = [visit.robots_of + path for path in signals.HOST_FILES]
             for file in files[files.index(visit.asked) + 1 :]:
                 if rules.refusal(file) is None:
                     self._follow_rules(self._queues.host(file), rules)

@@ -36,8 +36,14 @@ from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
 from webtext_prep.text.tags import meta_tags
-from webtext_prep.urls.credentials import without_credentials
-from webtext_prep.urls.urls import canonical_host, host_in, registered_name, url_key, with_ascii_host
+from webtext_prep.urls.urls import (
+    canonical_host,
+    host_in,
+    registered_name,
+    url_key,
+    with_ascii_host,
+    without_credentials,
+)
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
 """The beginning of a URL that says all of its host and origin, as most do."""
