@@ -19,7 +19,7 @@ from gpt2_train.evaluation.tasks import check_readable, parse_task
 from gpt2_train.training.run_folder import lock_folder
 from webtext_run.ablation import held_out, plans, runs, verdict, words
 from webtext_run.ablation.arms import Arm, open_arms
-from webtext_run.ablation.command import AblateSettings
+from webtext_run.ablation.settings import AblateSettings
 
 RESULT_FILE = "ablation.json"
 CALIBRATION_MINUTES = 0.1

@@ -19,8 +19,8 @@ from command_kit.settings import as_table, changes, identity
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import TrainSettings
 from webtext_run.ablation.arms import Arm
-from webtext_run.ablation.command import AblateSettings
 from webtext_run.ablation.held_out import HeldOut
+from webtext_run.ablation.settings import AblateSettings
 
 PLAN_FILE, RUNS_FOLDER = "plan.json", "runs"
 LOW_RATE = 0.1
