@@ -188,7 +188,7 @@ def test_repeated_documents_of_merge_are_shown(tmp_path, capsys):
 
 
 def test_of_several_copies_each_is_shown_with_its_own_text(tmp_path, capsys):
-    documents = [Document(f"http://a.org/{'#top' * (text == 'three')}", text) for text in ("", "one", "two", "three")]
+    documents = [Document(f"http://a.org/{'#top' * (text == 'three')}", text) for text in (" ", "one", "two", "three")]
     run("merge", "--input", write(tmp_path / "in", *documents), "--output", tmp_path / "out")
     capsys.readouterr()
     found = inspect(capsys, tmp_path / "out", "--dropped", "duplicate_url")["samples"]
