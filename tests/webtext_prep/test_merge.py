@@ -248,6 +248,21 @@ def test_which_of_several_keys_held_the_text_is_counted(tmp_path, capsys):
     }
 
 
+def test_a_url_under_another_key_is_pointed_at(tmp_path, capsys):
+    """HPLT's records have theirs under `u`, trafilatura's under `source`: they were named by the file in silence."""
+    (tmp_path / "a.jsonl").write_text(
+        '{"u": "https://a.org/1", "ts": "x", "text": "a"}\n{"u": "https://a.org/2", "text": "b"}\n'
+    )
+    summary = run(capsys, "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out")
+    assert summary["notes"] == {"named by file": 2}
+    (problem,) = summary["problems"]
+    assert problem.endswith(
+        "a.jsonl: its documents are named by the file, though 'u' holds a URL: --url-key u takes it."
+    )
+    summary = run(capsys, "--input", tmp_path / "a.jsonl", "--output", tmp_path / "all", "--url-key", "u")
+    assert (summary["notes"], summary["problems"]) == ({}, [])
+
+
 @pytest.mark.parametrize("flag", ["--text-key", "--url-key"])
 def test_an_empty_key_is_refused(tmp_path, capsys, flag):
     assert main(["merge", "--input", str(tmp_path), "--output", str(tmp_path / "out"), flag, ""]) == 2

@@ -3,16 +3,14 @@
 Nothing in the files is run (see `read_pickle`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
 (`.distcp`) are refused with what to do. There are three layouts of names: 0, that of 2019 (one flat dictionary), 1,
 `language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again; layer norms may be fused into
-the matrix after them), the only one that is written. Splits over tensor-parallel ranks are the same in all of them; the
-order of the fused rows of query, key and value is not.
+the matrix after them). Splits over tensor-parallel ranks are the same in all of them; the order of the fused rows of
+query, key and value is not.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,19 +19,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from command_kit import write_text
 from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
 from gpt2_train.conversion.formats import (
     ModelFormat,
     ModelWeights,
     ReadOptions,
-    WriteOptions,
-    cast,
     or_assumed,
-    shapes_of,
 )
 from gpt2_train.conversion.names import check_is_tied, heads_first
 from gpt2_train.conversion.pickles import read_pickle
@@ -42,8 +35,6 @@ from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 TRACKER = "latest_checkpointed_iteration.txt"
 FILES = ("model_optim_rng.pt", "model_rng.pt")
 VOCABULARY = "vocab.json"
-VOCABULARY_MULTIPLE = 128
-"""Megatron pads the vocabulary to a multiple of this times the tensor-parallel size."""
 
 MOST_NESTED = 8
 """The most levels in which tables of a model are nested; three levels in all that is known."""
@@ -75,21 +66,6 @@ _IGNORED = re.compile(
 )
 """Entries that hold no weight of a GPT-2: buffers, states of libraries, a second copy of the embedding."""
 _OUTPUT = re.compile(r"(^|\.)(output_layer|lm_head|final_linear)\.weight$")
-
-
-def core_name(name: str) -> str:
-    """The name of our parameter `name` in Megatron Core.
-
-    >>> core_name("blocks.3.attention.qkv.weight")
-    'decoder.layers.3.self_attention.linear_qkv.weight'
-    """
-    if name in _WHOLE:
-        return _WHOLE[name][-1]
-    if name.startswith("final_norm."):
-        return f"{_STACK[-1]}.{_FINAL_NORM}.{name.removeprefix('final_norm.')}"
-    _, block, rest = name.split(".", 2)
-    module, _, kind = rest.rpartition(".")
-    return f"{_STACK[-1]}.layers.{block}.{_BLOCK[module][-1]}.{kind}"
 
 
 def canonical_name(name: str) -> str | None:
@@ -165,7 +141,7 @@ class Megatron(ModelFormat):
     """A folder with `iter_...` folders, one of these, or one with the `mp_rank_...` folders."""
 
     name: ClassVar[str] = "megatron"
-    summary: ClassVar[str] = "a Megatron-LM checkpoint (mp_rank_00/model_optim_rng.pt)"
+    summary: ClassVar[str] = "a Megatron-LM checkpoint (mp_rank_00/model_optim_rng.pt; read only)"
 
     def recognises(self, path: Path) -> bool:
         """Whether there are folders of ranks below `path`."""
@@ -204,33 +180,6 @@ class Megatron(ModelFormat):
             folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples,
             assumes_tokenizer=assumes,
         )  # fmt: skip
-
-    def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
-        """Megatron Core's names: one `iter_...` folder with a file for each rank, and the file that names it.
-
-        The tokenizer lies beside that, as Megatron-LM takes GPT-2's (`--vocab-file`, `--merge-file`): its checkpoints
-        hold none.
-        """
-        size, config = options.tensor_parallel, weights.config
-        check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
-        multiple = VOCABULARY_MULTIPLE * size
-        rows = math.ceil(config.vocabulary_size / multiple) * multiple
-        folder = path / f"iter_{weights.step:07d}"
-        for rank in range(size):
-            tensors: dict[str, Tensor] = {}
-            for name in shapes_of(config):
-                whole = weights.read(name, rows=rows)
-                whole = whole if options.dtype is None else cast(weights.origin, name, whole, options.dtype)
-                dimension = split_dimension(name)
-                share = whole if dimension is None else whole.chunk(size, dim=dimension)[rank]
-                # A view would be stored with the whole of what it is a part of.
-                tensors[core_name(name)] = share.contiguous().clone()
-            file = folder / f"mp_rank_{rank:02d}" / FILES[0]
-            file.parent.mkdir(parents=True)
-            torch.save(_state(tensors, weights, rows, size), file)
-        write_text(path / TRACKER, str(weights.step))
-        if weights.tokenizer is not None and not weights.assumes_tokenizer:
-            weights.tokenizer.save(path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,31 +345,3 @@ def _read_tokenizer(folder: Path, options: ReadOptions) -> Tokenizer | None:
         return named
     found = next((place for place in (folder, folder.parent) if (place / VOCABULARY).is_file()), None)
     return None if found is None else Tokenizer.from_path(found / VOCABULARY)
-
-
-def _state(tensors: dict[str, Tensor], weights: ModelWeights, rows: int, size: int) -> dict[str, Any]:
-    """The object that Megatron-LM's `save_checkpoint` would write, without optimizer and random states."""
-    config = weights.config
-    arguments = argparse.Namespace(
-        num_layers=config.layers,
-        hidden_size=config.hidden,
-        ffn_hidden_size=4 * config.hidden,
-        num_attention_heads=config.heads,
-        max_position_embeddings=config.sequence_length,
-        seq_length=config.sequence_length,
-        vocab_size=config.vocabulary_size,
-        padded_vocab_size=rows,
-        make_vocab_size_divisible_by=VOCABULARY_MULTIPLE,
-        tensor_model_parallel_size=size,
-        pipeline_model_parallel_size=1,
-        hidden_dropout=config.dropout,
-        attention_dropout=config.dropout,
-        position_embedding_type="learned_absolute",
-        normalization="LayerNorm",
-        layernorm_epsilon=1e-5,
-        untie_embeddings_and_output_weights=False,
-        tokenizer_type="GPT2BPETokenizer",
-        iteration=weights.step,
-        consumed_train_samples=weights.samples,
-    )
-    return {"args": arguments, "checkpoint_version": 3.0, "iteration": weights.step, "model": tensors}
