@@ -21,9 +21,8 @@ import aiohttp
 import measuring
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
-from webtext_prep.crawl.crawl import Crawl
+from webtext_prep.crawl.crawl import Crawl, write_shard
 from webtext_prep.crawl.database import CrawlDatabase, Entry
-from webtext_prep.crawl.shards import write_shard
 from webtext_prep.documents.document import Document
 from webtext_prep.extraction import pool as pool_module
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up

@@ -159,8 +159,8 @@ class Download(FetchSettings):
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list to documents and outcomes."""
+        from webtext_prep.crawl.crawl import write_shard
         from webtext_prep.crawl.database import CrawlDatabase
-        from webtext_prep.crawl.shards import write_shard
 
         folder = context.scratch / "new" / task.name
         with CrawlDatabase(storage.local_path(task.unkeyed.database), is_checked=False) as database:

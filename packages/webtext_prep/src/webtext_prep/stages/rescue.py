@@ -231,8 +231,8 @@ class Rescue(RequestSettings, PageReader):
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was found of one list to its pages and outcomes."""
         from webtext_prep.crawl.archives.warc_writing import PageFile
+        from webtext_prep.crawl.crawl import drafts_of, record_of
         from webtext_prep.crawl.database import CrawlDatabase, UrlSet
-        from webtext_prep.crawl.shards import drafts_of, record_of
 
         tally, archived = Tally(), collections.Counter[str]()
         with contextlib.ExitStack() as stack:
