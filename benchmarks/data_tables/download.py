@@ -208,9 +208,9 @@ def _stage(name: str, pages: list[bytes], count: int, address: str, folder: Path
 def _opt_outs(name: str, count: int, address: str, folder: Path) -> Row:
     """The whole stage where opt-outs are obeyed, and where nothing looks for them, in turn; the best of each counts.
 
-    All pages are of one host, which has no file of wishes, and no page has one.
+    All pages are of one host, which has no file of preferences, and no page has one.
     """
-    source = folder / f"{name}-wishes.txt"
+    source = folder / f"{name}-preferences.txt"
     source.write_text("".join(f"{address}/{at}\n" for at in range(count)))
     best = dict.fromkeys(("ignore", "obey"), float("inf"))
     for turn in range(5):

@@ -570,7 +570,7 @@ def test_a_plan_counts_what_is_rescued_and_says_how_long_that_takes(tmp_path, ca
 NO = b'<meta name="robots" content="noai">'
 
 
-def test_a_page_that_is_gone_is_not_taken_from_an_archive_against_a_wish(archives, tmp_path):
+def test_a_page_that_is_gone_is_not_taken_from_an_archive_against_a_preference(archives, tmp_path):
     """Neither one of another time or archive in place of a capture that refuses, nor one that its host refuses."""
     refusing, reserved = archives.url("/refusing"), archives.url("/reserved/1")
     archives.live["/.well-known/tdmrep.json"] = 200, b'[{"location": "/reserved/", "tdm-reservation": 1}]'

@@ -20,7 +20,7 @@ import msgspec
 
 from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, by_size, features, listed
 from webtext_prep.opt_outs.decisions import SIGNAL
-from webtext_prep.opt_outs.wishes import SIGNALS
+from webtext_prep.opt_outs.preferences import SIGNALS
 
 README, DOMAINS = "README.md", "top_domains.csv"
 UNKNOWN = "unknown"

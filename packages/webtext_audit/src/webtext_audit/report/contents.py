@@ -211,7 +211,7 @@ def _hosts(found: OutcomeFigures, taken: float) -> Markup:
     return bars(["host", "URLs"], rows)
 
 
-def wishes(found: Gathered) -> Markup | None:
+def preferences(found: Gathered) -> Markup | None:
     """Pages whose owners refuse training, by the signal that says so; they have tokens where they were kept."""
     figures: dict[str, list[float]] = {}  # hosts, pages, tokens
     for _, of, taken in found.outcomes:

@@ -37,8 +37,8 @@ from importlib import resources
 from typing import Any
 
 from command_kit import parse_json
-from webtext_prep.opt_outs import robots_txt, wishes
-from webtext_prep.opt_outs.wishes import HostWishes, Rule, Rules, Wish, pattern_of, shortened
+from webtext_prep.opt_outs import preferences, robots_txt
+from webtext_prep.opt_outs.preferences import HostPreferences, Preference, Rule, Rules, pattern_of, shortened
 
 ROBOTS_TXT, TDMREP, AI_TXT = "/robots.txt", "/.well-known/tdmrep.json", "/ai.txt"
 HOST_FILES = (ROBOTS_TXT, TDMREP, AI_TXT)
@@ -66,32 +66,34 @@ _DICTIONARY = re.compile(rf"(?>(?:{_MEMBER.pattern}(?>(?:[ \t]*+,[ \t]*+{_MEMBER
 # Files of a host
 
 
-def read_host_file(path: str, body: bytes, agent: str, source: str) -> HostWishes:
+def read_host_file(path: str, body: bytes, agent: str, source: str) -> HostPreferences:
     """What a file of a host says to `agent`; `path` is one of `HOST_FILES`, `source` its URL."""
     if path == ROBOTS_TXT:
         return read_robots_txt(robots_txt.text_of(body), agent, source)
     if body.lstrip()[:1] == b"<" or (path == AI_TXT and robots_txt.text_of(body).lstrip()[:1] == "<"):
-        return HostWishes()  # a host that answers with a page instead
+        return HostPreferences()  # a host that answers with a page instead
     if path == AI_TXT:
         groups = robots_txt.groups_in(robots_txt.text_of(body))
-        return HostWishes(_rules_for(groups, {*crawlers(), "*", agent.lower()}, wishes.AI_TXT, source))
+        return HostPreferences(_rules_for(groups, {*crawlers(), "*", agent.lower()}, preferences.AI_TXT, source))
     entries: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         entries = parse_json(body.removeprefix(b"\xef\xbb\xbf")) if len(body) < robots_txt.MAX_BYTES else None
     if not isinstance(entries, list):
-        return HostWishes(unreadable=[wishes.TDM_RESERVATION])
-    return HostWishes.of(wishes.TDM_RESERVATION, source, filter(None, map(_reservation, entries)))
+        return HostPreferences(unreadable=[preferences.TDM_RESERVATION])
+    return HostPreferences.of(preferences.TDM_RESERVATION, source, filter(None, map(_reservation, entries)))
 
 
-def read_robots_txt(text: str, agent: str, source: str) -> HostWishes:
+def read_robots_txt(text: str, agent: str, source: str) -> HostPreferences:
     """What a robots.txt says of training to `agent`."""
     groups = robots_txt.groups_in(text, of_usage=True)
     ours = [line for group in groups if not group.agents for line in group.lines]
     ours += robots_txt.lines_for(groups, agent)
-    of_crawlers = _rules_for(robots_txt.groups_in(text), crawlers(), wishes.TRAINING_CRAWLERS, source)
-    signals = _usage_in(ours, "Content-Signal", signal_allows, wishes.CONTENT_SIGNAL, source)
+    of_crawlers = _rules_for(robots_txt.groups_in(text), crawlers(), preferences.TRAINING_CRAWLERS, source)
+    signals = _usage_in(ours, "Content-Signal", signal_allows, preferences.CONTENT_SIGNAL, source)
     return (
-        HostWishes(of_crawlers) + signals + _usage_in(ours, "Content-Usage", usage_allows, wishes.CONTENT_USAGE, source)
+        HostPreferences(of_crawlers)
+        + signals
+        + _usage_in(ours, "Content-Usage", usage_allows, preferences.CONTENT_USAGE, source)
     )
 
 
@@ -116,7 +118,7 @@ def _rules_for(groups: Sequence[robots_txt.Group], names: Collection[str], signa
     found, before = [], list[Rule]()
     for numbers, name in reversed(first.items()):
         lines = (line for number in numbers for line in groups[number].lines)
-        rules = wishes.limited(robots_txt.rules_in(lines, is_file_type=signal == wishes.AI_TXT), before)
+        rules = preferences.limited(robots_txt.rules_in(lines, is_file_type=signal == preferences.AI_TXT), before)
         before += rules
         if rules:
             found.append(Rules(signal, source, rules, f"User-agent: {crawlers().get(name, name)}"))
@@ -125,7 +127,7 @@ def _rules_for(groups: Sequence[robots_txt.Group], names: Collection[str], signa
 
 def _usage_in(
     lines: Iterable[str], name: str, allows: Callable[[str], bool | None], signal: str, source: str
-) -> HostWishes:
+) -> HostPreferences:
     """The rules in lines of a name, whose value may have a path in front: then it is for the pages that begin so.
 
     The path ends at the first space (draft-ietf-aipref-attach-05, section 3.2). `allows` raises ValueError for no
@@ -142,7 +144,7 @@ def _usage_in(
                 continue
             if is_allowed is not None:
                 found.append(Rule(pattern_of(path), is_allowed, shortened(f"{name}: {value}")))
-    return HostWishes.of(signal, source, found, unreadable)
+    return HostPreferences.of(signal, source, found, unreadable)
 
 
 def signal_allows(value: str) -> bool | None:
@@ -190,15 +192,15 @@ def _words_of_reservation(value: str, policy: Any) -> str:
 # Headers and tags of a page
 
 
-def read_usage_header(values: Iterable[str], url: str) -> Wish | None:
+def read_usage_header(values: Iterable[str], url: str) -> Preference | None:
     """What `Content-Usage` says, all lines of it together. Raises ValueError as `usage_allows`."""
     value = ", ".join(values)
     is_allowed = usage_allows(value)
     words = shortened(f"Content-Usage: {value}")
-    return None if is_allowed is None else Wish(wishes.CONTENT_USAGE, is_allowed, words, url)
+    return None if is_allowed is None else Preference(preferences.CONTENT_USAGE, is_allowed, words, url)
 
 
-def read_robots_header(values: Iterable[str], agent: str, url: str) -> Wish | None:
+def read_robots_header(values: Iterable[str], agent: str, url: str) -> Preference | None:
     """What `X-Robots-Tag` says; a name holds up to the end of its line, or to the next one."""
     for value in values:
         is_for_us = True
@@ -207,15 +209,15 @@ def read_robots_header(values: Iterable[str], agent: str, url: str) -> Wish | No
             if colon and before.strip().lower() not in _WITH_VALUES and not _TIME.search(part):
                 is_for_us, part = _is_for_us(before, agent), after
             if is_for_us and part.strip().lower() == "noai":
-                return Wish(wishes.NO_AI, False, shortened(f"X-Robots-Tag: {value}"), url)
+                return Preference(preferences.NO_AI, False, shortened(f"X-Robots-Tag: {value}"), url)
     return None
 
 
-def read_robots_tags(tags: Iterable[tuple[str, str]], agent: str, url: str) -> Wish | None:
+def read_robots_tags(tags: Iterable[tuple[str, str]], agent: str, url: str) -> Preference | None:
     """What the `<meta>` tags of a page say, each with its name and content."""
     for name, content in tags:
         if "noai" in (part.strip().lower() for part in content.split(",")) and _is_for_us(name, agent):
-            return Wish(wishes.NO_AI, False, shortened(f'<meta name="{name}" content="{content}">'), url)
+            return Preference(preferences.NO_AI, False, shortened(f'<meta name="{name}" content="{content}">'), url)
     return None
 
 
@@ -224,10 +226,10 @@ def _is_for_us(name: str, agent: str) -> bool:
     return name in ("robots", "*", agent.lower()) or name in crawlers()
 
 
-def read_reservation(values: Iterable[str], policies: Sequence[str], url: str) -> Wish | None:
+def read_reservation(values: Iterable[str], policies: Sequence[str], url: str) -> Preference | None:
     """What a page says in its headers, or in its tags; the policies are what it says of `tdm-policy` there."""
     found = [value for value in map(str.strip, values) if value in _RESERVED]
     if not found:
         return None
     words = _words_of_reservation(max(found), policies[0].strip() if policies else None)
-    return Wish(wishes.TDM_RESERVATION, _RESERVED[max(found)], words, url)
+    return Preference(preferences.TDM_RESERVATION, _RESERVED[max(found)], words, url)

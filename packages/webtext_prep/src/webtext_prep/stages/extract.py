@@ -195,7 +195,7 @@ class Extract(PageStage):
         }
 
     def _hosts(self, job: Job, sizes: dict[Location, int]) -> list[Location]:
-        """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
+        """Files that say what hosts say: the given one, and what the archives themselves hold of their files."""
         if self.opt_outs == "ignore":
             return []
         pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
@@ -248,13 +248,13 @@ class Extract(PageStage):
         return len(shared)
 
     def find_hosts(self, task: Task, context: Context) -> int:
-        """Task: the files in an archive in which hosts say what they wish; how many they are."""
+        """Task: the files in an archive in which hosts say so; how many they are."""
         count, reader = 0, replace(self, max_bytes=HOST_FILE_BYTES, truncated=True)._reader(task.reads.archive)
         with storage.create(task.writes.hosts) as file:
             for found in reader.host_files(context.report):
                 path, body = urlsplit(found.url).path, found.host_file or b""
-                wishes, date = signals.read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
-                host = Host(origin_of(found.url), path, "ok", date, wishes.rules, wishes.unreadable)
+                preferences, date = signals.read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
+                host = Host(origin_of(found.url), path, "ok", date, preferences.rules, preferences.unreadable)
                 file.write(encode_host(host) + b"\n")
                 count += 1
         return count

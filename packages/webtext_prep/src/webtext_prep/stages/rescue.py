@@ -32,8 +32,8 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome, is_retryable
 from webtext_prep.extraction.page_stage import PageReader
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision, count, decide
+from webtext_prep.opt_outs.preferences import HostPreferences
 from webtext_prep.opt_outs.robots_txt import agent_of
-from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Writes
@@ -322,7 +322,7 @@ class Rescue(RequestSettings, PageReader):
     # The row of a URL
 
     def _first_row(self, url: Document) -> dict[str, Any]:
-        """The row before any archive was asked: what its host wishes holds for what archives have of it, too."""
+        """The row before any archive was asked: what its host says holds for what archives have of it, too."""
         gone = {GONE: url.metadata[GONE]} if GONE in url.metadata else {}
         decision = self._decision(url)
         outcome = PageOutcome.OPTED_OUT if self._is_refused(decision) else PageOutcome.NOT_ARCHIVED
@@ -388,7 +388,7 @@ class Rescue(RequestSettings, PageReader):
             return NOTHING
         page = reply.body if reply is not None and reply.is_html else b""
         headers = () if reply is None else reply.headers
-        return decide(url.url, HostWishes(), headers, page, agent_of(self.user_agent), url.metadata)
+        return decide(url.url, HostPreferences(), headers, page, agent_of(self.user_agent), url.metadata)
 
     def _is_refused(self, decision: Decision) -> bool:
         return decision.refusal is not None and self.opt_outs == "obey"

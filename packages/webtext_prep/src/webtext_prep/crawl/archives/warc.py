@@ -70,7 +70,7 @@ class FoundPage:
         fetched_at: when it was fetched, if that is known.
         metadata: what a list or a sidecar says of it.
         problem: for people: what is wrong with the file.
-        host_file: the contents, if it is a file of a host in which an owner's wishes may stand.
+        host_file: the contents, if it is a file of a host in which an owner's preferences may stand.
     """
 
     url: str
@@ -177,7 +177,7 @@ class ArchiveReader:
                 raise stream.error
 
     def host_files(self, report: Callable[[int], None]) -> Iterator[FoundPage]:
-        """The files of hosts in which owners' wishes may stand; pages are passed over. `report` gets the bytes read."""
+        """The files of hosts with owners' preferences; pages are passed over. `report` gets the bytes read."""
         self._reads_pages = False
         for entry, place in self.pages():
             if place.number % 1024 == 0:

@@ -202,10 +202,10 @@ class Crawler:
             return Reply(rules.failure or PageOutcome.OK, visit.url)
         if refusal is not None:
             return Reply(refusal, visit.url)
-        if visit.wish is None:
-            visit.wish = decide_by_host(visit.url, rules.wishes)
-        if visit.wish is not None and self._settings.opt_outs == "obey":
-            return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(visit.wish))
+        if visit.preference is None:
+            visit.preference = decide_by_host(visit.url, rules.preferences)
+        if visit.preference is not None and self._settings.opt_outs == "obey":
+            return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(visit.preference))
         if self._robots is not None:
             self._follow_rules(host, rules)
         left = self._settings.url_seconds - visit.seconds
@@ -213,7 +213,7 @@ class Crawler:
         start = time.monotonic()
         reply = await self._client.get(visit.url, reservation=reservation, seconds=left, cookies=visit.cookies)
         visit.seconds += time.monotonic() - start - reservation.waited - reply.waited
-        reply = self._settings.judged(reply, rules.wishes, Decision(visit.wish).metadata)
+        reply = self._settings.judged(reply, rules.preferences, Decision(visit.preference).metadata)
         if reply.outcome not in NO_ANSWER:
             host.silent = 0
         elif not visit.failures:
@@ -221,8 +221,8 @@ class Crawler:
         return reply
 
     async def _ask_for_rules(self, host: Host, visit: Visit) -> None:
-        """One request for a robots.txt, or where a redirect of it leads, or for another file in which an owner's wishes
-        may stand; the next one waits for its turn as any."""
+        """One request for a robots.txt, or where a redirect of it leads, or for another file with an owner's
+        preferences; the next one waits for its turn as any."""
         assert self._robots is not None
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
         try:
@@ -240,7 +240,9 @@ class Crawler:
                 return
             reply = refusal
         if visit.rules is not None:
-            self._learn(visit, visit.rules.with_wishes(await robots.wishes_of(path, reply, self._client.user_agent)))
+            self._learn(
+                visit, visit.rules.with_preferences(await robots.preferences_of(path, reply, self._client.user_agent))
+            )
             return
         if reply.retry_now and visit.failures + 1 < robots.ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
@@ -248,7 +250,7 @@ class Crawler:
                 time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
             )
             return
-        rules = await robots.rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes)
+        rules = await robots.rules_of(reply, self._client.user_agent, with_preferences=self._reads_preferences)
         self._learn(visit, rules)
 
     def _redirect_of_file(self, visit: Visit, reply: Reply) -> Reply | None:
@@ -269,14 +271,14 @@ class Crawler:
         return None
 
     @property
-    def _reads_wishes(self) -> bool:
+    def _reads_preferences(self) -> bool:
         """Whether files are read for what owners say of training."""
         return self._settings.opt_outs != "ignore"
 
     def _learn(self, visit: Visit, rules: robots.RobotsRules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
         assert self._robots is not None
-        if self._reads_wishes and rules.failure is None:
+        if self._reads_preferences and rules.failure is None:
             files = [visit.robots_of + path for path in signals.HOST_FILES]
             for file in files[files.index(visit.asked) + 1 :]:
                 if rules.refusal(file) is None:
