@@ -15,7 +15,7 @@ from command_kit.charts.numbers import brief, short
 from webtext_audit.report import counters
 from webtext_audit.report.counters import LogHistogram, Lowest, TopCounter, group_of
 from webtext_audit.report.funnel import Level, draw_funnel
-from webtext_prep.running.preflight import readable
+from webtext_prep.running.estimates import readable
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from webtext_audit.report.counters import GROUPS, DuplicateFigures, LogHistogram
 from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_audit.report.templates import filled
 from webtext_prep.documents.folders.stage_record import Step, all_steps
-from webtext_prep.running.preflight import readable
+from webtext_prep.running.estimates import readable
 
 MOST_ROWS = 15
 """Rows of a table; the rest is put together."""
