@@ -22,7 +22,7 @@ CEILINGS = {
     "packages/webtext_run": 2_414,
     "tests": 36_315,
     "benchmarks": 4_293,
-    "tools": 551,
+    "tools": 553,
 }
 """By folder, lines."""
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
