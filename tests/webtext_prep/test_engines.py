@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import subprocess
@@ -90,7 +89,7 @@ def test_whatever_a_task_raises_has_a_name(function, sentence):
 
 def test_a_result_that_cannot_travel_is_not_tried_again(tmp_path, capfd):
     """A result that can't be pickled ended four workers with a traceback each, and memory was blamed."""
-    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
+    with pytest.raises(TypeError, match="pickle"):
         run(2, practice_calls.give_what_cannot_travel, tasks_of(1, 2, folder=str(tmp_path)))
     assert len(list(tmp_path.glob("task-0-*"))) <= 1
     assert "Traceback" not in capfd.readouterr().err

@@ -31,9 +31,8 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
-from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Outcome, Reads, Stage
-from webtext_prep.running.tasks import Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.token_stage import (
     PAIRS,
@@ -44,7 +43,7 @@ from webtext_prep.tokens.token_stage import (
     publish,
     token_files,
 )
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 Shape = tuple[str, int, int, int]
 """Of a draft: the type of a token, sequences, documents, and bytes of tokens."""
