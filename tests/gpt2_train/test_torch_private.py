@@ -27,7 +27,7 @@ from gpt2_train.distributed.mesh import make_world
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "packages" / "gpt2_train" / "src" / "gpt2_train"
-OTHERS = {"_exit", "_Unpickler", "_replace"}
+OTHERS = {"_asdict", "_exit", "_Unpickler", "_replace"}
 """Of Python, which names some of what it promises like that."""
 
 
