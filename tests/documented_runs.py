@@ -23,8 +23,10 @@ from pydoc_data.topics import topics
 from typing import Any
 
 from tests.documented import ROOT, blocks, commands_of, example
+from tests.gpt2_train.megatron_folders import save_megatron
 from tests.webtext_prep.support.archives import Archive
 
+from gpt2_train.conversion.formats import open_weights
 from webtext_run.documentation_site import PORT
 
 ORDER = (
@@ -180,9 +182,11 @@ class Place:
             if file.is_file():
                 shutil.copy(file, self.folder / file.name.replace("corpus_text_document", "MY_TOKENS"))
         (self.folder / "MY_RUN").symlink_to(quickstart / "model")
-        for command in ("MY_GPT2 --to hf", "MY_MEGATRON --to megatron"):
-            code, _, said = self.run(f"gpt2 convert runs/quickstart/model {command}")
-            assert code == 0, said
+        code, _, said = self.run("gpt2 convert runs/quickstart/model MY_GPT2 --to hf")
+        assert code == 0, said
+        weights = open_weights(self.folder / "MY_GPT2")
+        assert weights.tokenizer is not None
+        weights.tokenizer.save(save_megatron(self.folder / "MY_MEGATRON", weights.load()))
 
     def run(self, command: str) -> Done:
         """Run a command as the documentation shows it."""

@@ -24,7 +24,6 @@ from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.launch import check_batch, processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder
-from gpt2_train.training.size_advice import SIZES, size_advice
 from gpt2_train.training.state import Heartbeat, StepClock
 
 
@@ -300,19 +299,6 @@ def test_a_failure_of_the_compiler_names_the_way_round_it() -> None:
     assert "install a C++ compiler, or give --no-compile" in str(caught.value)
     with pytest.raises(RuntimeError, match="shapes"), explained_compile_failure():
         raise RuntimeError("shapes differ")
-
-
-def test_a_cpu_run_without_a_size_learns_what_fits() -> None:
-    """124M was started at 26 tokens per second, and nothing said how long it would take."""
-    whole, tokens = ModelConfig.preset("124M"), 10_000_000
-    advice = size_advice(whole, tokens, 1e11)
-    assert advice is not None and "124M, would take roughly 23:5" in advice
-    fitting = [
-        shape for shape in SIZES if f"--layers {shape[0]} --hidden {shape[1]} --heads {shape[2]} " in str(advice)
-    ]
-    assert len(fitting) == 1 and fitting[0] != SIZES[-1]
-    assert size_advice(whole, 1000, 1e12) is None
-    assert "--layers 2 --hidden 128" in str(size_advice(whole, 10**12, 1e9))
 
 
 def test_a_slow_run_shows_a_line_every_half_minute() -> None:

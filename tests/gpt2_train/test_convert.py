@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.gpt2_train.megatron_folders import core_tensors, save_megatron, save_torch_dist
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
@@ -141,11 +142,11 @@ def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
     checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=BYTES, tokenizer=byte_tokenizer())
     checkpointer.save(model_tensors(model), step=40, samples=320)
     convert(tmp_path / "run", tmp_path / "copy", "--to", "checkpoint")
-    convert(tmp_path / "run", tmp_path / "megatron", "--to", "megatron")
+    save_megatron(tmp_path / "megatron", model, step=7)
     convert(tmp_path / "megatron", tmp_path / "back", "--tokenizer", _tokenizer(tmp_path))
-    for folder in (tmp_path / "copy", tmp_path / "back"):
+    for folder, step, samples in ((tmp_path / "copy", 40, 320), (tmp_path / "back", 7, 56)):
         info = read_info(folder)
-        assert (info.step, info.samples, info.tokens) == (40, 320, 320 * 16)
+        assert (info.step, info.samples, info.tokens) == (step, samples, samples * 16)
         assert {tensor.dtype for _, tensor in open_weights(folder).items()} == {dtype}
         loaded = open_weights(folder).load()
         assert torch.equal(loaded.final_norm.weight, model.final_norm.weight.float())
@@ -157,14 +158,12 @@ def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_megatron_checkpoints_come_back_bit_by_bit(run: Path, tmp_path: Path, size: int) -> None:
-    convert(run, tmp_path / "m", "--to", "megatron", "--tensor-parallel", size)
-    assert len(list((tmp_path / "m").glob("iter_0000007/mp_rank_*/model_optim_rng.pt"))) == size
-    assert (tmp_path / "m" / "latest_checkpointed_iteration.txt").read_text() == "7"
-    convert(tmp_path / "m", tmp_path / "ours", "--tokenizer", _tokenizer(tmp_path))
+def test_megatron_checkpoints_are_read_bit_by_bit(tmp_path: Path, size: int) -> None:
+    model = random_model(BYTES)
+    convert(save_megatron(tmp_path / "m", model, size), tmp_path / "ours", "--tokenizer", _tokenizer(tmp_path))
     assert read_info(tmp_path / "ours").step == 7
-    ours, before = open_weights(tmp_path / "ours").load(), open_weights(run).load()
-    for name, tensor in before.state_dict().items():
+    ours = open_weights(tmp_path / "ours").load()
+    for name, tensor in model.state_dict().items():
         rows = slice(0, 257) if name in (EMBEDDING, "output.weight") else slice(None)
         assert torch.equal(ours.state_dict()[name][rows], tensor[rows]), name
 
@@ -208,36 +207,29 @@ def _old_file(path: Path, tensors: dict[str, torch.Tensor], **rest: object) -> N
     torch.save(state, path, _use_new_zipfile_serialization=False)
 
 
+OLD_NAMES = {
+    "embedding.": "",
+    "decoder.": "transformer.",
+    "self_attention.linear_qkv": "attention.query_key_value",
+    "self_attention.linear_proj": "attention.dense",
+    "pre_mlp_layernorm": "post_attention_layernorm",
+    "linear_fc1": "dense_h_to_4h",
+    "linear_fc2": "dense_4h_to_h",
+}
+"""What Megatron Core's names were in the scripts of 2019."""
+
+
 def _old_tensors(model: GPT2, rank: int, size: int) -> dict[str, torch.Tensor]:
-    """One rank's tensors of version 0 by hand: names and split of the scripts of 2019, half precision."""
-    heads, width = 4 // size, 8
-    state = dict(model.named_parameters())
-
-    def columns(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.chunk(size, 0)[rank]
-
-    found = {
-        "word_embeddings.weight": columns(state["token_embedding.weight"]),
-        "position_embeddings.weight": state["position_embedding.weight"],
-        "transformer.final_layernorm.weight": state["final_norm.weight"],
-        "transformer.final_layernorm.bias": state["final_norm.bias"],
-    }
-    for layer in range(2):
-        theirs, ours = f"transformer.layers.{layer}.", f"blocks.{layer}."
-        for kind in ("weight", "bias"):
-            qkv = state[f"{ours}attention.qkv.{kind}"]
-            whole = qkv.view(4, 3, width, *qkv.shape[1:])  # heads, q/k/v, row
-            mine = whole[rank * heads : (rank + 1) * heads]
-            parts = [torch.cat([mine[head, part] for head in range(heads)]) for part in range(3)]
-            found[f"{theirs}attention.query_key_value.{kind}"] = torch.cat(parts)
-            found[f"{theirs}mlp.dense_h_to_4h.{kind}"] = columns(state[f"{ours}feed_forward.up.{kind}"])
-            found[f"{theirs}input_layernorm.{kind}"] = state[f"{ours}attention_norm.{kind}"]
-            found[f"{theirs}post_attention_layernorm.{kind}"] = state[f"{ours}feed_forward_norm.{kind}"]
-        found[f"{theirs}attention.dense.weight"] = state[f"{ours}attention.out.weight"].chunk(size, 1)[rank]
-        found[f"{theirs}mlp.dense_4h_to_h.weight"] = state[f"{ours}feed_forward.down.weight"].chunk(size, 1)[rank]
-        found[f"{theirs}attention.dense.bias"] = state[f"{ours}attention.out.bias"]
-        found[f"{theirs}mlp.dense_4h_to_h.bias"] = state[f"{ours}feed_forward.down.bias"]
-    return {name: tensor.detach().clone() for name, tensor in found.items()}
+    """One rank's tensors of version 0: names and split of the scripts of 2019, rows of qkv as [3, heads, d]."""
+    found = {}
+    for name, (tensor, dimension) in core_tensors(model).items():
+        for new, old in OLD_NAMES.items():
+            name = name.replace(new, old)
+        share = tensor if dimension is None else tensor.chunk(size, dimension)[rank]
+        if "query_key_value" in name:
+            share = share.view(4 // size, 3, 8, *share.shape[1:]).transpose(0, 1).flatten(0, 2)
+        found[name] = share.clone()
+    return found
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -331,13 +323,11 @@ def test_what_is_no_gpt2_of_megatron_is_refused(tmp_path: Path, capsys) -> None:
     assert "can't be read" in refused(capsys, tmp_path / "g", tmp_path / "ours")
 
 
-def test_megatron_core_knows_the_names_that_are_written(run: Path, tmp_path: Path) -> None:
-    """Names and shapes are those of Megatron Core's own model."""
+def test_the_names_are_those_of_megatron_core() -> None:
+    """Names and shapes of its own model."""
     pytest.importorskip("megatron.core", reason="Megatron Core comes for Linux only")
-    names = _names_of_megatron_core()
-    convert(run, tmp_path / "core", "--to", "megatron")
-    written = torch.load(tmp_path / "core/iter_0000007/mp_rank_00/model_optim_rng.pt", weights_only=False)["model"]
-    assert {name: tuple(tensor.shape) for name, tensor in written.items()} == names
+    found = {name: tuple(tensor.shape) for name, (tensor, _) in core_tensors(GPT2(BYTES)).items()}
+    assert found == _names_of_megatron_core()
 
 
 def _names_of_megatron_core() -> dict[str, tuple[int, ...]]:
@@ -371,6 +361,44 @@ def _names_of_megatron_core() -> dict[str, tuple[int, ...]]:
     finally:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
+
+
+# Megatron Core's torch_dist
+
+
+@pytest.mark.parametrize(("stacked", "fused"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_distributed_checkpoint_of_megatron_core_is_read_bit_by_bit(
+    tmp_path: Path, size: int, stacked: bool, fused: bool
+) -> None:
+    """One name for all layers, or one for each; norms of their own, or fused as in Transformer Engine."""
+    model = random_model(BYTES)
+    folder = save_torch_dist(tmp_path / "m", model, size, stacked=stacked, fused=fused)
+    weights = open_weights(folder)
+    assert (weights.config, weights.step, weights.samples) == (BYTES, 7, 56)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(weights.read(name), parameter), name
+    tokens, legacy = torch.arange(16)[None], open_weights(save_megatron(tmp_path / "legacy", model, size))
+    with torch.inference_mode():
+        assert torch.equal(weights.load()(tokens), legacy.load()(tokens))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"sharded_backend": "zarr"}, "of Megatron-LM's format zarr, which is not read"),
+        ({"sharded_backend": "fsdp_dtensor"}, "format fsdp_dtensor, which is not read"),
+        ({}, "format torch_dcp or fsdp_dtensor, which is not read: load it with Megatron-LM, and save it with"),
+    ],
+)
+def test_other_formats_of_megatron_are_refused_by_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: dict, said: str
+) -> None:
+    (tmp_path / "m" / "iter_0000005").mkdir(parents=True)
+    (tmp_path / "m" / "iter_0000005" / "metadata.json").write_text(json.dumps(table))
+    if not table:
+        (tmp_path / "m" / "iter_0000005" / ".metadata").write_bytes(b"")
+    assert said in refused(capsys, tmp_path / "m", tmp_path / "ours")
 
 
 # GGUF
@@ -443,29 +471,24 @@ def test_the_target_is_whole_or_not_there(run: Path, tmp_path: Path, capsys, mon
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
 
 
-def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:
-    run = save(tmp_path / "run", random_model(BYTES), byte_tokenizer())
-    (run / "config.toml").write_text('[train]\ndata = ["0.5:corpus"]\nlr = 0.001\ntokenizer = "a\\n# A heading"\n')
-    rows = [{"step": 7, "tokens": 700, "loss": 3.25}, {"step": 7, "valid_loss": 3.5}, {"step": 9, "loss": 1.0}]
-    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    convert(run, tmp_path / "hf", "--card")
-    card = (tmp_path / "hf" / "README.md").read_text()
-    lines = (
-        "layers = 2",
-        "steps = 7",
-        "tokens seen = 700",
-        "training loss = 3.25",
-        "held-out loss = 3.5",
-        "lr = 0.001",
+def test_a_card_says_what_the_checkpoint_records(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(
+        tmp_path / "run" / "checkpoints",
+        config=BYTES,
+        tokenizer=byte_tokenizer(),
+        settings={"lr": 0.001, "data": ["0.5:corpus"], "tokenizer": "a\n# A heading"},
     )
-    for line in (*lines, 'data = ["0.5:corpus"]', r'tokenizer = "a\n# A heading"'):
+    checkpointer.save(model_tensors(random_model(BYTES)), step=7, samples=56)
+    convert(tmp_path / "run", tmp_path / "hf", "--card")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    for line in ("layers = 2", "steps = 7", "lr = 0.001", 'data = ["0.5:corpus"]', r'tokenizer = "a\n# A heading"'):
         assert f"\n    {line}\n" in card
     assert card.isascii() and "\n# A heading" not in card
 
 
 def test_the_digest_is_that_of_the_values_whatever_the_format(run: Path, tmp_path: Path) -> None:
     convert(run, tmp_path / "hf")
-    convert(run, tmp_path / "m", "--to", "megatron", "--tensor-parallel", 2)
+    save_megatron(tmp_path / "m", random_model(BYTES), 2)
     found = {open_weights(place).digest() for place in (tmp_path / "hf", tmp_path / "m")}
     assert len(found) == 1
     other = save(tmp_path / "other", random_model(BYTES, seed=9), byte_tokenizer())
@@ -475,35 +498,33 @@ def test_the_digest_is_that_of_the_values_whatever_the_format(run: Path, tmp_pat
 # Tokenizers and types that do not fit
 
 
-def test_the_tokenizer_goes_to_megatron_and_back(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was dropped without a word on the way there, and missing on the way back."""
-    convert(run, tmp_path / "m", "--to", "megatron")
-    assert {file.name for file in (tmp_path / "m").glob("*.*")} == {
-        "latest_checkpointed_iteration.txt", "vocab.json", "merges.txt",
-    }  # fmt: skip
-    convert(tmp_path / "m", tmp_path / "hf", "--to", "hf")
-    convert(tmp_path / "m" / "iter_0000007", tmp_path / "again", "--to", "hf")
+def test_the_tokenizer_beside_megatron_s_iterations_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Megatron-LM takes GPT-2's (`--vocab-file`, `--merge-file`): it was missing in what was written."""
+    folder = save_megatron(tmp_path / "m", random_model(BYTES))
+    byte_tokenizer().save(folder)
+    convert(folder, tmp_path / "hf", "--to", "hf")
+    convert(folder / "iter_0000007", tmp_path / "again", "--to", "hf")
     assert "tokenizer" not in capsys.readouterr().err
     for name in ("hf", "again"):
         assert open_weights(tmp_path / name).tokenizer.fingerprint == byte_tokenizer().fingerprint
     for name in ("vocab.json", "merges.txt"):
-        (tmp_path / "m" / name).unlink()
-    convert(tmp_path / "m", tmp_path / "bare", "--to", "hf")
-    assert f"{tmp_path / 'm'} has no tokenizer, and so what is written has none" in capsys.readouterr().err
+        (folder / name).unlink()
+    convert(folder, tmp_path / "bare", "--to", "hf")
+    assert f"{folder} has no tokenizer, and so what is written has none" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("target", ["hf", "checkpoint", "megatron", "gguf"])
+@pytest.mark.parametrize("target", ["hf", "checkpoint", "gguf"])
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
 ) -> None:
     """`--vocabulary-size 200` cut ids off, and transformers ended with an IndexError."""
-    convert(run, tmp_path / "m", "--to", "megatron")
+    byte_tokenizer().save(save_megatron(tmp_path / "m", random_model(BYTES)))
     said = refused(capsys, tmp_path / "m", tmp_path / "small", "--to", target, "--vocabulary-size", 200)
     assert "has 257 token ids, and the model 200" in said
     assert not (tmp_path / "small").exists()
 
 
-@pytest.mark.parametrize("target", ["hf", "checkpoint", "megatron", "gguf"])
+@pytest.mark.parametrize("target", ["hf", "checkpoint", "gguf"])
 @pytest.mark.parametrize(
     ("dtype", "beyond", "largest"), [("fp16", 1e5, 65519.0), ("fp16", -65520.0, 65519.0), ("bf16", 3.4e38, 3.38e38)]
 )

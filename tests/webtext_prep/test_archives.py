@@ -381,13 +381,6 @@ def test_settings_that_make_no_sense_are_refused(settings, says):
         Rescue(**settings)
 
 
-@pytest.mark.parametrize("flag", ["--archive=wayback", "--archive-date=2019", "--archive-requests=9"])
-def test_what_was_a_flag_of_download_is_answered_with_the_stage(flag, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["download", "--input", "urls.txt", "--output", "out", flag])
-    assert "webtext rescue" in capsys.readouterr().err
-
-
 def gone_web(archives, pages=18):
     """URLs of pages that are gone, a third of which one archive has, and another third the other."""
     urls = [archives.url(f"/{number}") for number in range(pages)]

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from command_kit.parsing import version_of
+from command_kit.settings import flag_name, removed_settings
 from webtext_prep import commands
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.extraction.extractors import EXTRACTORS
+from webtext_prep.running.settings import RunSettings
 from webtext_prep.stages.clean import known_detectors
 
 WEBTEXT = Path(sys.executable).with_name("webtext")
@@ -133,18 +135,13 @@ class Count(Command):
 '''
 
 
-def test_a_command_is_added_in_one_file(webtext, pages, tmp_path, monkeypatch):
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "count.py").write_text(COUNT_COMMAND)
-    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path / "plugins")])
+def test_a_command_is_added_in_one_file(webtext, plugin, tmp_path):
+    plugin(commands, "count", COUNT_COMMAND)
     config = tmp_path / "settings.toml"
     config.write_text(f'[count]\nfolders = ["{tmp_path / "plugins"}"]\n')
-    try:
-        assert webtext("count", tmp_path / "plugins", tmp_path / "plugins", "--suffix", "py").out == "2 files\n"
-        assert webtext("count", "--json").json == {"files": 0}
-        assert webtext("count", "--json", "--config", config).json == {"files": 1}
-    finally:
-        sys.modules.pop("webtext_prep.commands.count", None)
+    assert webtext("count", tmp_path / "plugins", tmp_path / "plugins", "--suffix", "py").out == "2 files\n"
+    assert webtext("count", "--json").json == {"files": 0}
+    assert webtext("count", "--json", "--config", config).json == {"files": 1}
 
 
 # Flags and files
@@ -315,6 +312,21 @@ def test_a_mistyped_word_is_answered_with_the_nearest_and_the_usage_of_its_comma
     assert usage.startswith(f"usage: {prog} [flags]")
     assert error.startswith(f"{prog}: error: ")
     assert sentence in error
+
+
+WENT = [("shout", name, gone.instead) for name, gone in RunSettings.REMOVED.items()] + [
+    (command, name, gone.instead)
+    for command, kind in {**find_stages(), **find_commands()}.items()
+    for name, gone in removed_settings(kind).items()
+]
+
+
+@pytest.mark.parametrize(("command", "name", "instead"), WENT, ids=lambda value: value[:40])
+def test_what_went_is_answered_with_what_to_use(webtext, command, name, instead):
+    setting, _, value = name.partition(" ")
+    result = webtext(command, flag_name(setting), value or 1)
+    assert (result.code, result.out) == (2, "")
+    assert f"{' '.join([flag_name(setting), value]).strip()} is gone: {instead}" in result.err
 
 
 def test_several_rules_may_be_given_in_one_word(webtext, pages, tmp_path):

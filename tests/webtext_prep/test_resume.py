@@ -54,7 +54,7 @@ def clean(folder, write_shards):
 def filtered(folder, write_shards):
     weights = np.random.default_rng(1).normal(size=256).astype(np.float32)
     (folder / "model.filter").write_bytes(LinearModel(1, 8, weights).encode())
-    return shards(folder, write_shards), ["--model", folder / "model.filter", "--keep-share", 0.4]
+    return write_shards([similar()[:12], similar()[12:]]), ["--model", folder / "model.filter", "--keep-share", 0.4]
 
 
 def decontaminate(folder, write_shards):

@@ -393,13 +393,6 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(write_shards, shout
     assert [path.name for path, _ in storage.list_folder(precious)] == ["part-00007.jsonl.zst"]
 
 
-def test_an_output_that_is_a_file_is_refused(write_shards, shout, home):
-    write(home / "file", b"mine")
-    with pytest.raises(InputError, match="is a file: give a folder"):
-        shout(write_shards([["a"]]), output=home / "file")
-    assert storage.read_bytes(home / "file") == b"mine"
-
-
 @pytest.mark.parametrize("below", [".", "dropped"])
 def test_an_input_inside_the_output_folder_is_refused(write_shards, shout, home, below):
     """Pitfall 11: merge read its own output when both were in one folder."""

@@ -6,7 +6,6 @@ import http.server
 import json
 import os
 import pickle
-import sys
 import threading
 from pathlib import Path
 from typing import ClassVar
@@ -116,11 +115,9 @@ def test_what_a_file_is_named_and_what_a_url_is():
         location("nothing://x")
 
 
-def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
+def test_a_store_is_added_in_one_file(tmp_path, plugin):
     """The interface is enough: a store of which the package knows nothing serves a protocol of its own."""
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
-    (plugins / "upper_case.py").write_text(
+    source = (
         "import io\n"
         "from pathlib import Path\n"
         "from webtext_prep.storage.stores.local import LocalStore\n"
@@ -130,13 +127,8 @@ def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
         "        return io.BytesIO(Path('/', *location.parts).read_bytes().upper())\n"
     )
     (tmp_path / "a.txt").write_text("loud")
-    monkeypatch.setattr(stores, "__path__", [*stores.__path__, str(plugins)])
-    storage._stores.cache_clear()
-    try:
-        assert storage.read_bytes(location(f"upper://{tmp_path}/a.txt")) == b"LOUD"
-    finally:
-        storage._stores.cache_clear()
-        sys.modules.pop("webtext_prep.storage.stores.upper_case", None)
+    plugin(stores, "upper_case", source, storage._stores)
+    assert storage.read_bytes(location(f"upper://{tmp_path}/a.txt")) == b"LOUD"
 
 
 # Other URLs are read

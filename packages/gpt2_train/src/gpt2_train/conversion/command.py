@@ -1,6 +1,6 @@
 """`gpt2 convert`: a model from one format into another, its values unchanged.
 
-Every format is read into the same names, shapes and order of rows, and written from them, so that each can become each.
+Every format is read into the same names, shapes and order of rows, and those that are written are written from them.
 The target appears whole under its name or not at all; nothing of the source is changed, and none of its code is run.
 """
 
@@ -30,10 +30,10 @@ EXAMPLE = """\
 example:
   gpt2 convert runs/quickstart/model work/hf                        a checkpoint for transformers
   gpt2 convert gpt2-medium work/medium                              a Hugging Face folder for `gpt2 train --init-from`
-  gpt2 convert runs/quickstart/model work/megatron --to megatron --tensor-parallel 2
   gpt2 convert runs/quickstart/model work/model.gguf --dtype fp16   a file for llama.cpp
 """
 
+_NO_MEGATRON = "Megatron-LM's formats are read only: write hf"
 _OUT, _IN = "what is written", "what the source may not tell"
 
 
@@ -42,14 +42,16 @@ class ConvertSettings:
     """The settings of `gpt2 convert`. Raises Gpt2UsageError where one is out of range."""
 
     REMOVED: ClassVar[Mapping[str, Removed]] = {
-        "megatron": Removed("Megatron Core's names are written alone, which its versions since 2023 read", "core")
+        "megatron": Removed(_NO_MEGATRON, "core"),
+        "to megatron": Removed(_NO_MEGATRON),
+        "tensor_parallel": Removed(_NO_MEGATRON, 1),
     }
 
     source: str = setting(
         "", "a model in any known format, or its name on Hugging Face's hub", metavar="FROM", positional=True
     )
     target: str = setting("", "the folder or file to write; it must not be there yet", metavar="TO", positional=True)
-    to: Literal["checkpoint", "hf", "megatron", "gguf"] | None = setting(
+    to: Literal["checkpoint", "hf", "gguf"] | None = setting(
         None,
         "format to write; without it GGUF for a name that ends in .gguf, hf for a checkpoint, checkpoint for all else",
         group=_OUT,
@@ -57,9 +59,10 @@ class ConvertSettings:
     dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "type of the values; the source's without it", group=_OUT
     )
-    tensor_parallel: int = setting(1, "processes that each get a share (megatron)", group=_OUT, ge=1)
     shard_gb: float = setting(5.0, "largest file of tensors in GB (hf)", group=_OUT, gt=0)
-    card: bool = setting(False, "also write a model card, README.md, from what the training run recorded", group=_OUT)
+    card: bool = setting(
+        False, "also write a model card, README.md, with the shape and the settings of the training", group=_OUT
+    )
     heads: int | None = setting(None, "attention heads (megatron without settings)", group=_IN, ge=1)
     vocabulary_size: int | None = setting(None, "token ids; further rows are padding (megatron)", group=_IN, ge=1)
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_IN)
@@ -121,7 +124,6 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     _check_tokenizer(weights, settings)
     write = WriteOptions(
         DTYPES[settings.dtype] if settings.dtype else None,
-        settings.tensor_parallel,
         round(settings.shard_gb * 10**9),
     )
     if not target_format.is_file and Path(settings.target).suffix in FILE_SUFFIXES:
@@ -135,7 +137,7 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
         if settings.card:
             from gpt2_train.conversion.card import write_card
 
-            write_card(weights, unfinished / "README.md", Path(settings.source))
+            write_card(weights, unfinished / "README.md")
     return {
         "from": source_format.name,
         "to": name,

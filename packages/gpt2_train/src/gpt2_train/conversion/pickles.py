@@ -50,16 +50,17 @@ def read_pickle(path: Path) -> Any:
         raise
     except pickle.UnpicklingError as error:
         raise Gpt2UsageError(
-            f"{path} can't be read without running code from it ({_first_line(error)}): save the model's state dict "
+            f"{path} can't be read without running code from it ({first_line(error)}): save the model's state dict "
             "with the program that made it, and convert that."
         ) from error
     except Exception as error:
         raise Gpt2UsageError(
-            f"{path} can't be read ({_first_line(error)}): it is damaged, or no PyTorch file."
+            f"{path} can't be read ({first_line(error)}): it is damaged, or no PyTorch file."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What torch or pickle says of a file, without its advice."""
     text = str(error).strip()
     if "Unsupported" in text:
         return text[text.index("Unsupported") :].splitlines()[0].split(". ")[0]

@@ -1,8 +1,7 @@
-"""`gpt2 doctor`: what this machine has (cores, memory, GPUs, torch, a compiler), and what it can train.
+"""`gpt2 doctor`: what this machine has (cores, memory, GPUs, torch, a compiler), and how fast it trains.
 
-How fast it would train is judged from matrix products of a fraction of a second, which reach what training reaches
-within a factor of two or so; the memory of a run is worked out as `gpt2 estimate` does. The checks, which need torch,
-are in `machine_checks`.
+That is judged from matrix products of a fraction of a second, which reach what training reaches within a factor of two
+or so. Whether a run fits into the memory, `gpt2 estimate` says. The checks, which need torch, are in `machine_checks`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what this machine has and can train, for `gpt2 doctor`; with torch."""
+"""Checks of what this machine has and how fast it trains, for `gpt2 doctor`; with torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 import torch
 
 from command_kit.machine import GIB, Check, Machine, cores_check, disk_check, memory_check
-from gpt2_train.config.settings import PRESETS, ModelConfig
+from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import choose_device, cpu_flops, default_precision, is_emulated
 from gpt2_train.distributed.parallelize import CPP_COMPILERS, missing_for_compilation
-from gpt2_train.training.memory import RESERVE, memory_per_rank
 
 
 def machine_checks(machine: Machine, needed: int) -> list[Check]:
-    """`machine`, and what it can train; `needed` bytes of memory and disk are what the quickstart takes."""
+    """`machine`, and what torch makes of it; `needed` bytes of memory and disk are what the quickstart takes."""
     device = choose_device()
     return [
         cores_check(),
@@ -25,7 +24,6 @@ def machine_checks(machine: Machine, needed: int) -> list[Check]:
         _device(device, torch.version.cuda),
         _precision(device),
         _compiler(device),
-        _largest(machine, device),
         _speed(device),
     ]
 
@@ -56,27 +54,6 @@ def _compiler(device: torch.device) -> Check:
         return Check("compiler", "none" if missing else "Triton", missing and f"models are not compiled: {missing}")
     name = os.environ.get("CXX") or CPP_COMPILERS[0]
     return Check("compiler", f"none for --compile: {missing}" if missing else f"{name}, for --compile")
-
-
-def _largest(machine: Machine, device: torch.device) -> Check:
-    """The largest of GPT-2's sizes that a run with one sequence at a time has room for on one device."""
-    on_cpu = device.type != "cuda"
-    room = machine.available_memory() if on_cpu else torch.cuda.get_device_properties(device).total_memory - RESERVE
-    precision = default_precision(device)
-    peaks = {
-        size: memory_per_rank(
-            ModelConfig.preset(size),
-            micro_batch=1,
-            precision=precision,
-            activation_checkpointing="full",
-            on_cpu=on_cpu,
-        ).peak
-        for size in PRESETS
-    }
-    fitting = [size for size, peak in peaks.items() if peak <= room]
-    if not fitting:
-        return Check("trains", "models smaller than GPT-2's 124M: memory is short for that")
-    return Check("trains", f"up to {fitting[-1]} ({peaks[fitting[-1]] / GIB:.1f} GiB, one sequence at a time)")
 
 
 def _speed(device: torch.device) -> Check:

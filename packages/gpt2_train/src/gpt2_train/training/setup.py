@@ -38,7 +38,7 @@ from gpt2_train.distributed.collectives import (
     on_all_ranks,
     rank_and_size,
 )
-from gpt2_train.distributed.device import cpu_flops, note_emulated
+from gpt2_train.distributed.device import note_emulated
 from gpt2_train.distributed.mesh import World, fill, mixed_seed
 from gpt2_train.distributed.parallelize import missing_for_compilation, parallelize
 from gpt2_train.inference.model import InferenceModel
@@ -48,7 +48,6 @@ from gpt2_train.training.memory import layout_of, memory_per_rank, size_line
 from gpt2_train.training.plan import Plan, make_plan
 from gpt2_train.training.run_folder import check_same_run, data_identity, identity_settings
 from gpt2_train.training.samples_and_tasks import SamplesAndTasks, read_samples_and_tasks
-from gpt2_train.training.size_advice import size_advice
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 
@@ -446,7 +445,6 @@ def describe_run(run: Run) -> list[str]:
         *(f"warning: {sentence}" for sentence in run.settings.without_effect(plan.steps)),
         *_notes_on_data(run),
         *([f"not compiled, and so slower: {compiler}."] if compiler else []),
-        *filter(None, [_advice_on_size(run)]),
         *([f"warning: {emulated}"] if emulated else []),
     ]
 
@@ -474,15 +472,6 @@ def _notes_on_data(run: Run) -> list[str]:
         for name, corpus in corpora.items()
         if not corpus.share_bounded_by(end)
     ]
-
-
-def _advice_on_size(run: Run) -> str | None:
-    """Advice on a size that this CPU trains in an hour, for a new run for which none was chosen."""
-    steps, world = run.plan.steps, run.world
-    is_chosen = run.resumed is not None or run.settings.names_a_size
-    if is_chosen or world.device.type != "cpu" or steps is None:
-        return None
-    return size_advice(run.config, steps * run.plan.tokens_per_step, world.size * cpu_flops())
 
 
 def build_model(run: Run) -> GPT2:

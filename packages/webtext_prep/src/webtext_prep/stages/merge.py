@@ -171,6 +171,8 @@ class Merge(HoldsOut):
                 tally.notes["look like HTML"] += 1
                 problems.add("HTML", HTML_ADVICE, [str(shown)])
             if document.url == record.url and document.url.startswith("file:"):
+                if "named by file" not in tally.notes:
+                    self._name_unused_urls(document, problems, str(shown))
                 tally.notes["named by file"] += 1
             if not document.text.strip():
                 tally.drop(document, "empty")
@@ -178,6 +180,13 @@ class Merge(HoldsOut):
                 tally.drop(document, reason)
             else:
                 yield document
+
+    def _name_unused_urls(self, document: Document, problems: Problems, shown: str) -> None:
+        """Advise of keys that hold a URL in a document that got none, as `u` does in HPLT's records."""
+        for key, value in document.metadata.items():
+            if isinstance(value, str) and value.startswith(("http://", "https://")):
+                advice = f"its documents are named by the file, though {key!r} holds a URL: --url-key {key} takes it"
+                problems.add(f"unused {key}", advice, [shown])
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""

@@ -160,9 +160,8 @@ def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
 def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
     """An embedding (any, hidden) with exactly `rows` rows (rows, hidden): the vocabulary's, then padding.
 
-    Stored padding is not used, so that equal models become equal files: the last row of the vocabulary is
-    repeated, as Megatron-LM's own converter does. No result depends on it here: ids above the vocabulary are left out
-    of loss and choice.
+    Stored padding is not used, so that equal models become equal files: the last row of the vocabulary is repeated. No
+    result depends on it: ids above the vocabulary are left out of loss and choice.
     """
     known = embedding[:vocabulary]
     if rows <= vocabulary:
@@ -226,12 +225,10 @@ class WriteOptions:
 
     Attributes:
         dtype: type of the values; None for that of the source.
-        tensor_parallel: processes that each get a share.
         shard_bytes: largest size of a file of tensors.
     """
 
     dtype: torch.dtype | None = None
-    tensor_parallel: int = 1
     shard_bytes: int = 5 * 10**9
 
 
@@ -253,9 +250,12 @@ class ModelFormat(abc.ABC):
     def open(self, path: Path, options: ReadOptions) -> ModelWeights:
         """The model at `path`; its tensors are not read yet. Raises Gpt2UsageError if it can't be used."""
 
-    @abc.abstractmethod
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
-        """Write `weights` into the folder `path`, which is empty (or as the file `path`), flushed to the disk."""
+        """Write `weights` into the folder `path`, which is empty (or as the file `path`), flushed to the disk.
+
+        Raises Gpt2UsageError for a format that is read only.
+        """
+        raise Gpt2UsageError(f"{self.summary}: it can't be written.")
 
 
 class Checkpoint(ModelFormat):

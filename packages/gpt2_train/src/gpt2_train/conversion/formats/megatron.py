@@ -1,49 +1,40 @@
 """Checkpoints of Megatron-LM: `iter_0000600/mp_rank_00/model_optim_rng.pt`, of any version and tensor-parallel size.
 
-Nothing in the files is run (see `read_pickle`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
-(`.distcp`) are refused with what to do. There are three layouts of names: 0, that of 2019 (one flat dictionary), 1,
-`language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again; layer norms may be fused into
-the matrix after them), the only one that is written. Splits over tensor-parallel ranks are the same in all of them; the
+Nothing in the files is run (see `read_pickle`). Pipeline-parallel checkpoints are refused with what to do; the
+distributed ones of Megatron Core are another format (`torch_dist`). There are three layouts of names: 0, that of 2019
+(one flat dictionary), 1, `language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again;
+layer norms may be fused into the matrix after them). Splits over tensor-parallel ranks are the same in all of them; the
 order of the fused rows of query, key and value is not.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from command_kit import write_text
 from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
 from gpt2_train.conversion.formats import (
     ModelFormat,
     ModelWeights,
     ReadOptions,
-    WriteOptions,
-    cast,
     or_assumed,
-    shapes_of,
 )
 from gpt2_train.conversion.names import check_is_tied, heads_first
-from gpt2_train.conversion.pickles import read_pickle
+from gpt2_train.conversion.pickles import UnpickledObject, read_pickle
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
 FILES = ("model_optim_rng.pt", "model_rng.pt")
 VOCABULARY = "vocab.json"
-VOCABULARY_MULTIPLE = 128
-"""Megatron pads the vocabulary to a multiple of this times the tensor-parallel size."""
 
 MOST_NESTED = 8
 """The most levels in which tables of a model are nested; three levels in all that is known."""
@@ -75,21 +66,6 @@ _IGNORED = re.compile(
 )
 """Entries that hold no weight of a GPT-2: buffers, states of libraries, a second copy of the embedding."""
 _OUTPUT = re.compile(r"(^|\.)(output_layer|lm_head|final_linear)\.weight$")
-
-
-def core_name(name: str) -> str:
-    """The name of our parameter `name` in Megatron Core.
-
-    >>> core_name("blocks.3.attention.qkv.weight")
-    'decoder.layers.3.self_attention.linear_qkv.weight'
-    """
-    if name in _WHOLE:
-        return _WHOLE[name][-1]
-    if name.startswith("final_norm."):
-        return f"{_STACK[-1]}.{_FINAL_NORM}.{name.removeprefix('final_norm.')}"
-    _, block, rest = name.split(".", 2)
-    module, _, kind = rest.rpartition(".")
-    return f"{_STACK[-1]}.layers.{block}.{_BLOCK[module][-1]}.{kind}"
 
 
 def canonical_name(name: str) -> str | None:
@@ -165,15 +141,15 @@ class Megatron(ModelFormat):
     """A folder with `iter_...` folders, one of these, or one with the `mp_rank_...` folders."""
 
     name: ClassVar[str] = "megatron"
-    summary: ClassVar[str] = "a Megatron-LM checkpoint (mp_rank_00/model_optim_rng.pt)"
+    summary: ClassVar[str] = "a Megatron-LM checkpoint (mp_rank_00/model_optim_rng.pt; read only)"
 
     def recognises(self, path: Path) -> bool:
         """Whether there are folders of ranks below `path`."""
-        return _iteration_folder(path) is not None
+        return iteration_folder(path, _has_ranks) is not None
 
     def open(self, path: Path, options: ReadOptions) -> ModelWeights:
         """The model of all ranks together. Raises Gpt2UsageError for missing tensors or another kind of model."""
-        folder = _iteration_folder(path)
+        folder = iteration_folder(path, _has_ranks)
         if folder is None:
             raise Gpt2UsageError(f"{path} holds no mp_rank_... folders: it is no checkpoint of Megatron-LM.")
         files = _rank_files(folder)
@@ -185,8 +161,15 @@ class Megatron(ModelFormat):
                     f"{rank.file} and {first.file} hold different tensors, or of different shapes: they are of "
                     "different models; copy the files of all ranks from one checkpoint."
                 )
-        config = _config_of(folder, ranks, options)
-        check_stored(folder, config, sum(file.stat().st_size for file in files), functools.partial(_stored, ranks))
+        stored = functools.partial(_stored, ranks)
+        blocks = {int(name.split(".")[1]) for name in first.tensors if name.startswith("blocks.")}
+        config = config_of(folder, stored, max(blocks, default=-1) + 1, first.arguments, options)
+        if config.heads % len(ranks):
+            raise Gpt2UsageError(
+                f"{config.heads} heads can't be shared among the {len(ranks)} ranks in {folder}: give their number by "
+                "--heads."
+            )
+        check_stored(folder, config, sum(file.stat().st_size for file in files), stored)
         readers = {
             name: functools.partial(
                 join, name, [rank.tensors[name] for rank in ranks], version=first.version, heads=config.heads
@@ -194,43 +177,14 @@ class Megatron(ModelFormat):
             for name in first.tensors
             if name != "output.weight"
         }
-        tokenizer, assumes = or_assumed(_read_tokenizer(folder, options), config)
-        seen = first.arguments.get("consumed_train_samples")
-        samples = seen if isinstance(seen, int) else 0
+        tokenizer, assumes = or_assumed(read_tokenizer(folder, options), config)
         for rank in ranks:
             if (own := rank.tensors.get("output.weight")) is not None:
                 check_is_tied(folder, own, rank.tensors[EMBEDDING])
         return ModelWeights(
-            folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples,
+            folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples_of(first.arguments),
             assumes_tokenizer=assumes,
         )  # fmt: skip
-
-    def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
-        """Megatron Core's names: one `iter_...` folder with a file for each rank, and the file that names it.
-
-        The tokenizer lies beside that, as Megatron-LM takes GPT-2's (`--vocab-file`, `--merge-file`): its checkpoints
-        hold none.
-        """
-        size, config = options.tensor_parallel, weights.config
-        check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
-        multiple = VOCABULARY_MULTIPLE * size
-        rows = math.ceil(config.vocabulary_size / multiple) * multiple
-        folder = path / f"iter_{weights.step:07d}"
-        for rank in range(size):
-            tensors: dict[str, Tensor] = {}
-            for name in shapes_of(config):
-                whole = weights.read(name, rows=rows)
-                whole = whole if options.dtype is None else cast(weights.origin, name, whole, options.dtype)
-                dimension = split_dimension(name)
-                share = whole if dimension is None else whole.chunk(size, dim=dimension)[rank]
-                # A view would be stored with the whole of what it is a part of.
-                tensors[core_name(name)] = share.contiguous().clone()
-            file = folder / f"mp_rank_{rank:02d}" / FILES[0]
-            file.parent.mkdir(parents=True)
-            torch.save(_state(tensors, weights, rows, size), file)
-        write_text(path / TRACKER, str(weights.step))
-        if weights.tokenizer is not None and not weights.assumes_tokenizer:
-            weights.tokenizer.save(path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,11 +213,15 @@ def _stored(ranks: list[_Rank], name: str) -> StoredTensor | None:
     return StoredTensor(tuple(shape), all(is_usable(rank.tensors[name]) for rank in ranks))
 
 
-def _iteration_folder(path: Path) -> Path | None:
-    """The folder with the ranks that `path` means: the iteration that the tracker names, else the newest."""
+def _has_ranks(folder: Path) -> bool:
+    return any(_RANK.fullmatch(entry.name) for entry in folder.iterdir())
+
+
+def iteration_folder(path: Path, is_one: Callable[[Path], bool]) -> Path | None:
+    """The folder of an iteration that `path` means: itself, the one that the tracker names, else the newest."""
     if not path.is_dir():
         return None
-    if any(_RANK.fullmatch(entry.name) for entry in path.iterdir()):
+    if is_one(path):
         return path
     try:
         named = (path / TRACKER).read_text(encoding="utf-8").strip()
@@ -272,7 +230,7 @@ def _iteration_folder(path: Path) -> Path | None:
     wanted = [path / f"iter_{int(named):07d}"] if re.fullmatch("[0-9]{1,18}", named) else []
     wanted += [path / "release"] if named == "release" else []
     wanted += sorted(path.glob("iter_*"), reverse=True)
-    return next((entry for entry in wanted if entry.is_dir() and any(entry.glob("mp_rank_*"))), None)
+    return next((entry for entry in wanted if entry.is_dir() and is_one(entry)), None)
 
 
 def _rank_files(folder: Path) -> list[Path]:
@@ -312,14 +270,31 @@ def _read_rank(file: Path) -> _Rank:
     version = whole.get("checkpoint_version")
     if any("linear_qkv" in name for name, _ in stored):
         version = 3.0  # Megatron Core has known one order only.
-    iteration = whole.get("iteration")
     return _Rank(
         file=file,
         tensors=tensors,
-        arguments=dict(getattr(whole.get("args"), "__dict__", {})),
+        arguments=arguments_of(whole),
         version=float(version) if isinstance(version, int | float) and 0 <= version < 100 else 0.0,
-        iteration=iteration if type(iteration) is int and 0 <= iteration < 1 << 63 else 0,
+        iteration=iteration_of(whole),
     )
+
+
+def arguments_of(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a file of Megatron-LM's records."""
+    arguments = whole.get("args")
+    return vars(arguments) if isinstance(arguments, UnpickledObject) else {}
+
+
+def iteration_of(whole: Mapping[str, Any]) -> int:
+    """Optimizer steps that it records; 0 for what is no number of steps."""
+    iteration = whole.get("iteration")
+    return iteration if type(iteration) is int and 0 <= iteration < 1 << 63 else 0
+
+
+def samples_of(arguments: Mapping[str, Any]) -> int:
+    """Training sequences that the recorded settings tell; 0 if they don't."""
+    seen = arguments.get("consumed_train_samples")
+    return seen if isinstance(seen, int) else 0
 
 
 def _flat(table: Mapping[Any, Any], file: Path, prefix: str = "", depth: int = 0) -> list[tuple[str, Tensor]]:
@@ -344,30 +319,41 @@ def _number(arguments: Mapping[str, Any], name: str) -> int | None:
     return value if type(value) is int and 0 < value <= MOST else None
 
 
-def _config_of(folder: Path, ranks: list[_Rank], options: ReadOptions) -> ModelConfig:
-    first = ranks[0]
-    for needed in (EMBEDDING, "position_embedding.weight"):
-        if needed not in first.tensors or first.tensors[needed].dim() != 2:
-            raise Gpt2UsageError(f"{folder} has no {needed.partition('.')[0].replace('_', ' ')}: it is no GPT-2.")
-    hidden = first.tensors[EMBEDDING].size(1)
-    rows = first.tensors[EMBEDDING].size(0) * len(ranks)
-    blocks = {int(name.split(".")[1]) for name in first.tensors if name.startswith("blocks.")}
-    heads = options.heads or _number(first.arguments, "num_attention_heads")
+def config_of(
+    folder: Path,
+    stored: Callable[[str], StoredTensor | None],
+    layers: int,
+    arguments: Mapping[str, Any],
+    options: ReadOptions,
+) -> ModelConfig:
+    """The shape of a model of so many `layers`.
+
+    Args:
+        folder: where it lies, for messages and for its tokenizer.
+        stored: the stored form of a parameter, by its name in `gpt2.py`; None for nothing.
+        arguments: settings that it records.
+        options: what it may not tell.
+
+    Raises Gpt2UsageError where a part of it is neither there nor given.
+    """
+    rows, positions = (stored(name) for name in (EMBEDDING, "position_embedding.weight"))
+    for kind, found in (("token", rows), ("position", positions)):
+        if found is None or len(found.shape) != 2:
+            raise Gpt2UsageError(f"{folder} has no {kind} embedding: it is no GPT-2.")
+    assert rows is not None and positions is not None
+    hidden = rows.shape[1]
+    heads = options.heads or _number(arguments, "num_attention_heads")
     if heads is None:
         heads = next((preset["heads"] for preset in PRESETS.values() if preset["hidden"] == hidden), None)
     if heads is None:
         raise Gpt2UsageError(f"{folder} does not tell the number of attention heads: give it by --heads.")
-    if heads % len(ranks):
-        raise Gpt2UsageError(
-            f"{heads} heads can't be shared among the {len(ranks)} ranks in {folder}: give their number by --heads."
-        )
-    dropout = first.arguments.get("hidden_dropout")
+    dropout = arguments.get("hidden_dropout")
     return ModelConfig(
-        layers=max(blocks, default=-1) + 1,
+        layers=layers,
         hidden=hidden,
         heads=heads,
-        sequence_length=first.tensors["position_embedding.weight"].size(0),
-        vocabulary_size=_vocabulary_size(folder, rows, first.arguments, options),
+        sequence_length=positions.shape[0],
+        vocabulary_size=_vocabulary_size(folder, rows.shape[0], arguments, options),
         dropout=float(dropout) if isinstance(dropout, int | float) and 0 <= dropout < 1 else 0.1,
     )
 
@@ -377,7 +363,7 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     recorded = _number(arguments, "vocab_size")
     if options.vocabulary_size is not None:
         size = options.vocabulary_size
-    elif (tokenizer := _read_tokenizer(folder, options)) is not None:
+    elif (tokenizer := read_tokenizer(folder, options)) is not None:
         size = tokenizer.vocabulary_size
     elif recorded is not None and recorded <= rows:
         size = recorded
@@ -390,37 +376,9 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     return size
 
 
-def _read_tokenizer(folder: Path, options: ReadOptions) -> Tokenizer | None:
+def read_tokenizer(folder: Path, options: ReadOptions) -> Tokenizer | None:
     """The tokenizer that is named, or lies in a folder of ranks or beside it; None without one."""
     if (named := options.read_tokenizer()) is not None:
         return named
     found = next((place for place in (folder, folder.parent) if (place / VOCABULARY).is_file()), None)
     return None if found is None else Tokenizer.from_path(found / VOCABULARY)
-
-
-def _state(tensors: dict[str, Tensor], weights: ModelWeights, rows: int, size: int) -> dict[str, Any]:
-    """The object that Megatron-LM's `save_checkpoint` would write, without optimizer and random states."""
-    config = weights.config
-    arguments = argparse.Namespace(
-        num_layers=config.layers,
-        hidden_size=config.hidden,
-        ffn_hidden_size=4 * config.hidden,
-        num_attention_heads=config.heads,
-        max_position_embeddings=config.sequence_length,
-        seq_length=config.sequence_length,
-        vocab_size=config.vocabulary_size,
-        padded_vocab_size=rows,
-        make_vocab_size_divisible_by=VOCABULARY_MULTIPLE,
-        tensor_model_parallel_size=size,
-        pipeline_model_parallel_size=1,
-        hidden_dropout=config.dropout,
-        attention_dropout=config.dropout,
-        position_embedding_type="learned_absolute",
-        normalization="LayerNorm",
-        layernorm_epsilon=1e-5,
-        untie_embeddings_and_output_weights=False,
-        tokenizer_type="GPT2BPETokenizer",
-        iteration=weights.step,
-        consumed_train_samples=weights.samples,
-    )
-    return {"args": arguments, "checkpoint_version": 3.0, "iteration": weights.step, "model": tensors}
