@@ -36,7 +36,7 @@ from webtext_prep.extraction.page_tree import (
 )
 
 if TYPE_CHECKING:
-    from resiliparse.parse.html import ElementNode, HTMLTree
+    from resiliparse.parse.html import HTMLTree
 
 _FALLBACKS = frozenset(
     {"noframes", "noembed", "iframe", "textarea", "select", "datalist", "object", "video", "audio", "canvas"}
@@ -182,7 +182,7 @@ def parsed(page: str) -> HTMLTree:
     short = list(_SHORT_TEXT.finditer(page))
     ends = [text.end() for text in short if text[1] is not None]
     tree = HTMLTree.parse("\x01".join(map(page.__getitem__, map(slice, [0, *ends], [*ends, None]))))
-    body = tree.body
+    body: Any = tree.body
     if body is None:
         return tree
     found = body.query_selector_all(_SHOWN_BY_RESILIPARSE).values()
@@ -203,7 +203,7 @@ def parsed(page: str) -> HTMLTree:
     return tree
 
 
-def _is_unseen(node: ElementNode, tag: str) -> bool:
+def _is_unseen(node: Any, tag: str) -> bool:
     by_style = hidden_by_style(node.getattr("style") or "")
     return (
         tag in _UNSEEN_BY_NAME
@@ -218,7 +218,7 @@ def _is_text(node: Any) -> bool:
     return node is not None and node.node_name == "#text" and not node.text.isspace()
 
 
-def _take_out_reading(node: ElementNode) -> None:
+def _take_out_reading(node: Any) -> None:
     around = node.parent_element
     if around is None or not (around.tag in _RUBY or around.tag in ANNOTATIONS):
         return
@@ -230,7 +230,7 @@ def _take_out_reading(node: ElementNode) -> None:
     node.remove()
 
 
-def _is_permalink(link: ElementNode) -> bool:
+def _is_permalink(link: Any) -> bool:
     """See `page_tree.is_permalink`."""
     href, sign = link.getattr("href") or "", is_sign((link.text or "").strip())
     if "#" not in href or sign is None:
@@ -252,6 +252,6 @@ def _is_permalink(link: ElementNode) -> bool:
     return False
 
 
-def _is_named(heading: ElementNode, fragment: str) -> bool:
+def _is_named(heading: Any, fragment: str) -> bool:
     named = [heading, heading.parent_element, *heading.query_selector_all("[id], [name]").values()]
     return any(one is not None and fragment in (one.id, one.getattr("name")) for one in named)
