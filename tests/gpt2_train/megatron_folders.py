@@ -95,7 +95,7 @@ class InPieces(Tensor):
 
 
 def save_torch_dist(
-    folder: Path, model: GPT2, size: int = 1, *, stacked: bool = True, fused: bool = True, step: int = 7
+    folder: Path, model: GPT2, size: int = 1, *, stacked: bool = True, fused: bool = True, newer: bool = False
 ) -> Path:
     """The distributed form: tensors in pieces of each layer and rank, and what lies beside them.
 
@@ -105,7 +105,7 @@ def save_torch_dist(
         size: tensor-parallel ranks.
         stacked: one name for all layers, else one for each.
         fused: norms under the names of Transformer Engine, which are those of local layers with the default, too.
-        step: of the iteration.
+        newer: as megatron-core 0.19 has it: no common.pt, but an object beside the tensors.
     """
     layers, parts = model.config.layers, collections.defaultdict[str, list[tuple[int, int | None, Tensor]]](list)
     for name, (tensor, dimension) in core_tensors(model).items():
@@ -131,9 +131,12 @@ def save_torch_dist(
                 place = (layer, *offsets) if is_stack else tuple(offsets)
                 state[key].pieces.append((place, (share[None] if is_stack else share).contiguous().clone()))
     state |= {f"decoder.layers.mlp.linear_fc1._extra_state/shard_{n}_{layers}": io.BytesIO(b"x") for n in range(layers)}
-    place = folder / f"iter_{step:07d}"
-    dcp.save(state, storage_writer=dcp.FileSystemWriter(place), no_dist=True)
-    torch.save({"args": arguments_of(model), "checkpoint_version": 3.0, "iteration": step}, place / "common.pt")
+    place, common = folder / "iter_0000007", {"args": arguments_of(model), "checkpoint_version": 3.0, "iteration": 7}
+    state |= {"common_state/shard_0_1": [common]} if newer else {}
+    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(place), planner=planner, no_dist=True)
+    if not newer:
+        torch.save(common, place / "common.pt")
     (place / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
-    (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+    (folder / "latest_checkpointed_iteration.txt").write_text("7")
     return folder

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.gpt2_train.megatron_folders import save_megatron, save_torch_dist
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
@@ -246,6 +246,17 @@ def place(change: Callable[[Any], object]) -> Damage:
     return of_index(of)
 
 
+def common(change: Callable[[Any], object]) -> Damage:
+    """Change where the settings are said to lie that megatron-core 0.19 has beside the tensors."""
+
+    def damage(model: Path) -> None:
+        shutil.rmtree(model)
+        save_torch_dist(model, random_model(BYTES), newer=True)
+        of_index(lambda index: change(index.storage_data[MetadataIndex("common_state/shard_0_1")]))(model)
+
+    return damage
+
+
 def written(change: Callable[[bytes], bytes]) -> Damage:
     return lambda model: [file.write_bytes(change(file.read_bytes())) for file in model.glob("iter_*/*.distcp")]
 
@@ -281,6 +292,9 @@ OF_TORCH_DIST: list[tuple[Damage, str]] = [
     (written(lambda data: data[:-9]), "does not cover"),
     (written(lambda data: data.replace(b"PK", b"KP")), "can't be read"),
     (write("iter_*/common.pt", b"PK"), "can't be read"),
+    (common(lambda item: setattr(item, "length", 1 << 60)), "can't be read"),
+    (common(lambda item: setattr(item, "offset", -1)), "can't be read"),
+    (common(lambda item: setattr(item, "relative_path", "../../model/iter_0000007/x")), "can't be read"),
     (lambda model: next(model.glob("iter_*/.metadata")).unlink(), "has no .metadata: copy all files"),
 ]
 

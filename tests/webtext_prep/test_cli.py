@@ -248,21 +248,6 @@ def test_standard_input_into_a_folder_with_other_files_leaves_no_trace(piped, tm
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]
 
 
-def test_two_commands_on_one_output_do_not_mix_what_they_read(piped, tmp_path):
-    """Two commands that read standard input into one output wrote one file, and mixed what they read."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = [WEBTEXT, "blacklist", "--input", "-", "--output", tmp_path / "out", "--json", "--workers", "1"]
-    with subprocess.Popen(command, **pipes) as first:
-        first.stdin.write("".join(f"http://example{number}.com/\n" for number in range(200)))
-        first.stdin.flush()
-        while not (tmp_path / "out" / ".state" / "job.json").exists():
-            assert first.poll() is None, first.communicate()
-        assert "another webtext command is at work on" in piped("http://other.org/\n" * 1000).sentence
-        out, err = first.communicate()
-    assert first.returncode == 0, err
-    assert json.loads(out)["in"] == 200
-
-
 def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_path):
     (tmp_path / "corpus_text_document.bin").write_bytes(b"mine")
     result = webtext("tokenize", "--input", pages, "--output", tmp_path / "corpus")

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import subprocess
@@ -40,13 +39,6 @@ def test_no_tasks_are_no_work(workers):
 def test_a_task_may_have_nothing_to_say(workers):
     """A task that returned None was never done."""
     assert run(workers, practice_calls.nothing, tasks_of(1, 2)) == [(0, None), (1, None)]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_each_task_reports_how_far_it_has_come(workers):
-    seen: dict[int, int] = {}
-    run(workers, practice_calls.square, tasks_of(3, 4, 5), seen.__setitem__)
-    assert seen == {0: 3, 1: 4, 2: 5}
 
 
 def test_one_worker_is_this_process_and_more_are_others():
@@ -97,7 +89,7 @@ def test_whatever_a_task_raises_has_a_name(function, sentence):
 
 def test_a_result_that_cannot_travel_is_not_tried_again(tmp_path, capfd):
     """A result that can't be pickled ended four workers with a traceback each, and memory was blamed."""
-    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
+    with pytest.raises(TypeError, match="pickle"):
         run(2, practice_calls.give_what_cannot_travel, tasks_of(1, 2, folder=str(tmp_path)))
     assert len(list(tmp_path.glob("task-0-*"))) <= 1
     assert "Traceback" not in capfd.readouterr().err

@@ -260,12 +260,15 @@ def spoil(folder) -> None:
             file.write(bytes(storage.size(path)))
 
 
-def test_a_new_version_of_a_stage_makes_everything_again(write_shards, shout, contents, home):
+def test_a_new_version_of_a_stage_makes_everything_again_and_says_so(write_shards, shout, contents, home, capsys):
     folder = write_shards([["a"], ["b"]])
     shout(folder)
     before = contents(home / "output")
     spoil(home / "output")
+    assert "earlier version" not in capsys.readouterr().err
     shout(folder, stage=practice_stages.ShoutVersion2())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{home / 'output'} holds files of an earlier version of `webtext shout`, which made others of the" in said
     after = contents(home / "output")
     assert all(after[name] == before[name] for name in (shard_name(0), shard_name(1)))
     assert record(home / "output")["version"] == 2
@@ -642,7 +645,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
             super().__init__(label, unit, total, done=done, **options)
 
     monkeypatch.setattr(module, "Progress", Watched)
-    monkeypatch.setattr(Job, "expected_documents", lambda self: 12)
+    monkeypatch.setattr(Job, "documents", 12)
     assert not shout(folder).resumed
     assert seen == [(12, 5)]
 

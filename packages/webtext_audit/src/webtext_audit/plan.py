@@ -27,7 +27,7 @@ from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.stage_record import recorded_documents
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.running.preflight import readable
+from webtext_prep.running.estimates import readable
 from webtext_prep.running.settings import read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.download import Download

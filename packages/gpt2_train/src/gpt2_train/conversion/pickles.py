@@ -7,6 +7,7 @@ names is therefore replaced by a plain record that keeps what was stored in it: 
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 import zipfile
@@ -35,16 +36,21 @@ class UnpickledObject:
             self.__dict__.update({str(name): value for name, value in state.items()})
 
 
-def read_pickle(path: Path) -> Any:
+def read_pickle(path: Path, inner: io.BytesIO | None = None) -> Any:
     """The content of a file of `torch.save`, tensors on the CPU and mapped into memory where the file allows it.
 
-    Raises Gpt2UsageError if it is damaged, or holds what can't be read without running code.
+    `inner` is such a file inside of the one at `path`. Raises Gpt2UsageError if it is damaged, or holds what can't be
+    read without running code.
     """
     try:
-        with path.open("rb") as file:
-            is_zip = zipfile.is_zipfile(file)
-        named = [name for name in set(_named_globals(path, is_zip=is_zip)) if not name.startswith(_READ_BY_TORCH)]
+        is_zip = inner is not None or zipfile.is_zipfile(path)
+        named = [
+            name for name in set(_named_globals(path, inner, is_zip=is_zip)) if not name.startswith(_READ_BY_TORCH)
+        ]
         with torch.serialization.safe_globals([(UnpickledObject, name) for name in sorted(named)]):
+            if inner is not None:
+                inner.seek(0)
+                return torch.load(inner, map_location="cpu", weights_only=True)
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Gpt2UsageError:
         raise
@@ -67,10 +73,10 @@ def first_line(error: Exception) -> str:
     return text.splitlines()[0].split(". ")[0] if text else type(error).__name__
 
 
-def _named_globals(path: Path, *, is_zip: bool) -> Iterator[str]:
+def _named_globals(path: Path, inner: io.BytesIO | None, *, is_zip: bool) -> Iterator[str]:
     """Every class or function that the data of a file names, as `module.name`; nothing is imported."""
     if is_zip:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(inner or path) as archive:
             data = next(name for name in archive.namelist() if name.endswith("data.pkl"))
             if archive.getinfo(data).compress_type != zipfile.ZIP_STORED:
                 # torch compresses nothing: a few bytes may unpack to any number.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import io
 import math
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -19,12 +20,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 
 from gpt2_train.checkpoint.load import _tile as boxes_fill
 from gpt2_train.checkpoint.load import is_usable
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.pickles import UnpickledObject, first_line
+from gpt2_train.conversion.pickles import UnpickledObject, first_line, read_pickle
 
 INDEX = ".metadata"
 
@@ -35,7 +36,6 @@ _INDEX_CLASSES = {
         "Metadata",
         "MetadataIndex",
         "StorageMeta",
-        "TensorProperties",
         "TensorStorageMetadata",
         "_MEM_FORMAT_ENCODING",
     },
@@ -51,6 +51,15 @@ _RECORDED = {
 """Classes of how it was written, which says nothing of what is in it."""
 
 
+class _Properties:
+    """The type of a tensor's values; what else is stored with it differs from version to version of torch."""
+
+    dtype: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.dtype = state[0]
+
+
 class _IndexUnpickler(pickle._Unpickler):
     """The one that is written in Python: that in C makes a table as long as the largest number that a file names."""
 
@@ -60,6 +69,8 @@ class _IndexUnpickler(pickle._Unpickler):
             return lambda *parts: "/".join(map(str, parts))
         if (module, name) == ("builtins", "getattr"):
             return _enum_member
+        if (module, name) == ("torch.distributed.checkpoint.metadata", "TensorProperties"):
+            return _Properties
         if name in _RECORDED.get(module, ()):
             return UnpickledObject
         if name in _INDEX_CLASSES.get(module, ()):
@@ -99,11 +110,14 @@ class TorchDist:
         self.tensors: dict[str, TensorStorageMetadata] = {}
         """Shape (`size`) and type (`properties.dtype`) of each tensor by its name."""
         self._pieces: dict[str, list[_Piece]] = {}
+        self._objects: dict[str, _Piece] = {}
         try:
             index = _IndexUnpickler(io.BytesIO((folder / INDEX).read_bytes())).load()
             good = isinstance(index, Metadata)
             for name, entry in index.state_dict_metadata.items() if good else ():
-                if isinstance(entry, TensorStorageMetadata) and is_wanted(name):
+                if isinstance(entry, BytesStorageMetadata):
+                    self._objects[name] = _piece(index, MetadataIndex(name), ())
+                elif isinstance(entry, TensorStorageMetadata) and is_wanted(name):
                     self.tensors[name], self._pieces[name] = entry, _pieces(index, name, entry)
             problem = self._uncovered()
         except Exception as error:
@@ -154,12 +168,32 @@ class TorchDist:
                 target.copy_(self._values(name, piece, whole.dtype)[low - piece.offsets[0] : high - piece.offsets[0]])
         return whole if layer is None else whole[0]
 
+    def read_object(self, name: str) -> Any:
+        """An object that is no tensor, as `read_pickle` reads it; None if there is none of that name.
+
+        Raises Gpt2UsageError for a damaged file.
+        """
+        place = self._objects.get(name)
+        if place is None:
+            return None
+        try:
+            content = self._content(place)
+        except (OSError, ValueError, TypeError, OverflowError) as error:
+            raise Gpt2UsageError(
+                f"{name} in {self.folder} can't be read ({first_line(error)}): it is damaged."
+            ) from error
+        return read_pickle(self.folder / place.file, content)
+
+    def _content(self, piece: _Piece) -> io.BytesIO:
+        """The bytes in the place of a piece. Raises OSError."""
+        with (self.folder / Path(piece.file).name).open("rb") as file:
+            file.seek(piece.begin)
+            return io.BytesIO(file.read(min(piece.length, os.fstat(file.fileno()).st_size)))
+
     def _values(self, name: str, piece: _Piece, dtype: torch.dtype) -> Tensor:
         """What lies in the place of a piece. Raises Gpt2UsageError if it is not the piece."""
         try:
-            with (self.folder / piece.file).open("rb") as file:
-                file.seek(piece.begin)
-                content = io.BytesIO(file.read(piece.length))
+            content = self._content(piece)
             with zipfile.ZipFile(content) as archive:
                 # torch compresses nothing: a few bytes may unpack to any number.
                 stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
@@ -188,8 +222,12 @@ def _pieces(index: Metadata, name: str, entry: TensorStorageMetadata) -> list[_P
     found = []
     for chunk in entry.chunks:
         if 0 not in chunk.sizes:
-            item = index.storage_data[MetadataIndex(name, chunk.offsets)]
-            if item.transform_descriptors:
-                raise ValueError(f"{name} is compressed")
-            found.append(_Piece(tuple(chunk.offsets), tuple(chunk.sizes), item.relative_path, item.offset, item.length))
+            found.append(_piece(index, MetadataIndex(name, chunk.offsets), tuple(chunk.sizes)))
     return found
+
+
+def _piece(index: Metadata, place: MetadataIndex, sizes: tuple[int, ...]) -> _Piece:
+    item = index.storage_data[place]
+    if item.transform_descriptors:
+        raise ValueError(f"{place.fqn} is compressed")
+    return _Piece(tuple(place.offset or ()), sizes, item.relative_path, item.offset, item.length)

@@ -18,7 +18,7 @@ from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.templates import filled
 from webtext_audit.report.training import PIPELINE, bits_per_byte
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
-from webtext_prep.running.preflight import readable
+from webtext_prep.running.estimates import readable
 
 WIDE, NARROW, ALONE = 960, 350, 680
 """Widths of the funnel in pixels: on the page for large and for small screens, and of the picture that stands alone."""

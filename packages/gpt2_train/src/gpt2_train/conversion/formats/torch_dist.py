@@ -33,6 +33,8 @@ from gpt2_train.conversion.torch_dist import INDEX, TorchDist
 
 NAME = "torch_dist"
 BACKEND, COMMON = "metadata.json", "common.pt"
+COMMON_OBJECT = "common_state/shard_0_1"
+"""Where megatron-core 0.19 has the content of `common.pt`."""
 
 _STACKED = re.compile(r"((?:.*\.)?decoder\.layers)\.(?![0-9])")
 _OF_OPTIMIZER = re.compile(r"(^|\.)optimizer\.")
@@ -57,8 +59,7 @@ class MegatronTorchDist(ModelFormat):
             raise Gpt2UsageError(f"{path} holds no {INDEX}: it is no distributed checkpoint.")
         _check_backend(folder)
         model = _StoredModel(folder)
-        common = read_pickle(folder / COMMON) if (folder / COMMON).is_file() else {}
-        common = common if isinstance(common, dict) else {}
+        common = model.common()
         arguments = arguments_of(common)
         config = config_of(folder, model.stored, model.layers, arguments, options)
         check_stored(folder, config, sum(file.stat().st_size for file in folder.glob("*.distcp")), model.stored)
@@ -121,6 +122,13 @@ class _StoredModel:
             self._keys[name] = key
         stacks = (self._shape(key)[0] for name, key in self._keys.items() if name.startswith("blocks.*"))
         self.layers = max([*stacks, *(number + 1 for number in numbers)], default=0)
+
+    def common(self) -> dict[str, Any]:
+        """What is stored beside tensors: settings, the number of the iteration."""
+        file = self._tensors.folder / COMMON
+        found = read_pickle(file) if file.is_file() else self._tensors.read_object(COMMON_OBJECT)
+        found = found[0] if isinstance(found, list) and found else found
+        return found if isinstance(found, dict) else {}
 
     def _shape(self, key: str) -> tuple[int, ...]:
         return tuple(self._tensors.tensors[key].size)
