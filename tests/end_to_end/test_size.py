@@ -18,7 +18,7 @@ CEILINGS = {
     "packages/gpt2_train": 11_938,
     "packages/indexed_tokens": 1_424,
     "packages/webtext_audit": 3_646,
-    "packages/webtext_prep": 22_108,
+    "packages/webtext_prep": 22_214,
     "packages/webtext_run": 2_442,
     "tests": 36_302,
     "benchmarks": 4_294,
