@@ -47,11 +47,14 @@ _NAMED = _FALLBACKS | ANNOTATIONS | _RUBY | SHUT
 _OF_PICTURES = frozenset({"path", "g", "use", "circle", "rect", "polygon", "line", "defs", "symbol", "stop"})
 """Elements of SVG that need no look; what it shows is text."""
 _NAMES = re.compile(r"<([a-zA-Z][^\s/>]*)")
-_STYLES = etree.XPath("//@style", smart_strings=False)
-_CLASSES = etree.XPath("//@class", smart_strings=False)
-_WITH_STYLE = etree.XPath("//@style/..")
-_WITH_CLASS = etree.XPath("//@class/..")
-_CLOSED = etree.XPath("//@hidden/.. | //@aria-hidden/.. | //@popover/..")
+_CLOSED = [etree.XPath(f"//@{name}/..") for name in ("hidden", "popover", "aria-hidden")]
+_HIDING = [
+    (name, rule, etree.XPath(f"//@{name}", smart_strings=False), etree.XPath(f"//@{name}[. = $value]/.."))
+    for name, rule in (("style", hidden_by_style), ("class", hides))
+]
+"""Attributes, what says whether a value hides, all values in a tree, and the elements that have one of them."""
+MANY = 50
+"""So many names or values are looked for one by one; what a hostile page has more of, among all its elements."""
 _LINKS = etree.XPath("descendant::a[contains(@href, '#')]")
 
 
@@ -68,7 +71,7 @@ def cleaned(page: str) -> Any:
         return None
     unseen, in_line = [], []
     unknown = {name.lower() for name in set(_NAMES.findall(page))} - KNOWN - _OF_PICTURES
-    named = list(tree.iter(*_NAMED, *unknown))
+    named = list(tree.iter(*((*_NAMED, *unknown) if len(unknown) <= MANY else (etree.Element,))))
     hidden = {node for node in (*_may_be_hidden(tree), *named) if _is_hidden(node)}
     for node in named:
         tag = node.tag
@@ -78,7 +81,7 @@ def cleaned(page: str) -> Any:
         elif tag in ANNOTATIONS:
             if is_annotation(node):
                 unseen.append(node)
-        elif node not in hidden and (tag in _RUBY or (tag not in SHUT and is_inline(node))):
+        elif node not in hidden and (tag in _RUBY or (tag not in KNOWN and is_inline(node))):
             in_line.append(node)
     unseen += [node for node in _LINKS(tree) if node not in hidden and is_permalink(node, node.get("class"))]
     for node in tree.iter("ruby"):
@@ -100,12 +103,14 @@ def cleaned(page: str) -> Any:
 
 def _may_be_hidden(tree: Any) -> list[Any]:
     """The elements of a tree with attributes that may hide them."""
-    found = _CLOSED(tree)
-    if any(map(hidden_by_style, _STYLES(tree))):
-        found += [node for node in _WITH_STYLE(tree) if hidden_by_style(node.get("style"))]
-    if any(map(hides, _CLASSES(tree))):
-        found += [node for node in _WITH_CLASS(tree) if hides(node.get("class"))]
-    return list(found)
+    found = [node for closed in _CLOSED for node in closed(tree)]
+    for name, rule, values, having in _HIDING:
+        hiding = [value for value in set(values(tree)) if rule(value)]
+        if len(hiding) <= MANY:
+            found += [node for value in hiding for node in having(tree, value=value)]
+        else:
+            found += [node for node in tree.iter(etree.Element) if rule(node.get(name) or "")]
+    return found
 
 
 def _is_hidden(node: Any) -> bool:
@@ -219,14 +224,13 @@ def _is_text(node: Any) -> bool:
 
 
 def _take_out_reading(node: Any) -> None:
-    around = node.parent_element
+    around, after = node.parent_element, node.next_sibling
     if around is None or not (around.tag in _RUBY or around.tag in ANNOTATIONS):
         return
-    for text in around.child_nodes.values():  # the space that only sets the source apart
-        if text.node_name == "#text" and text.text.isspace():
-            after = text.next_sibling
-            if text.previous_sibling is None or after is None or after.tag in ANNOTATIONS:
-                text.remove()
+    is_last = after is not None and after.next_sibling is None
+    for space in (around.first_child, node.previous_sibling, after if is_last else None):  # it sets the source apart
+        if space is not None and space.node_name == "#text" and space.text.isspace():
+            space.remove()
     node.remove()
 
 
