@@ -14,15 +14,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
-    "packages/command_kit": 1_745,
-    "packages/gpt2_train": 11_937,
+    "packages/command_kit": 1_646,
+    "packages/gpt2_train": 12_040,
     "packages/indexed_tokens": 1_387,
-    "packages/webtext_audit": 3_645,
-    "packages/webtext_prep": 21_725,
-    "packages/webtext_run": 2_442,
-    "tests": 36_281,
-    "benchmarks": 4_293,
-    "tools": 551,
+    "packages/webtext_audit": 3_576,
+    "packages/webtext_prep": 21_717,
+    "packages/webtext_run": 2_414,
+    "tests": 36_529,
+    "benchmarks": 4_291,
+    "tools": 553,
 }
 """By folder, lines."""
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

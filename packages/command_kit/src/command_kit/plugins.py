@@ -1,8 +1,7 @@
 """Finding what a package offers by looking into its folder: add a file, and its command, format or engine is there.
 
 Every concrete class of a given base that is defined in the package or one of its modules counts, and whatever other
-installed distributions announce under an entry-point group. Nothing is
-listed by hand.
+installed distributions announce under an entry-point group. Nothing is listed by hand.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from command_kit import setting
 from command_kit.colours import has_colours
 from indexed_tokens import Tokenizer
 from indexed_tokens.tracer import Tracer, shown
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 

@@ -30,8 +30,8 @@ from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
-from webtext_prep.opt_outs import decisions
-from webtext_prep.opt_outs.decisions import Decision, count
+from webtext_prep.opt_outs import signals
+from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, decide_by_host
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
@@ -259,8 +259,8 @@ class Extract(PageStage):
         with storage.create(task.writes.hosts) as file:
             for found in reader.host_files(context.report):
                 path, body = urlsplit(found.url).path, found.host_file or b""
-                wishes, date = decisions.read_host_file(path, body, decisions.AGENT, found.url), found.fetched_at or ""
-                host = Host(origin_of(found.url), path, "ok", date, wishes.rules, wishes.unreadable)
+                preferences, date = signals.read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
+                host = Host(origin_of(found.url), path, "ok", date, preferences.rules, preferences.unreadable)
                 file.write(encode_host(host) + b"\n")
                 count += 1
         return count
@@ -320,7 +320,7 @@ class Extract(PageStage):
                     outcomes.write(Document(found.url, metadata={key: row[key] for key in row if key != "url"}))
                     if document is not None:
                         # As a download writes it: what an owner says stands at the end.
-                        again = document.metadata.keys() & set(decisions.KEYS)
+                        again = document.metadata.keys() & set(KEYS)
                         known = {key: value for key, value in found.metadata.items() if key not in again}
                         document.metadata = {**known, **document.metadata}
                         documents.write(document)
@@ -338,12 +338,12 @@ class Extract(PageStage):
         """What the owner of a page says of it."""
         page = found.page
         if page is None or self.opt_outs == "ignore":
-            return decisions.NOTHING
+            return NOTHING
         url = found.final_url or found.url
         # As a download, which asks the host that the list names first, and goes on to the one that it leads to.
-        asked = Decision(decisions.decide_by_host(found.url, hosts.of(found.url)) if found.final_url else None)
+        asked = Decision(decide_by_host(found.url, hosts.of(found.url)) if found.final_url else None)
         body, known = page.body if page.is_html else b"", asked.metadata | found.metadata
-        return decisions.decide(url, hosts.of(url), page.headers, body, known=known)
+        return decide(url, hosts.of(url), page.headers, body, known=known)
 
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""

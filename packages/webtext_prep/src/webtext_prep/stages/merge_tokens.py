@@ -26,7 +26,7 @@ from webtext_prep.running.stage import Outcome, Reads, Stage
 from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens import token_stage
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 Shape = tuple[str, int, int, int]
 """Of a draft: the type of a token, sequences, documents, and bytes of tokens."""

@@ -30,7 +30,7 @@ from webtext_prep.documents.formats.lines import EncodingError, read_utf8
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.json_files import decode_utf8
 from webtext_prep.errors import StorageError
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 MOST_NESTED = 32
 """Deeper YAML is taken for text: the time to read it grows with the square of its depth, and the stack with it."""
