@@ -21,9 +21,8 @@ import aiohttp
 import measuring
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
-from webtext_prep.crawl.crawl import Crawl
+from webtext_prep.crawl.crawl import Crawl, write_shard
 from webtext_prep.crawl.database import CrawlDatabase, Entry
-from webtext_prep.crawl.shards import write_shard
 from webtext_prep.documents.document import Document
 from webtext_prep.extraction import pool as pool_module
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
@@ -209,9 +208,9 @@ def _stage(name: str, pages: list[bytes], count: int, address: str, folder: Path
 def _opt_outs(name: str, count: int, address: str, folder: Path) -> Row:
     """The whole stage where opt-outs are obeyed, and where nothing looks for them, in turn; the best of each counts.
 
-    All pages are of one host, which has no file of wishes, and no page has one.
+    All pages are of one host, which has no file of preferences, and no page has one.
     """
-    source = folder / f"{name}-wishes.txt"
+    source = folder / f"{name}-preferences.txt"
     source.write_text("".join(f"{address}/{at}\n" for at in range(count)))
     best = dict.fromkeys(("ignore", "obey"), float("inf"))
     for turn in range(5):

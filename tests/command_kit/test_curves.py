@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command_kit.charts.curves import Axes, Curve, at_width, chart_of_any_width, classes, scales_of, smoothed
-from command_kit.charts.markup import style_sheet
-from command_kit.charts.numbers import Scale
+from command_kit.charts.drawing import curves_chart
+from command_kit.charts.numbers import Scale, at_width, smoothed
 from command_kit.charts.terminal import can_show, text_curves
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
@@ -61,24 +60,14 @@ def test_scales_of_nothing_of_one_value_and_of_zeros() -> None:
     assert Scale.of([]).low < Scale.of([]).high
     assert Scale.of([3.0]).low < 3 < Scale.of([3.0]).high
     assert Scale.of([0.0, 0.0]).low < Scale.of([0.0, 0.0]).high
-    assert Scale.of([0.0, 10.0], log=True).low > 0
-
-
-def test_thirty_five_runs_have_different_looks() -> None:
-    assert len({classes(look) for look in range(35)}) == 35
-    style = style_sheet("curves")
-    for name in {name for look in range(35) for name in classes(look).split()} - {"dash1"}:
-        assert f".{name}" in style
 
 
 def test_a_chart_puts_points_where_its_axes_say() -> None:
-    curve = Curve("a", 0, [(0, 0.0), (10, 1.0)])
-    axes = Axes(Scale(0, 10), Scale(0, 1))
-    chart = chart_of_any_width([curve], axes, title="x", height=132)
+    chart = curves_chart([("c1", [(0, 0.0), (10, 1.0)])], title="x", height=140, show=str, from_zero=True)
     (points,) = re.findall(r'points="([^"]*)"', chart)
-    assert points == "0.0,108.0 1000.0,8.0"
-    across, up = scales_of([curve])
-    assert (across.low, across.high) == (0, 10) and up.low < 0 < 1 < up.high
+    assert points == "0.00,114.0 100.00,18.8"
+    scale = Scale.of([0.0, 1.0], room=0.05)
+    assert scale.low < 0 < 1 < scale.high
 
 
 def test_a_falling_curve_falls_as_text() -> None:

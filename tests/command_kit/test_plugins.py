@@ -49,22 +49,6 @@ def test_what_a_module_only_imports_or_leaves_abstract_does_not_count(zoo, tmp_p
     assert [found.__name__ for found in find_plugins(zoo, Animal)] == ["Cat"]
 
 
-def test_a_class_that_chooses_among_its_subclasses_counts_for_them(zoo, tmp_path):
-    lines = [
-        "from animals import Animal",
-        "class Pet(Animal):",
-        "    def __new__(cls, barks):",
-        "        return super().__new__((Dog if barks else Cat) if cls is Pet else cls)",
-        "class Dog(Pet):",
-        "    def sound(self): return 'woof'",
-        "class Cat(Pet):",
-        "    def sound(self): return 'miaow'",
-    ]
-    (tmp_path / "pets.py").write_text("\n".join(lines) + "\n")
-    (found,) = find_plugins(zoo, Animal)
-    assert [found(True).sound(), found(False).sound()] == ["woof", "miaow"]
-
-
 def test_a_module_that_does_not_import_is_named(zoo, tmp_path):
     (tmp_path / "broken.py").write_text("import no_such_module\n")
     with pytest.raises(CommandError, match=r"can't import zoo\.broken \(ModuleNotFoundError: .*no_such_module"):

@@ -15,7 +15,7 @@ from tests.documented import PAGES, ROOT, blocks, example, shown_lines
 import gpt2_train.cli
 import webtext_prep.cli
 from command_kit.plugins import announced
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.text.classifiers import FASTTEXT_MAGIC, MAGIC
 from webtext_run import command as pipelines_run
 

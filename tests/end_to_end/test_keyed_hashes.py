@@ -9,15 +9,15 @@ import pytest
 import xxhash
 
 from gpt2_train.data import order
-from webtext_audit import comparison
+from webtext_audit.commands import inspect
 from webtext_audit.report import scan
 from webtext_prep.dedup import reports
 from webtext_prep.documents.document import Document
 from webtext_prep.stages import filter as filter_stage
 from webtext_prep.stages import train_filter, train_tokenizer
 from webtext_prep.tokens.runs import document_key, shuffle_key
-from webtext_prep.urls import buckets, urls
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls import urls
+from webtext_prep.urls.urls import is_held_out
 
 COUNT = 20_000
 DOCUMENTS = [Document(f"http://host{n % 97}.org/page/{n}", f"text number {n}") for n in range(COUNT)]
@@ -64,9 +64,9 @@ def uses() -> dict[str, np.ndarray]:
         "train-filter: the sample": texts,
         "train-filter: held out": one_in(texts, train_filter.HELD_OUT_EVERY),
         "dedup --dry-run: the sample": of_documents(lambda d: reports.sample_hash(d.url.encode())),
-        "merge, blacklist: the shard": of_documents(lambda d: buckets.bucket_of(urls.url_key(d.url), 20)),
+        "merge, blacklist: the shard": of_documents(lambda d: urls.bucket_of(urls.url_key(d.url), 20)),
         "report: the sample": of_documents(lambda d: scan.sample_key(d.id)),
-        "inspect --compare: the sample": of_documents(lambda d: comparison.keyed_hash(d.id)),
+        "inspect --compare: the sample": of_documents(lambda d: inspect.keyed_hash(d.id)),
         "ablate: the held-out set": TOKENS,
         **runs,
         "order of a run: of too many samples": keys,
@@ -91,7 +91,7 @@ def test_what_one_use_chooses_says_nothing_of_what_another_one_chooses():
 IDENTITY = {
     "webtext_prep/crawl/archives/html_files.py": "canonical URLs of files",
     "webtext_prep/crawl/database.py": "the URL of a row",
-    "webtext_prep/crawl/saved_pages.py": "checksums",
+    "webtext_prep/crawl/archives/warc_writing.py": "checksums",
     "webtext_prep/documents/seen_pages.py": "pages that came before",
     "webtext_prep/documents/formats/arrow_tables.py": "checksums",
     "webtext_prep/documents/folders/partitions.py": "checksums",
@@ -101,13 +101,12 @@ IDENTITY = {
 """Modules that hash to tell things apart: no hash of theirs decides by chance."""
 CHOICES = {
     "gpt2_train/data/order.py",
-    "webtext_audit/comparison.py",
+    "webtext_audit/commands/inspect.py",
     "webtext_audit/report/scan.py",
     "webtext_prep/dedup/reports.py",
     "webtext_prep/stages/train_filter.py",
     "webtext_prep/tokens/runs.py",
-    "webtext_prep/urls/buckets.py",
-    "webtext_prep/urls/held_out.py",
+    "webtext_prep/urls/urls.py",
 }
 """Modules whose hashes decide by chance: all of them are in `uses`."""
 

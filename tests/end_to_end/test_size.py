@@ -14,15 +14,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
-    "packages/command_kit": 1_747,
-    "packages/gpt2_train": 11_938,
+    "packages/command_kit": 1_646,
+    "packages/gpt2_train": 12_041,
     "packages/indexed_tokens": 1_424,
-    "packages/webtext_audit": 3_646,
-    "packages/webtext_prep": 22_108,
-    "packages/webtext_run": 2_442,
-    "tests": 36_308,
-    "benchmarks": 4_294,
-    "tools": 551,
+    "packages/webtext_audit": 3_577,
+    "packages/webtext_prep": 21_982,
+    "packages/webtext_run": 2_414,
+    "tests": 36_526,
+    "benchmarks": 4_292,
+    "tools": 553,
 }
 """By folder, lines."""
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

@@ -24,7 +24,7 @@ from indexed_tokens import IndexedTokens, IndexedTokensWriter, save_corpus_token
 from webtext_run.ablation import comparison
 from webtext_run.ablation.arms import open_arms
 from webtext_run.ablation.held_out import HeldOut, held_out_sets
-from webtext_run.ablation.plan import AblationPlan, planned_runs, rounds_of, shape_for
+from webtext_run.ablation.plans import AblationPlan, planned_runs, rounds_of, shape_for
 from webtext_run.ablation.statistics import (
     CONFIDENCE,
     EffectEstimate,
@@ -116,7 +116,7 @@ def test_extremes_have_an_interval_and_something_to_see(seeds, documents, level)
     assert 0 < found.reach(level) < found.can_see(level) < 3 * found.reach(level)
     for value in (0.99, 1.01):
         moved = interval_of(found._replace(value=value * found.reach(0.05)))
-        assert (moved.p < 0.05) == moved.excludes_zero == (value > 1)
+        assert (moved.p < 0.05) == (moved.low > 0 or moved.high < 0) == (value > 1)
 
 
 def test_a_ratio_knows_what_difference_and_slope_have_in_common():

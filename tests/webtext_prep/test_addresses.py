@@ -7,16 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.crawl.http import client
-from webtext_prep.crawl.http.addresses import (
-    BlockedAddressError,
-    check_host,
-    is_allowed,
-    is_public,
-    literal_address,
-)
+from webtext_prep.crawl.http.addresses import BlockedAddressError, check_host, is_allowed, is_public, literal_address
 from webtext_prep.crawl.http.client import host_and_origin, next_url, parse_url
-from webtext_prep.urls.credentials import without_credentials
-from webtext_prep.urls.urls import url_key
+from webtext_prep.urls.urls import url_key, without_credentials
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07::1", "::ffff:8.8.8.8"])

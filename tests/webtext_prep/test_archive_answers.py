@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.crawl.archives import common_crawl
+from webtext_prep.crawl.archives.cdx import MAX_KEYED, surt, timestamp
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept, captures_in, crawls_listed
-from webtext_prep.crawl.archives.surt import MAX_KEYED, surt
-from webtext_prep.crawl.archives.times import timestamp
 from webtext_prep.crawl.archives.wayback import Wayback, index_rows, memento_time
 from webtext_prep.crawl.frontier.robots import parse_rules
 from webtext_prep.crawl.http.client import Reply, next_url

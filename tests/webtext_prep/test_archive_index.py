@@ -8,9 +8,8 @@ import random
 import pytest
 
 from webtext_prep.crawl.archives import common_crawl
-from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, IndexBlock, Kept
-from webtext_prep.crawl.archives.surt import surt
-from webtext_prep.crawl.archives.times import nearest, timestamp
+from webtext_prep.crawl.archives.cdx import nearest, surt, timestamp
+from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, GzipMember, Kept
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.stages.rescue import Rescue
 
@@ -85,7 +84,7 @@ def answer(data: bytes, url: str, span: tuple[int, int]) -> Reply:
     return Reply("ok", url, 206, body=part, headers=((b"Content-Range", place),))
 
 
-def looked_up(index: ClusterIndex, data: bytes, key: bytes) -> tuple[list[IndexBlock], int]:
+def looked_up(index: ClusterIndex, data: bytes, key: bytes) -> tuple[list[GzipMember], int]:
     """What an index says of a key, and how many requests that took."""
     requests = 0
 
@@ -116,7 +115,7 @@ def test_every_key_is_found_in_its_block_however_the_file_is_cut(monkeypatch, pi
         before = [n for n, line in enumerate(rows) if line < key][-1:]
         expected = [*before, *(n for n, line in enumerate(rows) if line.startswith(key))]
         found, requests = looked_up(index, data, key)
-        assert found == [IndexBlock("cdx-00000.gz", n * 100, 100) for n in expected[: common_crawl.MOST_BLOCKS]]
+        assert found == [GzipMember("cdx-00000.gz", n * 100, 100) for n in expected[: common_crawl.MOST_BLOCKS]]
         most = max(most, requests)
     assert most <= 8
     assert looked_up(index, data, b"org,") and looked_up(index, data, b"aaa")[1] <= 1
@@ -131,7 +130,7 @@ def test_every_key_is_found_in_its_block_however_the_file_is_cut(monkeypatch, pi
         (b"org,a)/ 2019\tcdx-00000.gz\t0\t99999999999\t1\n", []),
         (b"org,a)/ 2019\tcdx-00000.gz\n", []),
         (b"\xff\xfe no such thing\n", []),
-        (b"org,a)/ 2019\tcdx-00000.gz\t0\t10\t1", [IndexBlock("cdx-00000.gz", 0, 10)]),
+        (b"org,a)/ 2019\tcdx-00000.gz\t0\t10\t1", [GzipMember("cdx-00000.gz", 0, 10)]),
     ],
 )
 def test_an_index_that_is_empty_or_nonsense_says_nothing(data, expected):

@@ -127,6 +127,18 @@ def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive
     assert set(counts.values()) == {1}  # no piece, block or record twice
 
 
+def test_a_run_that_finds_no_archive_says_so_and_does_not_count(archives, tmp_path, names):
+    """It ended well, and said nothing of having asked nobody."""
+    names["archive.example"] = aiodns.error.ARES_ESERVFAIL
+    urls = [archives.url(f"/gone/{number}") for number in range(3)]
+    archives.wayback[urls[0]] = [Captured("20190301120000", old(urls[0]))]
+    for _ in range(4):
+        with pytest.raises(WebtextError, match=r"no name server knows their hosts \(wayback\): check the network"):
+            rows_of(tmp_path, archives, urls, archive=("wayback",), wayback_address="http://archive.example")
+    outcomes = [row["outcome"] for row in rows_of(tmp_path, archives, urls, archive=("wayback",)).values()]
+    assert outcomes == ["archived", "not_archived", "not_archived"]
+
+
 @pytest.mark.parametrize("code", [aiodns.error.ARES_ETIMEOUT, aiodns.error.ARES_ESERVFAIL, aiodns.error.ARES_ENOTFOUND])
 def test_a_name_server_that_is_out_makes_no_page_gone(archives, tmp_path, names, code):
     """A short outage sent every URL of a list to archives, for good."""
@@ -550,7 +562,7 @@ def test_a_plan_counts_what_is_rescued_and_says_how_long_that_takes(tmp_path, ca
 NO = b'<meta name="robots" content="noai">'
 
 
-def test_a_page_that_is_gone_is_not_taken_from_an_archive_against_a_wish(archives, tmp_path):
+def test_a_page_that_is_gone_is_not_taken_from_an_archive_against_a_preference(archives, tmp_path):
     """Neither one of another time or archive in place of a capture that refuses, nor one that its host refuses."""
     refusing, reserved = archives.url("/refusing"), archives.url("/reserved/1")
     archives.live["/.well-known/tdmrep.json"] = 200, b'[{"location": "/reserved/", "tdm-reservation": 1}]'

@@ -8,8 +8,14 @@ import zlib
 import pytest
 
 from webtext_prep.crawl.http import bodies
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, Decompressor, TooLargeError, read_body
-from webtext_prep.crawl.http.client import ByteBudget
+from webtext_prep.crawl.http.bodies import (
+    ByteBudget,
+    CutShortError,
+    DamagedBodyError,
+    Decompressor,
+    TooLargeError,
+    read_body,
+)
 
 TEXT = b"".join(b"%d words of a page. " % n for n in range(20_000))
 

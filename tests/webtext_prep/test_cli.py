@@ -113,7 +113,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from command_kit import setting
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.running.summary import Findings
 
 
@@ -265,7 +265,7 @@ def test_the_version_and_help_come_without_what_takes_long_to_load():
         "    print({'numpy', 'tiktoken', 'webtext_prep.stages.clean'} & set(sys.modules))\n"
         "cli.build_parser(cli.find_stages(), cli.find_commands())\n"
         "heavy = {'numba', 'datasketch', 'aiohttp', 'trafilatura', 'newspaper', 'resiliparse', 'lxml'}\n"
-        "print((heavy | {'command_kit.charts', 'webtext_audit.report.page'}) & set(sys.modules))"
+        "print((heavy | {'command_kit.charts.drawing', 'webtext_audit.report.page'}) & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.endswith("\nset()\nset()\n")

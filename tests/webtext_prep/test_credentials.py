@@ -14,8 +14,7 @@ from webtext_prep.crawl.http.client import next_url
 from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.stages.blacklist import Blacklist
-from webtext_prep.urls.credentials import clean_metadata, without_any_credentials, without_credentials
-from webtext_prep.urls.urls import host_of
+from webtext_prep.urls.urls import clean_metadata, host_of, without_any_credentials, without_credentials
 
 SECRET = "hunter2"
 WITH = f"user:{SECRET}@"

@@ -17,7 +17,7 @@ from webtext_prep.documents.folders.shards import REPEATS, read_documents, shard
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.stages import dedup_passages
 from webtext_prep.stages.dedup_passages import DedupPassages
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls.urls import is_held_out
 
 WORDS = [f"word{number}" for number in range(1000)]
 

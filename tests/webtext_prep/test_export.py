@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from offline_datasets import datasets
 
 from indexed_tokens import Tokenizer
-from webtext_audit.export.card import ExportedCorpus, card, domain_list, header, plain
-from webtext_audit.export.columns import Column, Measures, TopDomains, choose_columns, kind_of, proper_domain
+from webtext_audit.export import columns as columns_module
+from webtext_audit.export.columns import Column, Measures, choose_columns, kind_of, proper_domain
+from webtext_audit.export.dataset_card import ExportedCorpus, card, domain_list, header, plain
 from webtext_audit.stages.export import write_file
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
@@ -276,7 +277,7 @@ def test_the_domain_of_a_url_is_the_registered_name(url, domain):
     ],
 )
 def test_how_many_domains_are_listed(text, domains, listed):
-    assert TopDomains.parse(text).of(domains) == listed
+    assert columns_module.listed(text, domains) == listed
 
 
 def test_the_list_of_domains_goes_by_bytes(corpus, tmp_path, webtext):
@@ -353,9 +354,7 @@ def test_hostile_text_stays_text_in_the_card(text):
     step = {"stage": text, "in": 2, "out": 1, "dropped": {text: 1}, "settings": {text: text, "rules": [text]}}
     dedup = {**step, "stage": "dedup"}
     columns = choose_columns(measures.kinds, 2)
-    found = ExportedCorpus(
-        measures, columns, "data/train-*.parquet", 1, 1, text, TopDomains.parse("10%"), [step, dedup], 3
-    )
+    found = ExportedCorpus(measures, columns, "data/train-*.parquet", 1, 1, text, "10%", [step, dedup], 3)
     page = card(found)
     loaded = yaml.safe_load(header(found).removeprefix("---\n").removesuffix("---\n"))
     assert loaded["license"] == text
@@ -382,7 +381,7 @@ def test_no_path_of_a_setting_is_published():
     settings_ = {"function": "/home/me/filters.py:keep", "against": ["s3://bucket/old", r"C:\data\x"], "agent": "a/0.1"}
     step = {"stage": "filter", "in": 1, "out": 1, "dropped": {}, "settings": settings_}
     measures = Measures(total=[1, 1, 1], languages={"": [1, 1, 1]}, domains={"": [1, 1, 1]})
-    page = card(ExportedCorpus(measures, [], "data/*", 1, 1, "unknown", TopDomains.parse("10%"), [step], 0))
+    page = card(ExportedCorpus(measures, [], "data/*", 1, 1, "unknown", "10%", [step], 0))
     (line,) = [line for line in page.splitlines() if line.startswith("- filter")]
     assert line.replace("\\", "") == "- filter: function filters.py:keep; against old, x; agent a/0.1"
     assert "no web address | 1 | 1 | 1 | 100.0%" in page
@@ -391,7 +390,7 @@ def test_no_path_of_a_setting_is_published():
 def test_the_sizes_of_the_hub_are_met():
     for documents, size in ((999, "n<1K"), (1000, "1K<n<10K"), (10**11 - 1, "10B<n<100B"), (10**13, "n>1T")):
         measures = Measures(total=[documents, 1, 1])
-        text = header(ExportedCorpus(measures, [], "data/*", 1, 1, "unknown", TopDomains.parse("10%"), [], 0))
+        text = header(ExportedCorpus(measures, [], "data/*", 1, 1, "unknown", "10%", [], 0))
         assert yaml.safe_load(text.strip("-\n"))["size_categories"] == [size]
 
 

@@ -24,9 +24,8 @@ from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
 from webtext_prep.crawl.archives.html_files import canonical_url
-from webtext_prep.crawl.archives.stored_bodies import decoded, without_chunks
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
+from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, decoded, without_chunks
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.stages.extract import Extract
 

@@ -11,7 +11,7 @@ from indexed_tokens import IndexedTokens, Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, shards_in
 from webtext_prep.running.job import Job
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls.urls import is_held_out
 
 SHARE = 0.3
 TEXT = "Page {} tells of the river and the town, and of number {} among all of them."

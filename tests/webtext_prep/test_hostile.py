@@ -12,7 +12,8 @@ from command_kit.progress import spoken_duration
 from webtext_prep.crawl.crawl import Crawl
 from webtext_prep.crawl.database import CrawlDatabase
 from webtext_prep.crawl.frontier import crawler
-from webtext_prep.crawl.http.client import ByteBudget, Reply, Reservation
+from webtext_prep.crawl.http.bodies import ByteBudget, Reservation
+from webtext_prep.crawl.http.client import Reply
 from webtext_prep.documents.document import Document
 from webtext_prep.stages.download import Download
 

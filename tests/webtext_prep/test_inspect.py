@@ -187,6 +187,26 @@ def test_repeated_documents_of_merge_are_shown(tmp_path, capsys):
     assert inspect(capsys, tmp_path / "out", "--dropped", "duplicate_url")["samples"][0]["text"] == "two"
 
 
+def test_of_several_copies_each_is_shown_with_its_own_text(tmp_path, capsys):
+    documents = [Document(f"http://a.org/{'#top' * (text == 'three')}", text) for text in (" ", "one", "two", "three")]
+    run("merge", "--input", write(tmp_path / "in", *documents), "--output", tmp_path / "out")
+    capsys.readouterr()
+    found = inspect(capsys, tmp_path / "out", "--dropped", "duplicate_url")["samples"]
+    assert [sample["text"] for sample in found] == ["two", "three"]
+
+
+def test_receipts_that_are_lost_or_damaged_come_again_by_the_stage(tmp_path, webtext):
+    given = write(tmp_path / "in", Document("http://a.org/", LONG), Document("http://b.org/", "Too short."))
+    run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any")
+    (receipts,) = (tmp_path / "out" / "dropped").iterdir()
+    receipts.write_bytes(receipts.read_bytes()[:-5])
+    done = webtext("inspect", tmp_path / "out", "--dropped", "too_short")
+    assert done.code == 2 and "run that stage again with --restart" in done.sentence
+    receipts.unlink()
+    done = webtext("inspect", tmp_path / "out", "--dropped", "too_short")
+    assert done.code == 2 and "receipts of them are missing: run `webtext clean` again with --restart" in done.sentence
+
+
 def test_a_reason_that_there_was_not_names_those_there_were(tmp_path, capsys):
     given = write(tmp_path / "in", Document("http://a.org/", LONG), Document("http://b.org/", "Too short."))
     run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any")

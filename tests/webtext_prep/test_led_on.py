@@ -7,8 +7,7 @@ from jobs import job_of
 from outputs import documents_of, outcomes_of
 from pages_on_loopback import Site, html, write_list
 
-from webtext_prep.crawl.http.client import _refreshed
-from webtext_prep.crawl.http.refresh import refresh_of
+from webtext_prep.crawl.http.client import _refreshed, refresh_of
 from webtext_prep.stages.download import Download
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")

@@ -7,23 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from webtext_prep.opt_outs import content_usage
-from webtext_prep.opt_outs.decisions import HOST_FILES, decide, read_host_file
-from webtext_prep.opt_outs.meta_tags import meta_tags
+from webtext_prep.opt_outs import signals
+from webtext_prep.opt_outs.decisions import decide
+from webtext_prep.opt_outs.preferences import MAX_RULES, MAX_WILDCARDS, MAX_WORDS, SIGNALS, HostPreferences, matches
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
-from webtext_prep.opt_outs.training_crawlers import crawlers
-from webtext_prep.opt_outs.wishes import MAX_RULES, MAX_WILDCARDS, MAX_WORDS, SIGNALS, HostWishes, matches
+from webtext_prep.opt_outs.signals import HOST_FILES, crawlers, read_host_file
 
 PATIENCE = 60
 """Seconds of processor time after which a reader hangs: a thousand times what each of these takes."""
 HOST = "https://example.org"
-ENTRIES = tomllib.loads(Path(__file__).with_name("wishes").joinpath("cases.toml").read_text(encoding="utf-8"))["entry"]
+ENTRIES = tomllib.loads(Path(__file__).with_name("preferences").joinpath("cases.toml").read_text(encoding="utf-8"))[
+    "entry"
+]
 CASES = [(entry, path, expected) for entry in ENTRIES for path, expected in entry["expect"].items()]
 
 
 def decided(entry, path):
     """The decision about a page of the host that an entry of the table describes."""
-    agent, host = entry.get("agent", "webtext"), HostWishes()
+    agent, host = entry.get("agent", "webtext"), HostPreferences()
     for key, file in zip(("robots", "tdmrep", "ai"), HOST_FILES, strict=True):
         if key in entry:
             host += read_host_file(file, entry[key].encode(), agent, f"{HOST}{file}")
@@ -39,13 +40,13 @@ def test_what_the_texts_say_is_decided(entry, path, expected):
     found = decided(entry, path)
     if found.refusal is not None:
         verdict = found.refusal.signal
-    elif found.wish is not None:
+    elif found.preference is not None:
         verdict = "allowed"
     else:
         verdict = "unreadable" if found.unreadable else "silent"
     assert verdict == expected
     if "words" in entry:
-        assert found.wish.words == entry["words"]
+        assert found.preference.words == entry["words"]
 
 
 def test_the_table_has_all_signals_and_more_than_120_cases():
@@ -62,23 +63,23 @@ def test_a_refusal_says_which_words_stand_where():
         "opt_out_words": "User-agent: CCBot; Disallow: /private",
         "opt_out_source": f"{HOST}/robots.txt",
     }
-    on_page = decide(f"{HOST}/a", HostWishes(), [(b"X-Robots-Tag", b"noai")], b"").refusal
+    on_page = decide(f"{HOST}/a", HostPreferences(), [(b"X-Robots-Tag", b"noai")], b"").refusal
     assert (on_page.words, on_page.source) == ("X-Robots-Tag: noai", f"{HOST}/a")
 
 
-def test_a_wish_that_an_earlier_run_has_noted_holds():
+def test_a_preference_that_an_earlier_run_has_noted_holds():
     known = {"opt_out": "ai.txt", "opt_out_words": "User-agent: *; Disallow: /", "opt_out_source": f"{HOST}/ai.txt"}
-    assert decide(f"{HOST}/a", HostWishes(), [], b"", known=known).metadata == known
+    assert decide(f"{HOST}/a", HostPreferences(), [], b"", known=known).metadata == known
 
 
 def test_every_crawler_has_a_source_and_a_name_that_can_stand_in_a_file():
-    text = Path(content_usage.__file__).with_name("crawlers.toml").read_text(encoding="utf-8")
+    text = Path(signals.__file__).with_name("crawlers.toml").read_text(encoding="utf-8")
     found = tomllib.loads(text)["crawlers"]
     assert all(source.startswith("https://") for source in found.values())
     assert len(crawlers()) == len(found)
     for name in found:
         host = read_host_file("/robots.txt", f"User-agent: {name}\nDisallow: /".encode(), "webtext", HOST)
-        assert [wish.words for wish in host.for_page(HOST)] == [f"User-agent: {name}; Disallow: /"]
+        assert [preference.words for preference in host.for_page(HOST)] == [f"User-agent: {name}; Disallow: /"]
 
 
 AGENTS = "".join(f"User-agent: {name}\n" for name in crawlers().values())
@@ -129,12 +130,16 @@ def test_a_hostile_file_of_a_host_costs_little(kind):
     assert sum(len(rules.rules) for rules in host.rules) <= 2 * MAX_RULES  # of crawlers, and of usage
     stars = sum(rule.pattern.count("*") for rules in host.rules for rule in rules.rules)
     assert stars <= 2 * MAX_WILDCARDS
-    for wish in host.for_page(LONG_URL):
-        assert len(wish.words) <= 2 * MAX_WORDS
+    for preference in host.for_page(LONG_URL):
+        assert len(preference.words) <= 2 * MAX_WORDS
     assert time.process_time() - start < PATIENCE
 
 
 TAG = b'<meta name="robots" content="noai">'
+
+
+def refuses(page):
+    return decide(f"{HOST}/a", HostPreferences(), (), page).refusal is not None
 
 
 @pytest.mark.parametrize(
@@ -150,9 +155,8 @@ TAG = b'<meta name="robots" content="noai">'
 )
 def test_tags_are_read_in_the_whole_head_wherever_it_ends(page, is_found):
     """26 of 922 real pages have their robots tag behind 64 KiB."""
-    assert meta_tags(page % TAG) == ([("robots", "noai")] if is_found else [])
-    if is_found:
-        assert meta_tags(b"\xff\xfe" + (page % TAG).decode().encode("utf-16-le")) == [("robots", "noai")]
+    assert refuses(page % TAG) == is_found
+    assert refuses(b"\xff\xfe" + (page % TAG).decode().encode("utf-16-le")) == is_found
 
 
 PAGES = {
@@ -170,7 +174,7 @@ PAGES = {
 @pytest.mark.parametrize("kind", PAGES)
 def test_a_hostile_page_costs_little(kind):
     start = time.process_time()
-    meta_tags(PAGES[kind])
+    refuses(PAGES[kind])
     assert time.process_time() - start < PATIENCE
 
 
@@ -180,7 +184,7 @@ def test_a_hostile_page_costs_little(kind):
 def test_a_hostile_header_costs_little(value):
     start = time.process_time()
     with contextlib.suppress(ValueError):
-        content_usage.says(value)
+        signals.usage_allows(value)
     assert time.process_time() - start < PATIENCE
 
 

@@ -17,9 +17,10 @@ from pages_on_loopback import PATIENCE, Site, html, write_list
 from webtext_prep.cli import main
 from webtext_prep.crawl.frontier import crawler, robots
 from webtext_prep.errors import InputError
-from webtext_prep.opt_outs.decisions import HOST_FILES, KEYS
+from webtext_prep.opt_outs.decisions import KEYS
 from webtext_prep.opt_outs.hosts import Host, encode_host, origin_of
-from webtext_prep.opt_outs.wishes import TRAINING_CRAWLERS, HostWishes, Rule
+from webtext_prep.opt_outs.preferences import TRAINING_CRAWLERS, HostPreferences, Rule
+from webtext_prep.opt_outs.signals import HOST_FILES
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract
 
@@ -156,7 +157,7 @@ def test_recorded_pages_are_kept_with_the_same_words(site, tmp_path):
         }
 
 
-def test_nothing_is_asked_for_or_said_where_wishes_are_ignored(site, tmp_path):
+def test_nothing_is_asked_for_or_said_where_preferences_are_ignored(site, tmp_path):
     found, free = refused(site)
     source = write_list(tmp_path / "urls.jsonl.zst", [*found, *free])
     download(source, tmp_path / "out", opt_outs="ignore")
@@ -385,7 +386,7 @@ def test_an_extraction_is_made_again_when_hosts_say_something_else(tmp_path):
         run(stage, pages, tmp_path / "out")
     hosts.write_text("")
     assert run(stage, pages, tmp_path / "out").tally.kept == 2
-    said = HostWishes.of(TRAINING_CRAWLERS, "https://a.org/robots.txt", [Rule("/", False, "Disallow: /")])
+    said = HostPreferences.of(TRAINING_CRAWLERS, "https://a.org/robots.txt", [Rule("/", False, "Disallow: /")])
     hosts.write_bytes(encode_host(Host("https://a.org", rules=said.rules)) + b"\n")
     assert run(stage, pages, tmp_path / "out").tally.dropped == {"opted_out": 1}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from webtext_audit.plan import NAME, about, find_plan, make_plan, read_plan, stages_of
+from webtext_audit.commands.plan import NAME, about, find_plan, make_plan, read_plan, stages_of
 from webtext_prep import cli
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents

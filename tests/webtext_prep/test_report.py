@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
-from command_kit.charts.numbers import brief, short, size
-from webtext_audit.report import figures
-from webtext_audit.report.figures import LogHistogram, Lowest, TopCounter, group_of
+from command_kit.charts.numbers import brief, short
+from webtext_audit.report import counters
+from webtext_audit.report.counters import LogHistogram, Lowest, TopCounter, group_of
 from webtext_audit.report.funnel import Level, draw_funnel
+from webtext_prep.running.estimates import readable
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_documents_bytes_and_tokens_by_domain_add_up(corpus, page, read_shards):
         mine = [document for document in documents if f"site{number}.org" in document.url]
         (row,) = [row for row in rows if row[0] == f"site{number}.org"]
         assert row[1].split()[0] == str(len(mine))
-        assert row[2].startswith(size(sum(len(document.text.encode()) for document in mine)))
+        assert row[2].startswith(readable(sum(len(document.text.encode()) for document in mine)))
     assert f"tokens {brief(tokens)}" in words_in(found) or f"tokens {short(tokens)}" in words_in(found)
 
 
@@ -140,12 +141,16 @@ def test_a_training_run_shows_losses_and_texts(corpus, run, page):
 
 
 def test_the_legend_shows_what_is_drawn(corpus, run, page):
-    """A single validation was a point in the chart, and a dashed line in the legend."""
+    """Each curve has the colour of its name, also one of a single point."""
     rows = [{"step": step, "loss": 5.0} for step in (1, 2)] + [{"step": 2, "valid_loss": 5.1}]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    legend = re.search(r'<ul class="legend lines">.*?</ul>', page(corpus / "corpus", run=run))[0]
-    shown = {name: mark for mark, name in re.findall(r"<svg[^>]*><(\w+)[^>]*>.*?</svg>(\w+) loss", legend)}
-    assert shown == {"training": "line", "validation": "circle"}
+    body = page(corpus / "corpus", run=run).partition('<section id="training">')[2]
+    named = re.findall(r'class="fill-(c\d)"[^>]*></rect></svg>(\w+) loss', body)
+    assert named == [("c1", "training"), ("c2", "validation")]
+    chart = body[body.index("Loss in nats per token by step") :]
+    assert re.findall(r'class="curve curve-(c\d)"|class="dot dot-(c\d)"', chart)[:4] == [
+        ("c1", ""), ("", "c1"), ("", "c1"), ("", "c2"),
+    ]  # fmt: skip
 
 
 def test_samples_and_tasks_of_the_training_are_shown_by_step(corpus, run, page):
@@ -368,7 +373,7 @@ def test_counters_of_parts_add_up_to_that_of_the_whole(rows, at):
 
 
 def test_a_counter_of_too_many_names_keeps_the_frequent_ones_and_says_what_it_lost(monkeypatch):
-    monkeypatch.setattr(figures, "MOST_NAMES", 10)
+    monkeypatch.setattr(counters, "MOST_NAMES", 10)
     found = TopCounter(2)
     for number in range(1000):
         found.add(f"rare{number}", 1, 5)
@@ -456,7 +461,7 @@ def test_examples_of_what_was_dropped_are_shown_with_their_texts_from_the_input(
 
 
 def test_too_many_domains_are_put_together_and_the_page_says_so(corpus, page, monkeypatch):
-    monkeypatch.setattr(figures, "MOST_NAMES", 2)
+    monkeypatch.setattr(counters, "MOST_NAMES", 2)
     found = words_in(page(corpus / "dedup"))
     assert "Rare domains were put together: none that is shown lacks more than" in found
     assert "more than" in found.partition("Rare domains")[0]

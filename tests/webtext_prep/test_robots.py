@@ -10,8 +10,8 @@ from webtext_prep.crawl.frontier import robots
 from webtext_prep.crawl.frontier.robots import Robots, parse_rules, rules_of
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.opt_outs.decisions import decide_by_host
+from webtext_prep.opt_outs.preferences import MAX_RULES
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
-from webtext_prep.opt_outs.wishes import MAX_RULES
 
 AGENT = "webtext"
 
@@ -149,7 +149,7 @@ def test_what_forbids_us_a_page_forbids_it_for_training_in_the_same_spelling(key
     assert not allows(text.format("webtext"), "http://a.org/a%20b/d")
     assert allows(text.format("webtext"), "http://a.org/a%20b/c")
     found = parse_rules(text.format("GPTBot").encode(), AGENT, "http://a.org/robots.txt")
-    refused = [decide_by_host(f"http://a.org/a%20b/{name}", found.wishes) is not None for name in "dc"]
+    refused = [decide_by_host(f"http://a.org/a%20b/{name}", found.preferences) is not None for name in "dc"]
     assert refused == [True, False]
 
 
@@ -195,7 +195,7 @@ def test_all_rules_that_500_kibibytes_hold_count():
     assert len(text) < MAX_BYTES
     found = parse_rules(text.encode(), AGENT, "http://a.org/robots.txt")
     assert found.refusal("http://a.org/private") == "robots" and found.refusal("http://a.org/29999") is None
-    assert decide_by_host("http://a.org/private", found.wishes) is not None
+    assert decide_by_host("http://a.org/private", found.preferences) is not None
     wild = "\n".join(["User-agent: *", *["Disallow: /x*"] * 30_000, "Disallow: /*vate"])
     assert not allows(wild)
 

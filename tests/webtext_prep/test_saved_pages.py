@@ -16,9 +16,9 @@ from pages_on_loopback import write_list
 
 from webtext_prep import cli
 from webtext_prep.crawl import database_writer
+from webtext_prep.crawl.archives.warc_writing import pages_of
 from webtext_prep.crawl.database import CrawlDatabase, Entry
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.crawl.saved_pages import pages_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents

@@ -171,6 +171,8 @@ def test_all_outputs_are_those_of_a_run_that_never_had_the_pages(webtext, site, 
     # The other twin has come back.
     assert sum(document.text == TWIN for shard in shards_in(work / "dedup") for document in read_documents(shard)) == 1
     assert [path for names in found["written"].values() for path in names]
+    # That the lists have changed since was so before the removal, and is no more.
+    assert found["changes"] == []
 
 
 def test_only_what_differs_is_written(webtext, work, pages):

@@ -8,10 +8,18 @@ from webtext_prep.crawl.http.addresses import BlockedAddressError
 from webtext_prep.crawl.http.client import host_and_origin, host_name, next_url, parse_url
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.url_lists import encode_url
-from webtext_prep.urls import urls, usual
-from webtext_prep.urls.buckets import bucket_of, shards_for
-from webtext_prep.urls.credentials import without_any_credentials
-from webtext_prep.urls.urls import canonical_host, host_of, parts_by_rules, parts_of, registered_name, url_key
+from webtext_prep.urls import urls
+from webtext_prep.urls.urls import (
+    bucket_of,
+    canonical_host,
+    host_of,
+    parts_by_rules,
+    parts_of,
+    registered_name,
+    shards_for,
+    url_key,
+    without_any_credentials,
+)
 
 PIECES = ["http://", "https://", "HTTP://", "ftp://", "//", "/", "a.org", "EXAMPLE.com", "bücher.de", "..", ".", ":80"]
 PIECES += [
@@ -141,10 +149,10 @@ def test_usual_lines_have_the_parts_of_their_urls_and_others_none(lines):
     lines = [line.encode("utf-8", "replace").decode() for line in lines]
     block = "".join(f"{line}\n" for line in lines)
     asked = [line for line in lines if line]
-    hosts = [(line.decode(), host.decode()) for line, host in usual.hosts_of_lines(block.encode())]
-    assert [line for line, _ in hosts] == [line for line, *_ in usual.urls_of_lines(block)] == asked
+    hosts = [(line.decode(), host.decode()) for line, host in urls.hosts_of_lines(block.encode())]
+    assert [line for line, _ in hosts] == [line for line, *_ in urls.urls_of_lines(block)] == asked
     assert all(host in ("", host_of(line)) for line, host in hosts)
-    for line, key, host, path in usual.urls_of_lines(block):
+    for line, key, host, path in urls.urls_of_lines(block):
         if host:
             assert (host, path, key if path else url_key(line)) == parts_of(line)
             assert (without_any_credentials(line), encode_url(Document(line))) == (line, line.encode())
@@ -152,8 +160,8 @@ def test_usual_lines_have_the_parts_of_their_urls_and_others_none(lines):
 
 def test_plain_addresses_are_usual():
     lines = b"http://a.org\nhttps://www.b-c.co.uk/d/e.html?f=1&g=[2]#h\nhttp://1.2.3.4/~i;j=k,l\n"
-    assert [host for _, host in usual.hosts_of_lines(lines)] == [b"a.org", b"www.b-c.co.uk", b"1.2.3.4"]
-    assert [host for _, _, host, _ in usual.urls_of_lines(lines.decode())] == ["a.org", "www.b-c.co.uk", "1.2.3.4"]
+    assert [host for _, host in urls.hosts_of_lines(lines)] == [b"a.org", b"www.b-c.co.uk", b"1.2.3.4"]
+    assert [host for _, _, host, _ in urls.urls_of_lines(lines.decode())] == ["a.org", "www.b-c.co.uk", "1.2.3.4"]
 
 
 def test_no_usual_url_holds_what_a_url_may_not():

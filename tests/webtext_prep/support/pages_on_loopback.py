@@ -99,7 +99,7 @@ WISHES = ("/ai.txt", "/.well-known/tdmrep.json")
 class Site:
     """A web server on loopback. `routes` maps a path to a function of the request; other paths are pages.
 
-    Files in which a host may have its wishes are missing, and no request for them is noted, unless they have a route.
+    Files for a host's preferences are missing, and no request for them is noted, unless they have a route.
     """
 
     def __init__(self, hosts=("127.0.0.1",)):

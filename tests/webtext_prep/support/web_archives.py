@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from archives import Archive
 from pages_on_loopback import Request, servers_of
 
-from webtext_prep.crawl.archives.surt import surt
+from webtext_prep.crawl.archives.cdx import surt
 
 WAYBACK, FILES, INDEX, LIVE = "127.0.0.21", "127.0.0.22", "127.0.0.23", "127.0.0.24"
 """Hosts of the Wayback Machine, of Common Crawl's files and list of crawls, and of a site that is there today."""

@@ -1,8 +1,7 @@
 """Finding what a package offers by looking into its folder: add a file, and its command, format or engine is there.
 
 Every concrete class of a given base that is defined in one of the package's modules counts, and whatever other
-installed distributions announce under an entry-point group. A class whose `__new__` chooses among its subclasses counts
-for them. Nothing is listed by hand.
+installed distributions announce under an entry-point group. Nothing is listed by hand.
 """
 
 from __future__ import annotations
@@ -72,10 +71,7 @@ def _entry_points(read: Callable[[], EntryPoints], path: tuple[str, ...]) -> Ent
 
 
 def _counts(value: Any, base: type) -> bool:
-    if not isinstance(value, type) or not issubclass(value, base):
-        return False
-    chooses = ["__new__" in vars(parent) for parent in value.__mro__ if issubclass(parent, base) and parent is not base]
-    return chooses[0] if any(chooses) else not inspect.isabstract(value)
+    return isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
 
 
 def _imported(name: str, load: Any) -> Any:

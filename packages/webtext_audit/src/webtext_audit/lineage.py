@@ -21,16 +21,8 @@ from command_kit import CommandError
 from command_kit.settings import make_settings
 from indexed_tokens import held_out_prefix
 from webtext_prep import storage
+from webtext_prep.documents.folders import stage_record
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
-from webtext_prep.documents.folders.stage_record import (
-    RECORD,
-    TOKENS_SUFFIX,
-    Step,
-    read_record,
-    record_place,
-    relocated,
-    trace,
-)
 from webtext_prep.errors import InputError
 from webtext_prep.running import processes
 from webtext_prep.running.job import Job
@@ -39,7 +31,7 @@ from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location
 
 
-def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
+def stage_of(step: stage_record.Step, known: Mapping[str, type[Stage]]) -> Stage:
     """The stage with the settings of a step; settings that don't affect the output have their defaults.
 
     Raises InputError where it can no longer be made: an unknown stage, another version of it, a file of rules that is
@@ -105,14 +97,14 @@ class Planned:
 
     def stage(self, known: Mapping[str, type[Stage]]) -> Stage:
         """Its stage, which works on nothing but what has changed. Raises InputError as `stage_of`."""
-        stage = stage_of(Step(Path(self.place), self.place, self.record, ""), known)
+        stage = stage_of(stage_record.Step(Path(self.place), self.place, self.record, ""), known)
         return stage.without_retries()
 
     def job(self, known: Mapping[str, type[Stage]], workers: int) -> Job:
         """The run that makes it again. Raises InputError if what it reads is gone."""
         stage, settings = self.stage(known), self.record["settings"]
         chosen = settings.get("format", DEFAULT_FORMAT)
-        output = self.place.removesuffix(TOKENS_SUFFIX) if stage.writes.made == "tokens" else self.place
+        output = self.place.removesuffix(stage_record.TOKENS_SUFFIX) if stage.writes.made == "tokens" else self.place
 
         def reading(given: Sequence[str]) -> Job:
             return Job(stage, RunSettings(tuple(given), output, workers, format=chosen))
@@ -136,14 +128,14 @@ class Planned:
         return reading([str(path) for path in present])
 
 
-def plan_of(end: Step, known: Mapping[str, type[Stage]]) -> list[Planned]:
+def plan_of(end: stage_record.Step, known: Mapping[str, type[Stage]]) -> list[Planned]:
     """The steps that led to an output and itself, none before one that it was made from.
 
     Raises InputError for a step that can't be made again, before anything is changed.
     """
     plan: dict[str, Planned] = {}
 
-    def add(step: Step) -> None:
+    def add(step: stage_record.Step) -> None:
         inputs = [_as_it_is_now(step, number) for number in range(len(step.inputs))]
         for source in inputs:
             add(source)
@@ -167,17 +159,21 @@ def read_plan(path: Path) -> tuple[list[Planned], dict[str, Any]]:
     return msgspec.convert(found.pop("steps"), list[Planned]), found
 
 
-def _as_it_is_now(step: Step, number: int) -> Step:
+def _as_it_is_now(step: stage_record.Step, number: int) -> stage_record.Step:
     """An input of a step; or what lies there now, where the same stage has made it again with the same settings."""
     source, folders = step.inputs[number], step.run.get("folders", [])
-    if source.place is None and len(folders) == len(step.inputs) and storage.is_file(Path(folders[number]) / RECORD):
-        found = trace(folders[number])
+    if (
+        source.place is None
+        and len(folders) == len(step.inputs)
+        and storage.is_file(Path(folders[number]) / stage_record.RECORD)
+    ):
+        found = stage_record.trace(folders[number])
         if all(found.record.get(key) == source.record.get(key) for key in ("stage", "version", "settings")):
             return found
     return source
 
 
-def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
+def _planned(step: stage_record.Step, inputs: Sequence[stage_record.Step]) -> Planned:
     """What to do for one step. Raises InputError if that can't be done."""
     settings, hint = step.record.get("settings", {}), UNSUPPORTED.get(step.stage)
     if step.state is None:
@@ -188,7 +184,7 @@ def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
         raise InputError(f"how {step.name} was made is not known: its state is not next to it; run its stages again.")
     place = Path(str(step.place))
     was = Path(step.run.get("output", ""))
-    record = record_place(was, is_prefix=step.is_tokens)
+    record = stage_record.record_place(was, is_prefix=step.is_tokens)
     if was.name and was.resolve() != _output_of(step).resolve() and storage.is_file(record):
         raise InputError(f"{step.name} is a copy of {was}, and reads what that one reads: give that one.")
     if settings.get("against"):
@@ -207,19 +203,19 @@ def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
         str(place),
         {key: value for key, value in step.record.items() if key not in ("inputs", "shards", "facts")},
         [str(source.place) for source in inputs],
-        [str(relocated(location(folder), step.run, place)) for folder in step.run.get("folders", [])],
+        [str(stage_record.relocated(location(folder), step.run, place)) for folder in step.run.get("folders", [])],
         [str(file) for file in step.files],
         step.plain_files,
     )
 
 
-def _output_of(step: Step) -> Path:
+def _output_of(step: stage_record.Step) -> Path:
     """What `--output` said: for token files the prefix that is given, without what every pair of them ends with."""
     place = Path(str(step.place))
-    return place.with_name(place.name.removesuffix(TOKENS_SUFFIX)) if step.is_tokens else place
+    return place.with_name(place.name.removesuffix(stage_record.TOKENS_SUFFIX)) if step.is_tokens else place
 
 
-def _refuse_learned(step: Step, settings: Mapping[str, Any]) -> None:
+def _refuse_learned(step: stage_record.Step, settings: Mapping[str, Any]) -> None:
     """Raise InputError where a tokenizer, or a classifier, of the step was learned from documents."""
     for key, maker, what in (
         ("tokenizer", "train-tokenizer", "tokenizer"),
@@ -228,7 +224,7 @@ def _refuse_learned(step: Step, settings: Mapping[str, Any]) -> None:
     ):
         given = settings.get(key)
         for folder in (Path(given), Path(given).parent) if given and given != "gpt2" else ():
-            record = read_record(folder)
+            record = stage_record.read_record(folder)
             if record is not None and record["stage"] == maker:
                 raise InputError(
                     f"the {what} of {step.name} was trained on documents ({folder}): take the pages out of what it was "

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 
 from command_kit import Progress
 from webtext_prep import storage
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, piece_in
 from webtext_prep.documents.folders.shards import DROPPED, MATCHES, REPEATS, format_of, read_documents, shards_in
 from webtext_prep.documents.folders.stage_record import RECEIPTS_SUFFIX, Step
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.storage.locations import Location
+from webtext_prep.urls.urls import url_key
 
 
 def receipts_in(step: Step) -> list[Location]:
@@ -63,9 +64,15 @@ def sample_dropped(step: Step, reason: str, count: int) -> list[Document]:
         raise InputError(f"{step.name} dropped nothing as {reason!r}: choose among its reasons ({told}).")
     found = (receipt for receipt in drops_of(step) if receipt.metadata["reason"] == reason)
     receipts = list(itertools.islice(found, min(count, reasons[reason])))
-    if not receipts and count:
+    if len(receipts) < min(count, reasons[reason]):
+        if step.stage == "urls" or reason.startswith("not_"):
+            raise InputError(
+                f"{step.name} has counted what it dropped as {reason!r}, and keeps nothing else of it: it can't be "
+                "shown."
+            )
         raise InputError(
-            f"{step.name} has counted what it dropped as {reason!r}, and keeps nothing else of it: it can't be shown."
+            f"{step.name} dropped {reasons[reason]:,} as {reason!r}, and receipts of them are missing: run `webtext "
+            f"{step.stage}` again with --restart."
         )
     return with_texts(step, receipts)
 
@@ -78,18 +85,27 @@ def with_texts(step: Step, receipts: Sequence[Document], most: int | None = None
         receipts: some of them.
         most: documents of each input file that are looked at; None for all.
     """
-    wanted, found = {receipt.url for receipt in receipts}, dict[str, Document]()
-    # Of the copies of a page the last one is shown: the first was kept.
-    is_last = any("kept_row" in receipt.metadata for receipt in receipts)
+    found, places = list(receipts), dict[str, list[int | None]]()
+    for at, receipt in enumerate(receipts):
+        # Of the copies of a page the first was kept, and the others have their receipts in this order.
+        is_copy = "kept_row" in receipt.metadata
+        places.setdefault(_page_of(receipt.url) if is_copy else receipt.url, [None] if is_copy else []).append(at)
     with contextlib.suppress(InputError), Progress("looking for texts", "documents", step.record["in"]) as progress:
         for file in filter(_holds_documents, step.input_files()):
             for document in progress.counted(itertools.islice(read_documents(file), most)):
-                if document.id in wanted:
-                    found[document.id] = document
-                    if len(found) == len(wanted) and not is_last:
-                        break
-    texts = ((receipt, found.get(receipt.url, receipt)) for receipt in receipts)
-    return [Document(its.url, its.text, {**its.metadata, **own.metadata}) for own, its in texts]
+                waiting = places.get(document.id) or places.get(_page_of(document.id))
+                if waiting and (document.text.strip() or waiting[0] is not None):
+                    if (number := waiting.pop(0)) is not None:
+                        metadata = {**document.metadata, **receipts[number].metadata}
+                        found[number] = Document(document.url, document.text, metadata)
+                    if not any(places.values()):
+                        return found
+    return found
+
+
+def _page_of(identity: str) -> str:
+    """What the copies of a page, or of a piece of it, have in common."""
+    return url_key(identity) + (f"#{piece}" if (piece := piece_in(identity)) else "")
 
 
 def _holds_documents(file: Location) -> bool:

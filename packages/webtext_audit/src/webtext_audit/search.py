@@ -17,18 +17,14 @@ from typing import Any
 from webtext_audit.receipts import cuts_in, outcomes_in, receipts_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.inputs import is_url_list
-from webtext_prep.documents.folders.shards import format_of, read_documents_with
-from webtext_prep.documents.folders.stage_record import Step
-from webtext_prep.documents.folders.url_lists import is_list_of_lines, read_url, read_urls
+from webtext_prep.documents.folders import inputs, shards, stage_record, url_lists
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.reddit.rows import Submission, link_or_own_url, read_blocks, read_rows
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Files, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import without_any_credentials
-from webtext_prep.urls.urls import url_key
+from webtext_prep.urls.urls import url_key, without_any_credentials
 
 LISTED, SUBMITTED, SHARDS, OUTCOME, DROPS, CUTS = "listed", "submitted", "shards", "outcomes", "drops", "cuts"
 """What a file of a step holds: URLs or documents of a user's own, submissions, documents, outcomes, receipts, cuts."""
@@ -62,7 +58,7 @@ class Search:
     Raises InputError for a file that can't be read.
     """
 
-    def __init__(self, steps: Sequence[Step], urls: Iterable[str], workers: int) -> None:
+    def __init__(self, steps: Sequence[stage_record.Step], urls: Iterable[str], workers: int) -> None:
         self._changes = {step.name: step.changes() for step in steps}
         self._hits: dict[tuple[str, str, str], list[Hit]] = defaultdict(list)
         keys = sorted(set(map(url_key, urls)))
@@ -81,32 +77,34 @@ class Search:
         """What is no longer as the steps read or wrote it, in sentences."""
         return [sentence for found in self._changes.values() for sentence in found]
 
-    def has_other_input(self, step: Step) -> bool:
+    def has_other_input(self, step: stage_record.Step) -> bool:
         """Whether what a step read has changed since, so that a document that is there now may never have come."""
         return any(self._changes.get(one.name) for one in (step, *step.inputs))
 
-    def find(self, step: Step, kind: str, url: str) -> list[Hit]:
+    def find(self, step: stage_record.Step, kind: str, url: str) -> list[Hit]:
         """The rows of a URL in the files of one kind of a step, in their order."""
         return self._hits.get((step.name, kind, url_key(url)), [])
 
 
-def _tables(step: Step) -> Iterator[tuple[str, Location]]:
+def _tables(step: stage_record.Step) -> Iterator[tuple[str, Location]]:
     """The files in which URLs of a step are, each with what it holds."""
     kinds = ((DROPS, receipts_in(step)), (OUTCOME, outcomes_in(step)), (CUTS, cuts_in(step)), (SHARDS, step.shards()))
     yield from ((kind, file) for kind, files in kinds for file in files)
     for file in () if is_too_large(step) else dumps_of(step):
         if step.stage == "urls":
             yield SUBMITTED, file
-        elif (step.stage in ("blacklist", "download") and is_url_list(file)) or format_of(file.name) is not None:
+        elif (step.stage in ("blacklist", "download") and inputs.is_url_list(file)) or shards.format_of(
+            file.name
+        ) is not None:
             yield LISTED, file
 
 
-def dumps_of(step: Step) -> list[Location]:
+def dumps_of(step: stage_record.Step) -> list[Location]:
     """The files of a user's own that a step read, as far as they are there."""
     return [file for file in step.files if storage.is_file(file)]
 
 
-def is_too_large(step: Step) -> bool:
+def is_too_large(step: stage_record.Step) -> bool:
     """Whether a step read dumps of submissions that are too large to be searched."""
     return step.stage == "urls" and sum(storage.sizes(dumps_of(step))) > MOST_DUMP_BYTES
 
@@ -143,7 +141,7 @@ def _rows_of(file: Location, kind: str, keys: Iterable[str]) -> Iterator[tuple[i
     if kind == SUBMITTED:
         return _submissions(file)
     # What follows the host stands in a URL as it does in its key.
-    return read_documents_with(file, _shortest(key.partition("://")[2].partition("/")[2] for key in keys))
+    return shards.read_documents_with(file, _shortest(key.partition("://")[2].partition("/")[2] for key in keys))
 
 
 def _shortest(texts: Iterable[str]) -> list[str]:
@@ -157,13 +155,13 @@ def _shortest(texts: Iterable[str]) -> list[str]:
 
 def listed_rows(place: Location) -> Iterator[tuple[int, Document]]:
     """The rows of a URL list with the numbers of their lines, or of a table's or Parquet file's rows, from 0 on."""
-    if is_list_of_lines(place):
+    if url_lists.is_list_of_lines(place):
         for line, content in enumerate(read_lines(place)):
-            row = read_url(content)
+            row = url_lists.read_url(content)
             if row is not None:
                 yield line, row
     else:
-        yield from enumerate(read_urls(place))
+        yield from enumerate(url_lists.read_urls(place))
 
 
 def _submissions(dump: Location) -> Iterator[tuple[int, Document]]:
@@ -195,7 +193,9 @@ def normalised(text: str) -> str:
     return " ".join(text.split())
 
 
-def find_passage(passage: str, steps: Sequence[Step], most: int, workers: int) -> tuple[list[str], list[str]]:
+def find_passage(
+    passage: str, steps: Sequence[stage_record.Step], most: int, workers: int
+) -> tuple[list[str], list[str]]:
     """The identities of up to `most` documents that hold a passage, white space aside, and sentences about the search.
 
     The last step is searched first. Raises InputError if there are none.
@@ -216,7 +216,7 @@ def find_passage(passage: str, steps: Sequence[Step], most: int, workers: int) -
     )
 
 
-def _holding(step: Step, wanted: str, most: int, workers: int) -> list[str]:
+def _holding(step: stage_record.Step, wanted: str, most: int, workers: int) -> list[str]:
     """The identities of the first documents of a step that hold a passage."""
     hints = {"wanted": wanted, "most": most}
     tasks = [Task(f"{number:05}", Files(shard=shard), hints=hints) for number, shard in enumerate(step.shards())]
@@ -235,7 +235,7 @@ def _holding(step: Step, wanted: str, most: int, workers: int) -> list[str]:
 def find_texts(task: Task, context: Context) -> list[str]:
     """Task: the identities of the first documents of a shard that hold a passage."""
     wanted = task.hints["wanted"]
-    rows = read_documents_with(task.reads.shard, [max(wanted.split(), key=len)])
+    rows = shards.read_documents_with(task.reads.shard, [max(wanted.split(), key=len)])
     holding = (document.id for _, document in rows if wanted in normalised(document.text))
     found = list(itertools.islice(holding, task.hints["most"]))
     context.report(1)

@@ -17,7 +17,7 @@ from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.filter import SCORE
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 MOST_PLACES = 5
 """Places of one URL that are shown of each step, at most."""

@@ -18,17 +18,10 @@ from command_kit import Parser, add_flags, add_shell_flags, run_command, setting
 from command_kit.plugins import find_plugins
 from command_kit.settings import given_values, make_several, source_name
 from webtext_prep import DISTRIBUTION, EXTRACTORS, commands, stages
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.errors import InputError
+from webtext_prep.running import settings
 from webtext_prep.running.job import Job
-from webtext_prep.running.settings import (
-    RunSettings,
-    add_engine_flags,
-    find_engines,
-    make_engine,
-    read_table,
-    setting_names,
-)
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.summary import show, show_findings
 
@@ -94,7 +87,7 @@ def build_parser(
         for heading, order in reversed(HEADINGS.items())
     }
     subparsers.headings = first_of | {next(iter(others), ""): "look at it"}  # type: ignore[attr-defined]
-    engines = find_engines()
+    engines = settings.find_engines()
     both: list[type[Stage] | type[Command]] = [*known.values(), *others.values()]
     for one in both:
         own = subparsers.add_parser(one.name, help=one.summary, description=one.__doc__)
@@ -104,26 +97,21 @@ def build_parser(
             own.add_argument("places", nargs="*", metavar="PATH", help="what to read, as with --input")
         add_flags(own, one)
         if issubclass(one, Stage):
-            add_flags(own, RunSettings)
+            add_flags(own, settings.RunSettings)
         general = own.add_argument_group("general")
         if issubclass(one, Stage):
             again = general.add_mutually_exclusive_group()
             again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
             again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
-        add_common_flags(general, one.name, config=issubclass(one, Stage) or one.has_settings_file)
+        if issubclass(one, Stage) or one.has_settings_file:
+            general.add_argument(
+                "--config", metavar="FILE.toml", help=f"a TOML file with settings in its table [{one.name}]; flags win"
+            )
+        general.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
+        general.add_argument("--debug", action="store_true", help="show the traceback of an error")
         if issubclass(one, Stage):
-            add_engine_flags(own, engines)
+            settings.add_engine_flags(own, engines)
     return parser
-
-
-def add_common_flags(command: argparse._ArgumentGroup, name: str, *, config: bool = True) -> None:
-    """`--config`, unless the command has a setting of that name, `--json`, `--debug`."""
-    if config:
-        command.add_argument(
-            "--config", metavar="FILE.toml", help=f"a TOML file with settings in its table [{name}]; flags win"
-        )
-    command.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
-    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
@@ -133,25 +121,25 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
         arguments.input = [*arguments.places, *flagged]
     where = source_name(arguments.config)
     table, given = given_values(arguments, command=stage_class.name, config=arguments.config)
-    flags = {name: value for name, value in given.items() if name in setting_names(stage_class)}
+    flags = {name: value for name, value in given.items() if name in settings.setting_names(stage_class)}
     make = functools.partial(make_several, flags=flags.keys())
-    stage, settings, of_engine = read_table(stage_class, table | flags, where, make)
-    if own := stage.writes.beside(settings.input):
-        if settings.output not in ("", own):
+    stage, run, of_engine = settings.read_table(stage_class, table | flags, where, make)
+    if own := stage.writes.beside(run.input):
+        if run.output not in ("", own):
             raise InputError(f"webtext {stage.name} writes {own}, next to what it reads: leave out --output.")
-        settings = dataclasses.replace(settings, output=own)
-    if not settings.output:
+        run = dataclasses.replace(run, output=own)
+    if not run.output:
         kind = "PREFIX" if stage.writes.made == "tokens" else "DIR"
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")
-    paths = settings.input
+    paths = run.input
     if not paths and stage.reads.has_standard_input and not sys.stdin.isatty():
         paths = ("-",)
     if not paths and not (stage.reads.before or stage.reads.after):
         raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.reads.kinds}).")
     if "-" in paths and not stage.reads.has_standard_input:
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
-    engine = make_engine(settings.engine, settings.workers, of_engine, where=where, flags=flags.keys())
-    return Job(stage, dataclasses.replace(settings, input=paths), engine, restart=arguments.restart)
+    engine = settings.make_engine(run.engine, run.workers, of_engine, where=where, flags=flags.keys())
+    return Job(stage, dataclasses.replace(run, input=paths), engine, restart=arguments.restart)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

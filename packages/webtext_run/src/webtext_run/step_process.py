@@ -16,7 +16,7 @@ from command_kit.command import FLAGS
 from command_kit.processes import end_after
 
 if TYPE_CHECKING:
-    from webtext_prep.commands.base import Command
+    from webtext_prep.commands import Command
     from webtext_prep.running.settings import RunSettings
     from webtext_prep.running.stage import Stage
 

@@ -27,7 +27,7 @@ from command_kit.errors import meant
 from command_kit.settings import check_value, checked, flag_name, given_values, make_settings
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.folders.stage_record import PAGES, TOKENS_SUFFIX
 from webtext_prep.running.settings import RunSettings, engine_settings, find_engines
 from webtext_prep.running.stage import Stage

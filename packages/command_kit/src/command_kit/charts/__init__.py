@@ -1,31 +1,5 @@
 """Charts as SVG, and the HTML around them, for pages that load nothing, such as that of `webtext report`.
 
-`markup` builds HTML and SVG, escapes its arguments, and has the style sheets; `drawing` and `curves` make charts of
-numbers; `numbers` writes numbers as people read them. Nothing but the standard library is needed.
+`markup` builds HTML and SVG, escapes its arguments, and has the style sheets; `drawing` makes charts of numbers;
+`numbers` writes numbers as people read them. Nothing but the standard library is needed.
 """
-
-from command_kit.charts.drawing import (
-    Spread,
-    bar,
-    bars,
-    cell,
-    histogram,
-    intervals_chart,
-    legend,
-    plain_table,
-    stacked,
-    table,
-)
-
-__all__ = [
-    "Spread",
-    "bar",
-    "bars",
-    "cell",
-    "histogram",
-    "intervals_chart",
-    "legend",
-    "plain_table",
-    "stacked",
-    "table",
-]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import Scale, nice_steps, short
+from command_kit.charts.numbers import Point, Scale, at_width, nice_steps, short
 
 TOP, BOTTOM = 14, 26
 """Pixels above the highest line of a chart, and below its lowest."""
@@ -246,6 +246,38 @@ def intervals_chart(rows: Sequence[Spread], *, title: str, show: Show = short) -
 def _spread_dot(plot: _Plot, row: Spread, value: float, middle: float, show: Show) -> Markup:
     title = tag("title", show(value))
     return tag("circle", title, class_=f"dot dot-{row.kind}", r=3, cx=f"{plot.across(value):.2f}%", cy=middle)
+
+
+MOST_DOTS = 60
+"""Points of a curve that are marked, if they are not more."""
+
+
+def curves_chart(
+    curves: Sequence[tuple[str, Sequence[Point]]], *, title: str, height: int, show: Show, from_zero: bool = False
+) -> Markup:
+    """Curves over common axes, that across from 0 on.
+
+    Args:
+        curves: the class of each in the style sheet, and its points in the order of x.
+        title: what the chart shows.
+        height: in pixels.
+        show: writes a value of the axis up.
+        from_zero: whether that axis begins at 0, too.
+    """
+    points = [point for _, some in curves for point in some]
+    up = Scale.of((y for _, y in points), from_zero=from_zero, room=0.05)
+    plot = _Plot(Scale.of((x for x, _ in points), from_zero=True), up, height)
+    lines, written = plot.grid(up.ticks(max(2, round(height / 45))), show, at_end=True)
+    shapes: list[Markup] = []
+    for kind, some in curves:
+        places = [(plot.across(x), plot.down(y)) for x, y in at_width(some)]
+        if len(places) > 1:
+            path = tag("polyline", class_=f"curve curve-{kind}", points=" ".join(f"{x:.2f},{y}" for x, y in places))
+            stretched = {"viewBox": f"0 0 100 {height}", "preserveAspectRatio": "none"}
+            shapes.append(tag("svg", path, width="100%", height=height, **stretched))
+        if len(some) <= MOST_DOTS:
+            shapes += [tag("circle", class_=f"dot dot-{kind}", r=3, cx=f"{x:.2f}%", cy=y) for x, y in places]
+    return _chart(title, height, *lines, *shapes, *written, *plot.axis(plot.horizontal.ticks(5), short))
 
 
 def _text(text: object, x: object, y: float, kind: str, anchor: str, dx: int = 0) -> Markup:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from command_kit.charts.curves import Point, at_width
-from command_kit.charts.numbers import Scale
+from command_kit.charts.numbers import Point, Scale, at_width
 
 MARKS = ("", "o", "x", "+", "*", "#", "@", "%")
 """The mark of each curve's points; the first is a line."""

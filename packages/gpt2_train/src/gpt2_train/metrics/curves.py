@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from command_kit.charts.curves import smoothed
+from command_kit.charts.numbers import smoothed
 from command_kit.charts.terminal import MARKS, can_show, text_curves
 from command_kit.colours import columns_of
 from gpt2_train.metrics.records import RecordedRun

@@ -1,40 +1,35 @@
 """`webtext inspect`: what a shard folder, a shard, a URL list or a pair of token files holds, with a decoded sample;
-and what a classifier has learned."""
+what a classifier has learned; and what changed since another output of the same pages.
+
+Documents of two outputs are matched by URL. Each output is read twice: once for a hash and the length of each text, 20
+bytes for a document in memory, and once for the texts of the samples.
+"""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
+import xxhash
 
+import indexed_tokens
 from command_kit import Progress, hide_credentials, setting
-from indexed_tokens import (
-    IndexedTokens,
-    IndexedTokensError,
-    Tokenizer,
-    bin_path,
-    check_token_files,
-    corpus_tokenizer,
-    idx_path,
-    prefix_of,
-    tokenizer_path,
-)
+from command_kit.charts.numbers import figure
 from indexed_tokens.checksums import record_path
-from webtext_audit.comparison import compare
 from webtext_audit.receipts import sample_dropped
-from webtext_audit.values import figure
 from webtext_prep import storage
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
+from webtext_prep.documents.folders import inputs, stage_record, url_lists
 from webtext_prep.documents.folders.shards import is_document_shard, read_documents
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_record, trace
-from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 from webtext_prep.storage.locations import Location
@@ -107,8 +102,12 @@ class Inspect(Command):
 
 
 def _token_prefix(path: str) -> Path | None:
-    for prefix in (prefix_of(path), Path(f"{path}{TOKENS_SUFFIX}")):
-        if Path(path).suffix in (".bin", ".idx") or idx_path(prefix).is_file() or bin_path(prefix).is_file():
+    for prefix in (indexed_tokens.prefix_of(path), Path(f"{path}{stage_record.TOKENS_SUFFIX}")):
+        if (
+            Path(path).suffix in (".bin", ".idx")
+            or indexed_tokens.idx_path(prefix).is_file()
+            or indexed_tokens.bin_path(prefix).is_file()
+        ):
             return prefix
     return None
 
@@ -139,10 +138,12 @@ def inspect_filter(path: str) -> dict[str, Any]:
 def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     """Counts, sizes and the first documents of a folder of shards or one shard. Raises InputError."""
     folder = Path(path)
-    shards = find_inputs(
-        [path], accepts=lambda file: is_document_shard(file) or is_url_list(file), kinds="document shards or URL lists"
+    shards = inputs.find_inputs(
+        [path],
+        accepts=lambda file: is_document_shard(file) or inputs.is_url_list(file),
+        kinds="document shards or URL lists",
     ).files
-    record = read_record(folder) if folder.is_dir() else None
+    record = stage_record.read_record(folder) if folder.is_dir() else None
     documents = characters = 0
     shown: list[Document] = []
     for document in itertools.chain.from_iterable(
@@ -155,7 +156,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     found: dict[str, Any] = {"path": hide_credentials(path)}
     if record is not None:
         found |= {key: record[key] for key in ("stage", "settings", "in", "added", "out", "dropped") if key in record}
-        if changes := trace(folder).changes():
+        if changes := stage_record.trace(folder).changes():
             found["changes"] = changes
     found |= {
         "shards": len(shards),
@@ -170,7 +171,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
 def _urls_in(file: Location) -> Iterator[Document]:
     """The rows of a URL list. Raises InputError where no row is a URL: any text has lines."""
     first, is_list = "", False
-    for row in read_urls(file):
+    for row in url_lists.read_urls(file):
         first, is_list = first or row.url, is_list or bool(parts_of(row.url)[0])
         yield row
     if first and not is_list:
@@ -185,7 +186,7 @@ def _sample(document: Document) -> dict[str, Any]:
 
 def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
     """The first documents that the stage which made a folder dropped for a reason. Raises as `sample_dropped` does."""
-    step = trace(path)
+    step = stage_record.trace(path)
     documents = sample_dropped(step, reason, samples)
     return {
         "path": hide_credentials(path),
@@ -202,22 +203,22 @@ def verify_tokens(prefix: Path) -> bool:
 
     Raises IndexedTokensError naming the file that is not what was written.
     """
-    IndexedTokens(prefix)
-    size = bin_path(prefix).stat().st_size + idx_path(prefix).stat().st_size
+    indexed_tokens.IndexedTokens(prefix)
+    size = indexed_tokens.bin_path(prefix).stat().st_size + indexed_tokens.idx_path(prefix).stat().st_size
     with Progress("verify", "bytes", size) as progress:
-        return check_token_files(prefix, whole=True, count=progress.advance)
+        return indexed_tokens.check_token_files(prefix, whole=True, count=progress.advance)
 
 
 def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
     """Counts, lengths and decoded beginnings of a `.bin/.idx` pair. Raises IndexedTokensError."""
-    tokens = IndexedTokens(prefix)
+    tokens = indexed_tokens.IndexedTokens(prefix)
     # Megatron-LM's own files have no tokenizer next to them, and are GPT-2's as a rule.
-    known = corpus_tokenizer(prefix)
-    tokenizer = known or Tokenizer.gpt2()
+    known = indexed_tokens.corpus_tokenizer(prefix)
+    tokenizer = known or indexed_tokens.Tokenizer.gpt2()
     largest = max((int(sequence.max()) for sequence in itertools.islice(tokens, 1000) if len(sequence)), default=0)
     found: dict[str, Any] = {
         "path": str(tokens.prefix),
-        "bytes": bin_path(tokens.prefix).stat().st_size,
+        "bytes": indexed_tokens.bin_path(tokens.prefix).stat().st_size,
         "token_type": tokens.dtype.name,
         "documents": tokens.documents,
         "sequences": len(tokens),
@@ -231,8 +232,10 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
             "most": int(tokens.lengths.max()),
         }
     if largest >= tokenizer.vocabulary_size:
-        vocabulary = f"the vocabulary of {tokenizer_path(prefix).name}" if known else "GPT-2's vocabulary"
-        raise IndexedTokensError(
+        vocabulary = (
+            f"the vocabulary of {indexed_tokens.tokenizer_path(prefix).name}" if known else "GPT-2's vocabulary"
+        )
+        raise indexed_tokens.IndexedTokensError(
             f"{tokens.prefix} holds token {largest}, which {vocabulary} of {tokenizer.vocabulary_size} lacks: "
             "it was made with another tokenizer."
         )
@@ -261,3 +264,102 @@ def _shown(found: dict[str, Any]) -> str:
         lines += [f"  {name}: {value}" for name, value in sample.items() if name != "text"]
         lines += [f"  | {line}" for line in sample["text"].splitlines()]
     return printable("\n".join(lines))
+
+
+# What changed since another output
+
+
+CHANGES = {"less than half": 0.5, "half to 90%": 0.9, "90% to 110%": 1.1, "110% to twice": 2.0}
+"""Upper bounds of what a text's length is of what it was, each by its name."""
+MORE = "more than twice"
+SHOWN_LINES = 12
+"""Changed lines that are shown of a sample."""
+SHOWN_CHARACTERS = 160
+"""Characters that are shown of a changed line."""
+SEED = int.from_bytes(b"compare")
+"""The key of `keyed_hash`: no other use of a hash chooses by the same one."""
+
+
+def _texts(path: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+    """Of the document shards at a path the hashes of URLs, ascending, and those of the first text of each, and lengths.
+
+    Raises InputError.
+    """
+    urls, texts, lengths = array("Q"), array("Q"), array("I")
+    for document in _documents(path):
+        urls.append(keyed_hash(document.id))
+        texts.append(keyed_hash(document.text))
+        lengths.append(len(document.text))
+    found, first = np.unique(np.array(urls, np.uint64), return_index=True)
+    return found, np.array(texts, np.uint64)[first], np.array(lengths, np.uint32)[first]
+
+
+def _documents(path: str) -> Iterator[Document]:
+    for shard in inputs.find_inputs([path], accepts=is_document_shard, kinds="document shards").files:
+        yield from read_documents(shard)
+
+
+def keyed_hash(text: str) -> int:
+    """A text's hash: it tells texts apart, and of URLs chooses the samples."""
+    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), SEED)
+
+
+def compare(new: str, old: str, samples: int) -> dict[str, Any]:
+    """Counts and samples of how the documents of `new` differ from those of `old`. Raises InputError.
+
+    The samples are those of the changed documents whose URLs have the lowest hashes.
+    """
+    (urls, texts, lengths), (old_urls, old_texts, old_lengths) = _texts(new), _texts(old)
+    shared, here, there = np.intersect1d(urls, old_urls, assume_unique=True, return_indices=True)
+    has_changed = texts[here] != old_texts[there]
+    was, now = (of[has_changed].astype(np.float64) for of in (old_lengths[there], lengths[here]))
+    places = np.digitize(now / np.maximum(was, 1), list(CHANGES.values()))
+    counts = np.bincount(places, minlength=len(CHANGES) + 1).tolist()
+    return {
+        "documents": len(urls),
+        "not_in_old": len(urls) - len(shared),
+        "only_in_old": len(old_urls) - len(shared),
+        "same_text": len(shared) - int(has_changed.sum()),
+        "changed": int(has_changed.sum()),
+        "of_the_changed": dict(zip([*CHANGES, MORE], counts, strict=True)),
+        "characters": {"old": int(old_lengths.sum()), "new": int(lengths.sum())},
+        "samples": _samples(new, old, frozenset(shared[has_changed][:samples].tolist())),
+    }
+
+
+def _samples(new: str, old: str, chosen: frozenset[int]) -> list[dict[str, Any]]:
+    """The documents with these hashes of URLs, and what lines of theirs came and went."""
+    texts: list[dict[int, Document]] = [{}, {}]
+    for found, path in zip(texts, (old, new), strict=True):
+        for document in _documents(path) if chosen else ():
+            key = keyed_hash(document.id)
+            if key in chosen:
+                found.setdefault(key, document)
+                if len(found) == len(chosen):
+                    break
+    before, after = texts
+    return [
+        {
+            "url": after[key].url,
+            "characters": f"{len(before[key].text):,} -> {len(after[key].text):,}",
+            "text": "\n".join(_changed_lines(before[key].text, after[key].text)),
+        }
+        for key in sorted(chosen)
+    ]
+
+
+def _changed_lines(before: str, after: str) -> Iterator[str]:
+    """The lines that went, behind `-`, and that came, behind `+`."""
+    old, new = before.split("\n"), after.split("\n")
+    lines = [
+        line
+        for what, begin, end, new_begin, new_end in difflib.SequenceMatcher(
+            None, old, new, autojunk=False
+        ).get_opcodes()
+        if what != "equal"
+        for line in (*(f"- {gone}" for gone in old[begin:end]), *(f"+ {come}" for come in new[new_begin:new_end]))
+    ]
+    for line in lines[:SHOWN_LINES]:
+        yield line[:SHOWN_CHARACTERS]
+    if len(lines) > SHOWN_LINES:
+        yield f"... and {len(lines) - SHOWN_LINES:,} more lines"

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from command_kit import available_cores, setting, write_text
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 from webtext_prep.storage import location
 
 if TYPE_CHECKING:
-    from webtext_audit.plan import CorpusPlan
+    from webtext_audit.commands.plan import CorpusPlan
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Report(Command):
 
     def _plan(self) -> CorpusPlan | None:
         """The plan that is given, or lies next to the reported folders. Raises InputError for one that is damaged."""
-        from webtext_audit.plan import find_plan, read_plan
+        from webtext_audit.commands.plan import find_plan, read_plan
 
         local = [place for place in map(location, self.folders) if isinstance(place, Path)]
         place = self.plan or find_plan(local)

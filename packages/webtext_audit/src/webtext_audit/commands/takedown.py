@@ -21,10 +21,8 @@ from webtext_audit.lineage import Planned, plan_of, read_plan, stamps_of, write_
 from webtext_audit.search import DROPS, LISTED, OUTCOME, SHARDS, SUBMITTED, Hit, Search
 from webtext_audit.token_places import TokenPlaces, has_input, joined
 from webtext_prep.cli import find_stages
-from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.shards import read_chosen_documents
-from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX, Step, state_of, trace
-from webtext_prep.documents.folders.url_lists import read_urls
+from webtext_prep.commands import Command
+from webtext_prep.documents.folders import shards, stage_record, url_lists
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings, show
 from webtext_prep.storage import location
@@ -59,7 +57,7 @@ class Takedown(Command):
         """Look for all URLs. Raises InputError for an empty list, or one that can't be read."""
         if not self.urls or not self.folder:
             raise InputError("webtext takedown needs --urls FILE and a DIR: say what to look for, and where.")
-        urls = list({url_key(row.url): row.url for row in read_urls(location(self.urls))}.values())
+        urls = list({url_key(row.url): row.url for row in url_lists.read_urls(location(self.urls))}.values())
         if not urls:
             raise InputError(f"{self.urls} holds no URL: give one a line.")
         folder = whole(self.folder)
@@ -80,14 +78,14 @@ class Takedown(Command):
         if not self.apply:
             # Whether pages were in what has changed since can't be said.
             return Findings(_shown(values), values, exit_code=int(bool(values["not_found"] and values["changes"])))
-        end = trace(folder)
+        end = stage_record.trace(folder)
         plan = plan_of(end, find_stages())
         _refuse_listed(touched)
         assert end.state is not None
         write_plan(end.state / PLAN, plan, urls=urls, found=values)
         return self._go_on(end.state / PLAN, urls)
 
-    def _holders(self, urls: list[str], steps: list[Step]) -> _Holders:
+    def _holders(self, urls: list[str], steps: list[stage_record.Step]) -> _Holders:
         return _Holders(urls, Search(steps, urls, self.workers or available_cores()))
 
     def _go_on(self, path: Path, urls: list[str]) -> Findings:
@@ -115,12 +113,15 @@ class Takedown(Command):
                         path.unlink()  # nothing has been done
                     raise
         path.unlink()
-        values = {**values, "written": written}
+        changes = [
+            sentence for step in stage_record.all_steps(stage_record.trace(self.folder)) for sentence in step.changes()
+        ]
+        values = {**values, "written": written, "changes": changes}
         return Findings(_shown(values), values)
 
     def _refuse_held(self, planned: Planned, urls: list[str]) -> None:
         """Raise InputError if an output that was made again from the sources holds some of the pages."""
-        step = trace(planned.place)
+        step = stage_record.trace(planned.place)
         holders = self._holders(urls, [step])
         touched = holders.touched(step)
         _refuse_listed([touched])
@@ -136,9 +137,11 @@ def _unfinished(folder: str) -> Path | None:
     place = location(folder)
     if not isinstance(place, Path):
         return None
-    name = next((place.name.removesuffix(end) for end in TOKEN_SUFFIXES if place.name.endswith(end)), place.name)
-    names = dict.fromkeys((place.name, name, name + TOKENS_SUFFIX))
-    paths = [state_of(place.with_name(one)) / PLAN for one in names if one]
+    name = next(
+        (place.name.removesuffix(end) for end in stage_record.TOKEN_SUFFIXES if place.name.endswith(end)), place.name
+    )
+    names = dict.fromkeys((place.name, name, name + stage_record.TOKENS_SUFFIX))
+    paths = [stage_record.state_of(place.with_name(one)) / PLAN for one in names if one]
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -164,7 +167,7 @@ class _Holders:
         self._urls = urls
         self._hits: dict[int, list[Hit]] = {}
 
-    def touched(self, step: Step) -> dict[str, Any]:
+    def touched(self, step: stage_record.Step) -> dict[str, Any]:
         """What of one step holds some of the URLs."""
         told: dict[str, Any] = {"stage": step.stage, "place": step.name}
         if step.state is None:
@@ -188,12 +191,12 @@ class _Holders:
             told["files"] = {f"{step.name}.bin": len(numbers)}
         return told
 
-    def _all(self, step: Step, kind: str) -> list[Hit]:
+    def _all(self, step: stage_record.Step, kind: str) -> list[Hit]:
         hits = {url: self.search.find(step, kind, url) for url in self._urls}
         self.found |= {url for url, places in hits.items() if places}
         return [hit for places in hits.values() for hit in places]
 
-    def _encoded(self, step: Step) -> list[int] | None:
+    def _encoded(self, step: stage_record.Step) -> list[int] | None:
         """The numbers of the documents in the token files of `tokenize`: a pass over each shard that holds some."""
         hits = [hit for before in step.inputs for hit in self._hits.get(id(before), [])]
         hits = hits or self._all(step, LISTED)
@@ -204,7 +207,7 @@ class _Holders:
             rows.setdefault(hit.file, set()).add(hit.row)
         places, numbers = TokenPlaces(step), set[int]()
         for file, chosen in rows.items():
-            for _, document in read_chosen_documents(file, chosen.__contains__):
+            for _, document in shards.read_chosen_documents(file, chosen.__contains__):
                 numbers.update(places.find(document))
         return sorted(numbers)
 

@@ -16,7 +16,7 @@ from command_kit.colours import has_colours
 from indexed_tokens import Tokenizer
 from indexed_tokens.traced_text import shown
 from indexed_tokens.tracer import Tracer
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
+from command_kit.charts.numbers import figure
 from indexed_tokens import held_out_prefix
 from webtext_audit.commands.inspect import printable
 from webtext_audit.search import MOST_DUMP_BYTES, Search, find_passage, is_too_large, same_page
 from webtext_audit.story import ABSENT, DROPPED, Story
-from webtext_audit.values import figure
 from webtext_prep.cli import find_stages
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps, state_of, trace, trace_all
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.summary import Findings
 from webtext_prep.storage import location
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 _URL = re.compile(r"\s*([a-z][a-z0-9+.-]*://|file:|id:)\S*\s*", re.IGNORECASE)
 SHOWN_STEPS = 20

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from webtext_audit.report.figures import Figures
+from webtext_audit.report.counters import Figures
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.urls.urls import domain_of
@@ -243,35 +243,15 @@ def proper_domain(url: str) -> str:
     return name if _DOMAIN.fullmatch(name) and not name.startswith("-") else NO_DOMAIN
 
 
-@dataclass(frozen=True)
-class TopDomains:
-    """How many of the domains are listed: a share of them, or a number.
+def listed(top: str, domains: int) -> int:
+    """How many of some domains are listed: a share of them such as `10%`, rounded up, or a number such as `1000`.
 
-    Attributes:
-        share: of all domains, rounded up, or None.
-        number: at most, or None.
+    Raises InputError for anything else.
     """
-
-    share: float | None
-    number: int | None
-
-    @classmethod
-    def parse(cls, text: str) -> TopDomains:
-        """`10%` or `1000`. Raises InputError."""
-        try:
-            if text.endswith("%"):
-                percent = float(text[:-1])
-                if 0 < percent <= 100:
-                    return cls(percent / 100, None)
-            elif int(text) > 0:
-                return cls(None, int(text))
-        except ValueError:
-            pass
-        raise InputError(f"--top-domains {text}: give a share such as 10%, or a number such as 1000.")
-
-    def of(self, domains: int) -> int:
-        """The number that is listed of so many domains."""
-        if self.share is not None:
+    with contextlib.suppress(ValueError):
+        if not top.endswith("%") and int(top) > 0:
+            return min(domains, int(top))
+        if top.endswith("%") and 0 < (percent := float(top[:-1])) <= 100:
             # 10% of 30 is 3, though 0.1 * 30 is a little more.
-            return math.ceil(round(self.share * domains, 6))
-        return min(domains, self.number or 0)
+            return math.ceil(round(percent / 100 * domains, 6))
+    raise InputError(f"--top-domains {top}: give a share such as 10%, or a number such as 1000.")

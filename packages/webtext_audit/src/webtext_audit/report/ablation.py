@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from command_kit import charts, parse_json
-from command_kit.charts import Spread
+from command_kit import parse_json
+from command_kit.charts import drawing
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count
 from webtext_prep.errors import InputError
@@ -39,15 +39,15 @@ def ablation(found: Mapping[str, Any]) -> Markup:
     return join(
         [
             *(tag("p", sentence) for sentence in found["sentences"]),
-            charts.intervals_chart(rows, title="Better by, in bits per byte", show=BITS.format),
+            drawing.intervals_chart(rows, title="Better by, in bits per byte", show=BITS.format),
             tag(
                 "p",
                 f"Bits per byte by which an arm is better than {found['baseline']} (below 0: worse): a dot for each "
                 "seed, their mean, and its 95% interval over seeds and documents.",
                 class_="note",
             ),
-            charts.table(("", "seeds", "mean", "median", "95% interval", "can see", "verdict"), _numbers(found)),
-            charts.table(("arm", "documents", "unique tokens", "epochs", *_sets(found)), _arms(found), "Arms"),
+            drawing.table(("", "seeds", "mean", "median", "95% interval", "can see", "verdict"), _numbers(found)),
+            drawing.table(("arm", "documents", "unique tokens", "epochs", *_sets(found)), _arms(found), "Arms"),
         ]
     )
 
@@ -59,11 +59,11 @@ def _named(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"{found['baseline']} against itself on {entry['set']}", entry
 
 
-def _spreads(found: Mapping[str, Any]) -> Iterator[Spread]:
+def _spreads(found: Mapping[str, Any]) -> Iterator[drawing.Spread]:
     for name, entry in _named(found):
         kind = "c1" if "verdict" in entry else "c2"
         ends = entry["interval"]
-        yield Spread(name, kind, entry["differences"], entry["mean"], ends["low"], ends["high"])
+        yield drawing.Spread(name, kind, entry["differences"], entry["mean"], ends["low"], ends["high"])
 
 
 def _numbers(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

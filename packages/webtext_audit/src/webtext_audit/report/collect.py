@@ -16,16 +16,10 @@ from typing import Any
 import numpy as np
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
-from webtext_audit.plan import CorpusPlan
+from webtext_audit.commands.plan import CorpusPlan
 from webtext_audit.receipts import cuts_in, drops_of, outcomes_in, receipts_in, with_texts
-from webtext_audit.report.figures import (
-    BINS_PER_DOUBLING,
-    DocumentFigures,
-    DuplicateFigures,
-    LogHistogram,
-    OutcomeFigures,
-)
-from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, shown
+from webtext_audit.report import counters
+from webtext_audit.report.scan import TOKEN_DOCUMENTS, count_documents, count_duplicates, count_outcomes, scan, shown
 from webtext_audit.report.training import TrainingRun
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -57,8 +51,8 @@ class ReportedCorpus:
     end: Step
     steps: list[Step]
     documents: int
-    figures: DocumentFigures
-    token_lengths: LogHistogram | None = None
+    figures: counters.DocumentFigures
+    token_lengths: counters.LogHistogram | None = None
     tokens: int | None = None
 
     @property
@@ -89,8 +83,8 @@ class Gathered:
     ends: list[Step]
     steps: list[Step]
     corpora: list[ReportedCorpus]
-    outcomes: list[tuple[Step, OutcomeFigures, float]]
-    duplicates: list[tuple[Step, DuplicateFigures]]
+    outcomes: list[tuple[Step, counters.OutcomeFigures, float]]
+    duplicates: list[tuple[Step, counters.DuplicateFigures]]
     examples: list[Examples]
     run: TrainingRun | None = None
     plan: CorpusPlan | None = None
@@ -139,8 +133,17 @@ def _corpus(end: Step, sample: int, workers: int) -> ReportedCorpus:
     share = _share(documents, sample)
     own = tokenizer_path(end.place) if end.is_tokens and isinstance(end.place, Path) else None
     tokenizer = str(own) if own is not None and own.is_file() else ""
-    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), tokenizer)
-    figures = counting.over(shards, round(share * documents), workers)
+    figures = scan(
+        count_documents,
+        counters.DocumentFigures(),
+        shards,
+        "documents",
+        total=round(share * documents),
+        workers=workers,
+        share=share,
+        token_share=min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)),
+        tokenizer=tokenizer,
+    )
     corpus = ReportedCorpus(end, steps, documents, figures)
     if end.is_tokens and isinstance(end.place, Path):
         with contextlib.suppress(IndexedTokensError, OSError):
@@ -149,11 +152,11 @@ def _corpus(end: Step, sample: int, workers: int) -> ReportedCorpus:
     return corpus
 
 
-def histogram_of(values: np.ndarray[Any, Any]) -> LogHistogram:
+def histogram_of(values: np.ndarray[Any, Any]) -> counters.LogHistogram:
     """The histogram of an array of whole numbers, as `LogHistogram.add` would make it."""
-    found = LogHistogram(total=float(values.sum(dtype=np.float64)), zeros=float((values < 1).sum()))
+    found = counters.LogHistogram(total=float(values.sum(dtype=np.float64)), zeros=float((values < 1).sum()))
     some = values[values >= 1]
-    places, counts = np.unique((np.log2(some) * BINS_PER_DOUBLING).astype(np.int64), return_counts=True)
+    places, counts = np.unique((np.log2(some) * counters.BINS_PER_DOUBLING).astype(np.int64), return_counts=True)
     found.bins = {int(place): float(count) for place, count in zip(places, counts, strict=True)}
     return found
 
@@ -163,23 +166,27 @@ def _duplicates_in(step: Step) -> list[Location]:
     return receipts_in(step) if step.stage == "dedup" else cuts_in(step) if step.stage == "dedup-passages" else []
 
 
-def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigures, float] | None:
+def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, counters.OutcomeFigures, float] | None:
     shards = outcomes_in(step)
     if not shards:
         return None
     share = _share(step.record["in"], sample)
-    found = OutcomePass(share).over(shards, round(share * step.record["in"]), workers)
+    of_urls = {"unit": "URLs", "total": round(share * step.record["in"]), "workers": workers, "share": share}
+    found = scan(count_outcomes, counters.OutcomeFigures(), shards, "outcomes", **of_urls)
     counted = found.outcomes.totals()[0] if found.outcomes.names else 0.0
     return step, found, counted / step.record["in"] if share < 1 and counted else 1.0
 
 
-def _duplicates(step: Step, files: list[Location], sample: int, workers: int) -> DuplicateFigures:
+def _duplicates(step: Step, files: list[Location], sample: int, workers: int) -> counters.DuplicateFigures:
     rows = step.record["dropped"].get("duplicate", 0) + step.record.get("notes", {}).get("passages", 0)
-    return DuplicatePass(_share(rows, sample)).over(files, None, workers)
+    none = counters.DuplicateFigures()
+    return scan(count_duplicates, none, files, "duplicates", total=None, workers=workers, share=_share(rows, sample))
 
 
 def _examples(
-    step: Step, outcomes: dict[int, OutcomeFigures], duplicates: Sequence[tuple[Step, DuplicateFigures]]
+    step: Step,
+    outcomes: dict[int, counters.OutcomeFigures],
+    duplicates: Sequence[tuple[Step, counters.DuplicateFigures]],
 ) -> list[Examples]:
     """Some of what was dropped, for each reason."""
     reasons = sorted(step.record.get("dropped", {}).items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]

@@ -8,23 +8,23 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
-from command_kit import charts
-from command_kit.charts import bars, cell
-from command_kit.charts.drawing import Show
+from command_kit.charts import drawing
+from command_kit.charts.drawing import Show, bars, cell
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import count, share, short, size
+from command_kit.charts.numbers import count, share, short
 from webtext_audit.report.collect import Examples, Gathered, ReportedCorpus
-from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
+from webtext_audit.report.counters import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
 from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_audit.report.templates import filled
 from webtext_prep.documents.folders.stage_record import Step, all_steps
+from webtext_prep.running.estimates import readable
 
 MOST_ROWS = 15
 """Rows of a table; the rest is put together."""
 LOOPBACK = {"127.0.0.1", "::1", "[::1]", "localhost"}
 
 
-DOCUMENTS, TEXT, TOKENS = ("documents", count), ("text", size), ("tokens", short)
+DOCUMENTS, TEXT, TOKENS = ("documents", count), ("text", readable), ("tokens", short)
 """Columns of a table, and how their values are written."""
 
 
@@ -65,7 +65,7 @@ def _notes(corpus: ReportedCorpus) -> Markup | None:
         read = f"{count(figures.documents)} of {count(corpus.documents)} documents"
         notes.append(f"Estimated from {read}, chosen by a hash; --all reads every one.")
     if figures.counted[0] and (figures.counted[0] < figures.bytes or corpus.is_sample):
-        notes.append(f"Tokens were counted in {size(figures.counted[0])} of the text.")
+        notes.append(f"Tokens were counted in {readable(figures.counted[0])} of the text.")
     if figures.domains.is_cut:
         lost = count(figures.domains.lost * corpus.scale)
         notes.append(f"Rare domains were put together: none that is shown lacks more than {lost} documents.")
@@ -91,11 +91,11 @@ def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
     return tag(
         "div",
         tag("h3", head),
-        charts.histogram(
+        drawing.histogram(
             columns, title=f"{head}: how many documents have how many", mark=(middle, f"median {short(middle)}")
         ),
         tag("p", f"Mean {short(found.total / max(found.count, 1))}. {spread}", class_="note"),
-        charts.table((unit, "documents"), rows),
+        drawing.table((unit, "documents"), rows),
     )
 
 
@@ -171,7 +171,7 @@ def outcomes(found: OutcomeFigures, taken: float) -> Markup:
         good=ok + archived,
         archived=archived,
         total=total,
-        legend=charts.legend((KINDS[group], NAMES[group]) for group in _ended(found)),
+        legend=drawing.legend((KINDS[group], NAMES[group]) for group in _ended(found)),
         reasons=_reasons(found, taken, total),
         hosts=_hosts(found, taken),
         more=len(found.hosts.names) - MOST_ROWS,
@@ -208,11 +208,11 @@ def _hosts(found: OutcomeFigures, taken: float) -> Markup:
             f" URLs, {share(sum(by_group[: len(WITH_TEXT)]), urls)} with text",
             class_="number",
         )
-        rows.append([name, join([words, charts.stacked(parts, most)])])
+        rows.append([name, join([words, drawing.stacked(parts, most)])])
     return bars(["host", "URLs"], rows)
 
 
-def wishes(found: Gathered) -> Markup | None:
+def preferences(found: Gathered) -> Markup | None:
     """Pages whose owners refuse training, by the signal that says so; they have tokens where they were kept."""
     figures: dict[str, list[float]] = {}  # hosts, pages, tokens
     for _, of, taken in found.outcomes:
@@ -242,13 +242,13 @@ def scores(step: Step) -> Markup | None:
     parts: list[Markup] = []
     for title, counts in charts_of:
         columns = [(low, high, float(times)) for (low, high), times in zip(pairwise(edges), counts, strict=True)]
-        parts += [tag("h3", title), charts.histogram(columns, title=title, log=False, show=_score, mark=mark)]
+        parts += [tag("h3", title), drawing.histogram(columns, title=title, log=False, show=_score, mark=mark)]
     rows = [
         (f"{low:.2f} to {high:.2f}", count(stays), count(goes))
         for (low, high), stays, goes in zip(pairwise(edges), kept, dropped, strict=True)
         if stays or goes
     ]
-    return join([*parts, charts.table(("score", "kept", "dropped"), rows)])
+    return join([*parts, drawing.table(("score", "kept", "dropped"), rows)])
 
 
 def _score(value: float) -> str:
@@ -278,7 +278,7 @@ def _similarities(found: DuplicateFigures) -> Markup:
     """A column for each per cent; exact copies have one of their own, at the end."""
     first = min(*found.similarities, 99)
     columns = [(per / 100, (per + 1) / 100, float(found.similarities.get(per, 0))) for per in range(first, 101)]
-    chart = charts.histogram(
+    chart = drawing.histogram(
         columns,
         title="Duplicates by their similarity to the document that stays",
         kind="dropped",
@@ -286,7 +286,7 @@ def _similarities(found: DuplicateFigures) -> Markup:
         show=lambda value: f"{min(value, 1.0):.2f}",
     )
     rows = [(f"{low:.2f}", count(number)) for low, _, number in columns if number]
-    return join([chart, charts.table(("similarity", "documents"), rows)])
+    return join([chart, drawing.table(("similarity", "documents"), rows)])
 
 
 def _groups(found: DuplicateFigures) -> Markup:

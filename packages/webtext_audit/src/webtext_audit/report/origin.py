@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import charts, duration, hide_credentials
+from command_kit import duration, hide_credentials
+from command_kit.charts import drawing
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import brief, count, share, short, size
+from command_kit.charts.numbers import brief, count, share, short
 from command_kit.progress import spoken_duration
-from webtext_audit.plan import CorpusPlan, Expected, about
+from webtext_audit.commands.plan import CorpusPlan, Expected, about
 from webtext_audit.report.collect import Gathered, ReportedCorpus
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.templates import filled
@@ -78,7 +79,7 @@ def _tiles_of(corpus: ReportedCorpus) -> Iterator[tuple[str, str, str]]:
     yield "documents", brief(kept), f"{share(kept, read)} of {brief(read)} in"
     bytes_ = corpus.figures.bytes * corpus.scale
     if bytes_:
-        yield "text", size(bytes_), f"{short(corpus.figures.lengths.quantile(0.5))} characters in the median"
+        yield "text", readable(bytes_), f"{short(corpus.figures.lengths.quantile(0.5))} characters in the median"
     tokens, is_exact = tokens_of(corpus)
     if tokens:
         each = f"{bytes_ / tokens:.2f} bytes each" if bytes_ else ""
@@ -115,7 +116,7 @@ def funnel(found: Gathered) -> list[Markup]:
         for width, kind in ((WIDE, "wide"), (NARROW, "narrow")):
             parts.append(draw_funnel(levels(chain), width=width, end=end_of(chain[-1]), kind=f"funnel {kind}"))
     rows = [row for step in found.steps for row in _rows(step)]
-    return [*parts, charts.table(("stage", "", "documents", "share"), rows)]
+    return [*parts, drawing.table(("stage", "", "documents", "share"), rows)]
 
 
 def picture(found: Gathered, style: str) -> Markup:
@@ -213,12 +214,12 @@ def runs(found: Gathered) -> Markup:
     timed = [step for step in found.steps if isinstance(step.run.get("seconds"), int | float)]
     most = max((step.run["seconds"] for step in timed), default=0)
     times = [
-        [step.stage, charts.cell(duration(step.run["seconds"]), _rate(step), step.run["seconds"], most)]
+        [step.stage, drawing.cell(duration(step.run["seconds"]), _rate(step), step.run["seconds"], most)]
         for step in timed
     ]
     run = None if found.run is None else {"folder": str(found.run.folder), **found.run.settings}
     steps = [(step, _about(step), _measured(step)) for step in found.steps]
-    return filled("runs", times=charts.bars(["stage", "time"], times) if times else None, steps=steps, run=run)
+    return filled("runs", times=drawing.bars(["stage", "time"], times) if times else None, steps=steps, run=run)
 
 
 def _rate(step: Step) -> str:
@@ -273,7 +274,7 @@ def comparison(plan: CorpusPlan, steps: list[Step]) -> Markup | None:
     longest = max(float(step.run.get("seconds", 0)) for _, step in pairs)
     largest = max((_bytes(step) or 0 for _, step in pairs), default=0)
     rows = [_row(stage, step, most, longest, largest) for stage, step in pairs]
-    return join([tag("p", note, class_="note"), more, charts.bars(HEAD, rows)])
+    return join([tag("p", note, class_="note"), more, drawing.bars(HEAD, rows)])
 
 
 def _only(steps: list[Step], stage: str) -> Step | None:
@@ -288,11 +289,11 @@ def _row(stage: Expected, step: Step, most: int, longest: float, largest: int) -
     return [
         stage.stage,
         about(stage.kept),
-        charts.cell(brief(kept), _of_plan(kept, stage.kept), kept, most),
+        drawing.cell(brief(kept), _of_plan(kept, stage.kept), kept, most),
         spoken_duration(stage.seconds),
-        charts.cell(spoken_duration(seconds), at_once, seconds, longest) if isinstance(seconds, int | float) else "",
+        drawing.cell(spoken_duration(seconds), at_once, seconds, longest) if isinstance(seconds, int | float) else "",
         readable(stage.output),
-        charts.cell(readable(size), _of_plan(size, stage.output), size, largest) if size is not None else "",
+        drawing.cell(readable(size), _of_plan(size, stage.output), size, largest) if size is not None else "",
     ]
 
 

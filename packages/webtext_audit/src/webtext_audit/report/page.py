@@ -18,7 +18,7 @@ Section = tuple[str, Markup | None]
 
 def render(found: Gathered, title: str) -> str:
     """The page as one HTML text."""
-    style = Markup(style_sheet("colours", "page", "curves") + _funnel_style())
+    style = Markup(style_sheet("colours", "page") + _funnel_style())
     return filled(
         "page",
         title=title,
@@ -62,7 +62,7 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
         "Languages": _headed([(corpus.end.name, contents.languages(corpus)) for corpus in corpora]),
         "Kinds of pages": _headed([(corpus.end.name, contents.kinds(corpus)) for corpus in corpora]),
         "Downloads": _headed([(step.name, contents.outcomes(of, taken)) for step, of, taken in found.outcomes]),
-        "Wishes": [part] if (part := contents.wishes(found)) is not None else [],
+        "Opt-outs": [part] if (part := contents.preferences(found)) is not None else [],
         "Scores": _headed([(step.name, contents.scores(step)) for step in found.steps]),
         "Duplicates": _headed([(step.name, contents.duplicates(step, of)) for step, of in found.duplicates]),
         "Plan and what happened": [planned] if planned is not None else [],

@@ -10,20 +10,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
-from webtext_audit.report.figures import (
-    GROUPS,
-    DocumentFigures,
-    DuplicateFigures,
-    Figures,
-    Lowest,
-    OutcomeFigures,
-    group_of,
-)
+from webtext_audit.report import counters
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.opt_outs.decisions import SIGNAL
@@ -48,105 +39,91 @@ NO_DOMAIN = "(no domain)"
 _SPACE = 1 << 64
 _SEED = 0x7265706F
 
-Found = TypeVar("Found", bound=Figures)
+Found = TypeVar("Found", bound=counters.Figures)
 
 
-@dataclass(frozen=True)
-class Pass(Generic[Found]):
-    """A pass over shards, which takes a share of their rows. A subclass says what figures it makes, and of what."""
+def scan(
+    count: Callable[[Task, Context], Found], figures: Found, shards: Sequence[Location], what: str,
+    *, total: int | None, workers: int, unit: str = "documents", share: float = 1.0, **options: Any,
+) -> Found:  # fmt: skip
+    """Read shards in parallel and add what each has to `figures`; shows progress.
 
-    share: float = 1.0
+    The order in which shards end does not matter. Raises InputError for a shard that can't be read.
 
-    figures: ClassVar[type[Any]]
-    what: ClassVar[str]
-    unit: ClassVar[str]
-
-    def count(self, task: Task, context: Context) -> Found:
-        """Task: the figures of one shard."""
-        raise NotImplementedError
-
-    def over(self, shards: Sequence[Location], total: int | None, workers: int) -> Found:
-        """Read shards in parallel and merge their figures; shows progress.
-
-        The order in which shards end does not matter. Raises InputError for a shard that can't be read.
-        """
-        tasks = [Task(str(number), Files(shard=shard)) for number, shard in enumerate(shards)]
-        found: dict[int, Found] = {}
-        merged, figures = 0, self.figures()
-        label = f"report: {self.what}"
-        # In their order, so that counters that were cut are the same again; and at once, to hold few of them.
-        for position, of_shard in run_tasks(
-            self.count, tasks, workers=workers, label=label, unit=self.unit, total=total
-        ):
-            found[position] = of_shard
-            while merged in found:
-                figures.merge(found.pop(merged))
-                merged += 1
-        return figures
-
-    def rows(self, shard: Location, context: Context) -> Iterator[Document]:
-        """The chosen rows of a shard."""
-        if self.share >= 1:
-            return context.counted(read_documents(shard))
-        limit, name = int(self.share * _SPACE), shard.name.encode("utf-8", "surrogatepass")
-        rows = read_chosen_documents(shard, lambda row: xxhash.xxh3_64_intdigest(b"%b/%d" % (name, row)) < limit)
-        return context.counted(row for _, row in rows)
-
-
-@dataclass(frozen=True)
-class DocumentPass(Pass[DocumentFigures]):
-    """Counts documents.
-
-    Attributes:
-        token_share: the share of the documents whose tokens are counted.
-        tokenizer: `PREFIX.tokenizer.json`, or empty for GPT-2's.
+    Args:
+        count: a task, the figures of one shard.
+        figures: of nothing.
+        shards: the files.
+        what: they hold.
+        total: how many rows are read, if that is known.
+        workers: processes.
+        unit: the things counted.
+        share: of the rows, that is read.
+        options: of the task.
     """
+    options = {"share": share, **options}
+    tasks = [Task(str(number), Files(shard=shard), options=options) for number, shard in enumerate(shards)]
+    found: dict[int, Found] = {}
+    merged = 0
+    # In their order, so that counters that were cut are the same again; and at once, to hold few of them.
+    for position, of_shard in run_tasks(count, tasks, workers=workers, label=f"report: {what}", unit=unit, total=total):
+        found[position] = of_shard
+        while merged in found:
+            figures.merge(found.pop(merged))
+            merged += 1
+    return figures
 
-    token_share: float = 1.0
-    tokenizer: str = ""
 
-    preload: ClassVar[tuple[str, ...]] = ("indexed_tokens",)
+def _rows(task: Task, context: Context) -> Iterator[Document]:
+    """The chosen rows of a shard."""
+    shard, share = task.reads.shard, task.options["share"]
+    if share >= 1:
+        return context.counted(read_documents(shard))
+    limit, name = int(share * _SPACE), shard.name.encode("utf-8", "surrogatepass")
+    rows = read_chosen_documents(shard, lambda row: xxhash.xxh3_64_intdigest(b"%b/%d" % (name, row)) < limit)
+    return context.counted(row for _, row in rows)
 
-    figures = DocumentFigures
-    what = "documents"
-    unit = "documents"
 
-    def count(self, task: Task, context: Context) -> DocumentFigures:
-        """Task: the figures of one shard."""
-        found = DocumentFigures()
-        limit = int(self.token_share * _SPACE)
-        for document in self.rows(task.reads.shard, context):
-            key = sample_key(document.id)
-            size = len(document.text) if document.text.isascii() else len(document.text.encode("utf-8", "replace"))
-            counted = [0.0, 0.0]
-            if document.text and key < limit:
-                piece = document.text[:MOST_BYTES]
-                # One more for the <|endoftext|> of a document that was counted whole.
-                counted = [
-                    float(len(piece.encode("utf-8", "replace"))),
-                    len(_encoder(self.tokenizer)(piece)) + (len(piece) == len(document.text)),
-                ]
-            found.documents += 1
-            found.bytes += size
-            found.counted = [a + b for a, b in zip(found.counted, counted, strict=True)]
-            found.lengths.add(len(document.text))
-            found.domains.add((document.domain or NO_DOMAIN)[:NAME_CHARACTERS], 1, size, *counted)
-            language = document.metadata.get("language")
-            if isinstance(language, str):
-                found.languages.add(language[:NAME_CHARACTERS], 1)
-            kind = document.metadata.get("kind")
-            if isinstance(kind, str):
-                found.kinds.add(kind[:NAME_CHARACTERS], 1, size)
-                is_short, page_share = float(len(document.text) < SHORT_TEXT), document.metadata.get("text_share")
-                known = [1.0, float(page_share > WHOLE_PAGE)] if isinstance(page_share, int | float) else [0.0, 0.0]
-                name = ", ".join(part[:NAME_CHARACTERS] for part in (language, kind) if isinstance(part, str))
-                found.odd.add(name, 1, is_short, *known)
-            signal = document.metadata.get(SIGNAL)
-            if isinstance(signal, str):
-                found.refusals.add(signal[:NAME_CHARACTERS], 1, size, *counted)
-            if found.examples.wants(key):
-                found.examples.add(key, shown(document))
-        return found
+def count_documents(task: Task, context: Context) -> counters.DocumentFigures:
+    """Task: what the documents of a shard are.
+
+    Its options are `token_share`, that of the documents whose tokens are counted, and `tokenizer`:
+    `PREFIX.tokenizer.json`, or empty for GPT-2's.
+    """
+    found = counters.DocumentFigures()
+    limit = int(task.options["token_share"] * _SPACE)
+    for document in _rows(task, context):
+        key = sample_key(document.id)
+        size = len(document.text) if document.text.isascii() else len(document.text.encode("utf-8", "replace"))
+        counted = [0.0, 0.0]
+        if document.text and key < limit:
+            piece = document.text[:MOST_BYTES]
+            # One more for the <|endoftext|> of a document that was counted whole.
+            counted = [
+                float(len(piece.encode("utf-8", "replace"))),
+                len(_encoder(task.options["tokenizer"])(piece)) + (len(piece) == len(document.text)),
+            ]
+        found.documents += 1
+        found.bytes += size
+        found.counted = [a + b for a, b in zip(found.counted, counted, strict=True)]
+        found.lengths.add(len(document.text))
+        found.domains.add((document.domain or NO_DOMAIN)[:NAME_CHARACTERS], 1, size, *counted)
+        language = document.metadata.get("language")
+        if isinstance(language, str):
+            found.languages.add(language[:NAME_CHARACTERS], 1)
+        kind = document.metadata.get("kind")
+        if isinstance(kind, str):
+            found.kinds.add(kind[:NAME_CHARACTERS], 1, size)
+            is_short, page_share = float(len(document.text) < SHORT_TEXT), document.metadata.get("text_share")
+            known = [1.0, float(page_share > WHOLE_PAGE)] if isinstance(page_share, int | float) else [0.0, 0.0]
+            name = ", ".join(part[:NAME_CHARACTERS] for part in (language, kind) if isinstance(part, str))
+            found.odd.add(name, 1, is_short, *known)
+        signal = document.metadata.get(SIGNAL)
+        if isinstance(signal, str):
+            found.refusals.add(signal[:NAME_CHARACTERS], 1, size, *counted)
+        if found.examples.wants(key):
+            found.examples.add(key, shown(document))
+    return found
 
 
 @functools.lru_cache(maxsize=2)
@@ -156,60 +133,44 @@ def _encoder(tokenizer: str) -> Callable[[str], Sequence[int]]:
     return Tokenizer.from_path(tokenizer or "gpt2").encode
 
 
-@dataclass(frozen=True)
-class OutcomePass(Pass[OutcomeFigures]):
-    """Counts the outcomes of a download."""
-
-    figures = OutcomeFigures
-    what = "outcomes"
-    unit = "URLs"
-
-    def count(self, task: Task, context: Context) -> OutcomeFigures:
-        """Task: the figures of one shard of outcomes."""
-        found = OutcomeFigures()
-        for row in self.rows(task.reads.shard, context):
-            outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
-            group = group_of(outcome)
-            found.outcomes.add(outcome, 1)
-            host = host_of(row.url) or NO_DOMAIN
-            if SIGNAL in row.metadata:
-                found.refusals.add(f"{str(row.metadata[SIGNAL])[:NAME_CHARACTERS]}\t{host}", 1)
-            found.hosts.add(host, 1, *(float(name == group) for name in GROUPS))
-            if outcome not in found.examples and len(found.examples) >= 100:
-                continue
-            key = sample_key(row.url)
-            found.examples.setdefault(outcome, Lowest(3)).add(key, row.url[:NAME_CHARACTERS])
-        return found
+def count_outcomes(task: Task, context: Context) -> counters.OutcomeFigures:
+    """Task: how the URLs of a shard of outcomes ended."""
+    found = counters.OutcomeFigures()
+    for row in _rows(task, context):
+        outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
+        group = counters.group_of(outcome)
+        found.outcomes.add(outcome, 1)
+        host = host_of(row.url) or NO_DOMAIN
+        if SIGNAL in row.metadata:
+            found.refusals.add(f"{str(row.metadata[SIGNAL])[:NAME_CHARACTERS]}\t{host}", 1)
+        found.hosts.add(host, 1, *(float(name == group) for name in counters.GROUPS))
+        if outcome not in found.examples and len(found.examples) >= 100:
+            continue
+        key = sample_key(row.url)
+        found.examples.setdefault(outcome, counters.Lowest(3)).add(key, row.url[:NAME_CHARACTERS])
+    return found
 
 
-@dataclass(frozen=True)
-class DuplicatePass(Pass[DuplicateFigures]):
-    """Counts what `dedup` dropped, or what `dedup-passages` cut out."""
-
-    figures = DuplicateFigures
-    what = "duplicates"
-    unit = "documents"
-
-    def count(self, task: Task, context: Context) -> DuplicateFigures:
-        """Task: the figures of one table of duplicates."""
-        found = DuplicateFigures()
-        for row in self.rows(task.reads.shard, context):
-            kept = str(row.metadata.get("duplicate_of", ""))[:NAME_CHARACTERS]
-            match = str(row.metadata.get("match", ""))[:NAME_CHARACTERS]
-            similarity, start = row.metadata.get("similarity", 0), row.metadata.get("duplicate_of_start")
-            found.rows += 1
-            if start is None:
-                percent = int(100 * similarity + 1e-9) if isinstance(similarity, int | float) else 0
-                found.similarities[percent] = found.similarities.get(percent, 0) + 1
-            else:
-                kept = f"{kept}, character {start}"
-            found.groups.add(kept, 1)
-            found.matches.setdefault(kept, match)
-            if len(found.matches) > 2 * len(found.groups.names):
-                found.forget()
-            values = {"url": row.url, "duplicate_of": kept, "similarity": similarity, "match": match}
-            found.examples.add(sample_key(row.url), values)
-        return found
+def count_duplicates(task: Task, context: Context) -> counters.DuplicateFigures:
+    """Task: what a table says that `dedup` dropped, or `dedup-passages` cut out."""
+    found = counters.DuplicateFigures()
+    for row in _rows(task, context):
+        kept = str(row.metadata.get("duplicate_of", ""))[:NAME_CHARACTERS]
+        match = str(row.metadata.get("match", ""))[:NAME_CHARACTERS]
+        similarity, start = row.metadata.get("similarity", 0), row.metadata.get("duplicate_of_start")
+        found.rows += 1
+        if start is None:
+            percent = int(100 * similarity + 1e-9) if isinstance(similarity, int | float) else 0
+            found.similarities[percent] = found.similarities.get(percent, 0) + 1
+        else:
+            kept = f"{kept}, character {start}"
+        found.groups.add(kept, 1)
+        found.matches.setdefault(kept, match)
+        if len(found.matches) > 2 * len(found.groups.names):
+            found.forget()
+        values = {"url": row.url, "duplicate_of": kept, "similarity": similarity, "match": match}
+        found.examples.add(sample_key(row.url), values)
+    return found
 
 
 def sample_key(name: str) -> int:

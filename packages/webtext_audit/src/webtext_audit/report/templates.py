@@ -10,8 +10,7 @@ import markupsafe
 
 from command_kit import hide_credentials
 from command_kit.charts.markup import Markup, escape
-from command_kit.charts.numbers import count, share
-from webtext_audit.values import figure
+from command_kit.charts.numbers import count, figure, share
 
 
 @functools.cache

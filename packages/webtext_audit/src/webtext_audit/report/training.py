@@ -13,18 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from command_kit import charts, parse_json, read_json
-from command_kit.charts.curves import Axes, Curve, chart_of_any_width, legend_mark, scales_of
+from command_kit import parse_json, read_json
+from command_kit.charts import drawing
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import count, short
+from command_kit.charts.numbers import Point, count, short
 from webtext_audit.report.templates import filled
 from webtext_prep.errors import InputError
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 PIPELINE = "pipeline.json"
 """Next to a run that a pipeline made: the summaries of its commands, `generate` and `evaluate` among them."""
-
-Point = tuple[float, float]
 
 
 @dataclass
@@ -151,14 +149,17 @@ def written(run: TrainingRun) -> list[Markup]:
 
 def training(run: TrainingRun) -> Markup:
     """Bits per byte, losses, learning rate, scores, and texts."""
-    curves = [("Learning rate", run.rate, lambda value: f"{value:.2g}"), ("Tokens per second", run.speed, short)]
+    curves = [("Learning rate", run.rate, "{:.2g}".format), ("Tokens per second", run.speed, short)]
     named = (("training loss", run.loss), ("validation loss", run.valid_loss))
-    lines = [Curve(name, look, points, dots=True) for look, (name, points) in enumerate(named) if points]
+    kinds = [(f"c{number}", name, points) for number, (name, points) in enumerate(named, 1) if points]
+    losses = [(kind, points) for kind, _, points in kinds]
     return filled(
         "training",
         bits=_bits_per_byte(run.evaluation),
-        legend=[(tag("svg", legend_mark(line), width=26, height=12, aria_hidden="true"), line) for line in lines],
-        losses=_lines(lines, "Loss in nats per token by step", 240, lambda value: f"{value:.3g}") if lines else None,
+        legend=drawing.legend((kind, name) for kind, name, _ in kinds),
+        losses=drawing.curves_chart(losses, title="Loss in nats per token by step", height=240, show="{:.3g}".format)
+        if losses
+        else None,
         rates=[(title, _curve(title, points, show)) for title, points, show in curves if points],
         numbers=_numbers(run),
         held_out=_held_out(run.evaluation) if is_number(run.evaluation.get("loss")) else None,
@@ -175,11 +176,11 @@ def _bits_per_byte(found: Mapping[str, Any]) -> Markup | None:
         return None
     most = max(rows.values())
     cells = [
-        [name, join([tag("span", tag("b", f"{bits:.2f}"), class_="number"), charts.bar(bits, most, kind)])]
+        [name, join([tag("span", tag("b", f"{bits:.2f}"), class_="number"), drawing.bar(bits, most, kind)])]
         for name, bits in sorted(rows.items(), key=lambda row: row[1])
         for kind in ["c1" if name == "this model" else "c5"]
     ]
-    return charts.bars(["", "fewer is better"], cells)
+    return drawing.bars(["", "fewer is better"], cells)
 
 
 def bits_per_byte(found: Mapping[str, Any]) -> dict[str, float]:
@@ -193,16 +194,8 @@ def bits_per_byte(found: Mapping[str, Any]) -> dict[str, float]:
     return {str(name): float(bits) for name, bits in rows.items() if is_number(bits)}
 
 
-def _curve(title: str, points: list[Point], show: Callable[[float], str]) -> Markup:
-    return _lines([Curve(title, 0, points, dots=True)], f"{title} by step", 150, show, from_zero=True)
-
-
-def _lines(
-    lines: list[Curve], title: str, height: int, show: Callable[[float], str], *, from_zero: bool = False
-) -> Markup:
-    """A chart over the steps."""
-    across, up = scales_of(lines, from_zero=from_zero)
-    return chart_of_any_width(lines, Axes(across, up, short, show), title=title, height=height)
+def _curve(title: str, points: list[Point], show: Callable[[float], str], *, from_zero: bool = True) -> Markup:
+    return drawing.curves_chart([("c1", points)], title=f"{title} by step", height=150, show=show, from_zero=from_zero)
 
 
 def _numbers(run: TrainingRun) -> Markup:
@@ -214,7 +207,7 @@ def _numbers(run: TrainingRun) -> Markup:
         (count(step), *(f"{values[step]:.4g}" if step in values else "" for values in (loss, valid, rate)))
         for step in chosen
     ]
-    return charts.table(("step", "training loss", "validation loss", "learning rate"), rows)
+    return drawing.table(("step", "training loss", "validation loss", "learning rate"), rows)
 
 
 def _scores(by_step: Mapping[int, Mapping[str, float]]) -> tuple[Markup | None, Markup]:
@@ -225,13 +218,10 @@ def _scores(by_step: Mapping[int, Mapping[str, float]]) -> tuple[Markup | None, 
         (count(step), *(f"{figures[figure]:.4g}" if figure in figures else "" for figure in names))
         for step, figures in _thinned(by_step, TABLE_ROWS)
     ]
-    chart = None
-    if len(points) > 1:
-        title = names[0].replace("_", " ")
-        line = Curve(title, 0, points, dots=True)
-        chart = _lines([line], f"{title} by step", 150, lambda value: f"{value:.3g}")
+    title = names[0].replace("_", " ")
+    chart = _curve(title, points, "{:.3g}".format, from_zero=False) if len(points) > 1 else None
     head = ("step", *(figure.replace("_", " ") for figure in names))
-    return chart, charts.plain_table(head, rows)
+    return chart, drawing.plain_table(head, rows)
 
 
 def _written(run: TrainingRun) -> Iterator[tuple[int, Markup]]:

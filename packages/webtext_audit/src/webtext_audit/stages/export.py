@@ -20,25 +20,13 @@ import msgspec
 
 from command_kit import setting
 from indexed_tokens import Tokenizer
-from webtext_audit.export.card import (
-    DOMAINS,
-    GUESSED,
-    README,
-    UNKNOWN,
-    ExportedCorpus,
-    card,
-    domain_list,
-    header,
-    is_guessed,
-)
-from webtext_audit.export.columns import Column, Measures, TopDomains, arrow_schema, choose_columns, row_of, times_in
+from webtext_audit.export import dataset_card
+from webtext_audit.export.columns import Column, Measures, arrow_schema, choose_columns, listed, row_of, times_in
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace_all
-from webtext_prep.documents.formats.arrow_tables import new_parquet
-from webtext_prep.documents.formats.compression import compressed
-from webtext_prep.documents.formats.parquet import RowWriter
+from webtext_prep.documents.formats import arrow_tables, compression, parquet
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Stage, Writes
@@ -72,7 +60,7 @@ def write_file(place: Location, columns: Sequence[Column], format_name: str) -> 
             with _parquet(stream, columns) as write:
                 yield write
         else:
-            with compressed(stream, FORMATS[format_name]) as lines:
+            with compression.compressed(stream, FORMATS[format_name]) as lines:
                 yield lambda document: lines.write(msgspec.json.encode(_row(columns, document)) + b"\n")
 
 
@@ -85,8 +73,8 @@ def _parquet(stream: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
     schema, with_times = arrow_schema(columns), times_in(columns)
     plain = [column.name for column in columns if not column.is_list]
     indexed = [name for name in plain if name != "title"]
-    with new_parquet(stream, schema, use_dictionary=indexed, write_statistics=["url", *plain]) as file:
-        writer = RowWriter(file, lambda document: with_times(_row(columns, document)))
+    with arrow_tables.new_parquet(stream, schema, use_dictionary=indexed, write_statistics=["url", *plain]) as file:
+        writer = parquet.RowWriter(file, lambda document: with_times(_row(columns, document)))
         yield writer.write
         writer.flush()
 
@@ -101,7 +89,10 @@ Piece = tuple[int, int, int, int]
 def _files_of_dataset(output: Location) -> list[Location]:
     """The files with the documents, the card, and the list."""
     files = [path for path in storage.files_in(output / FOLDER) if is_file_name(path.name)]
-    return [*files, *(output / name for name in (README, DOMAINS) if storage.is_file(output / name))]
+    return [
+        *files,
+        *(output / name for name in (dataset_card.README, dataset_card.DOMAINS) if storage.is_file(output / name)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -123,13 +114,15 @@ class Export(Stage):
     top_domains: str = setting(
         "10%", "domains to list by size: a share of them such as 10%, or a number such as 1000", metavar="SHARE|N"
     )
-    license: str = setting(UNKNOWN, "the licence to state, as the hub calls it (cc0-1.0, odc-by, other, ...)")
+    license: str = setting(
+        dataset_card.UNKNOWN, "the licence to state, as the hub calls it (cc0-1.0, odc-by, other, ...)"
+    )
     shard_bytes: int = setting(500_000_000, "bytes of text in each file, about", ge=1)
 
     def __post_init__(self) -> None:
-        TopDomains.parse(self.top_domains)
+        listed(self.top_domains, 0)
         if not self.license.strip():
-            raise InputError(f"--license is empty: say which, or leave it out ({UNKNOWN}).")
+            raise InputError(f"--license is empty: say which, or leave it out ({dataset_card.UNKNOWN}).")
 
     # Phases
 
@@ -169,9 +162,14 @@ class Export(Stage):
         options = task.options
         columns = [Column(**column) for column in options["columns"]]
         about = {name: options[name] for name in ("path", "files", "size", "steps", "plain_files")}
-        top = TopDomains.parse(self.top_domains)
-        corpus = ExportedCorpus(measures=measures, columns=columns, license=self.license, top=top, **about)
-        texts = [card(corpus), domain_list(corpus)] if self.card else [header(corpus)]
+        corpus = dataset_card.ExportedCorpus(
+            measures=measures, columns=columns, license=self.license, top=self.top_domains, **about
+        )
+        texts = (
+            [dataset_card.card(corpus), dataset_card.domain_list(corpus)]
+            if self.card
+            else [dataset_card.header(corpus)]
+        )
         # The card last: it is what makes the folder a dataset.
         for place, text in reversed(list(zip(task.writes.all(), texts, strict=True))):
             with storage.create(place) as file:
@@ -209,7 +207,9 @@ class Export(Stage):
             ],
             "plain_files": len(plain),
         }
-        about = Files(card=job.output / README, domains=job.output / DOMAINS if self.card else None)
+        about = Files(
+            card=job.output / dataset_card.README, domains=job.output / dataset_card.DOMAINS if self.card else None
+        )
         measured = Files(measures=[task.writes.measures for task in measuring])
         facts = job.map("card", self.describe, [Task("all", measured, about, options)], unit="cards")[0]
         shards = {f"{FOLDER}/{path.name}": count for path, count in zip(files, written, strict=True)}
@@ -217,8 +217,8 @@ class Export(Stage):
         tally = Tally(documents, sum(written))
         for sentence in (sentence for source in sources for sentence in source.changes()):
             tally.problem(sentence)
-        if is_guessed(str(options["path"])):
-            tally.problem(f"{GUESSED} Give --format parquet where it matters.")
+        if dataset_card.is_guessed(str(options["path"])):
+            tally.problem(f"{dataset_card.GUESSED} Give --format parquet where it matters.")
         return Outcome(tally, [*files, *about.all()], shards, {**facts, "files": len(files)})
 
     def _writing_tasks(

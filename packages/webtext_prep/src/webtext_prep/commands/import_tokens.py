@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from command_kit import Progress, setting
 from indexed_tokens import IndexedTokensWriter, Tokenizer, idx_path, save_corpus_tokenizer, smallest_dtype
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings

@@ -18,13 +18,13 @@ from typing import Any, ClassVar, Literal
 
 from command_kit import Progress, atomic_file, setting
 from webtext_prep import storage
-from webtext_prep.commands.base import Command
+from webtext_prep.commands import Command
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.opt_outs.decisions import decide, decide_by_host
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of, read_hosts
-from webtext_prep.opt_outs.wishes import HostWishes, Wish
+from webtext_prep.opt_outs.preferences import HostPreferences, Preference
 from webtext_prep.running.processes import run_until_done
 from webtext_prep.running.summary import Findings
 from webtext_prep.stages.download import Download
@@ -102,9 +102,9 @@ class OptOuts(Command):
         settings = asked.within_limits()
 
         async def finish(visit: Visit, reply: Reply) -> None:
-            wishes = visit.rules.wishes if visit.rules is not None else HostWishes()
+            preferences = visit.rules.preferences if visit.rules is not None else HostPreferences()
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            note(Host(visit.asked, "", str(reply.outcome), now, wishes.rules, wishes.unreadable))
+            note(Host(visit.asked, "", str(reply.outcome), now, preferences.rules, preferences.unreadable))
 
         async with settings.client(settings.concurrency, settings.max_bytes) as client:
             visits = (Visit(origin, origin, is_for_rules=True) for origin in origins)
@@ -137,8 +137,8 @@ def _pages(files: Iterable[Location]) -> Iterator[list[str]]:
             yield found
 
 
-def _refusal(urls: Sequence[str], hosts: Hosts) -> tuple[str, Wish] | None:
-    """The host of a page, or one on the way to it, that refuses it, and its wish."""
+def _refusal(urls: Sequence[str], hosts: Hosts) -> tuple[str, Preference] | None:
+    """The host of a page, or one on the way to it, that refuses it, and its preference."""
     for url in urls:
         host = hosts.of(url)
         found = decide(url, host, (), b"").refusal if url == urls[-1] else decide_by_host(url, host)

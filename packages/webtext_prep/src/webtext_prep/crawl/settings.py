@@ -12,8 +12,8 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome, is_gone, is_retryable
 from webtext_prep.extraction.page_stage import PageStage
 from webtext_prep.opt_outs.decisions import NOTHING, Decision, Metadata, decide
+from webtext_prep.opt_outs.preferences import HostPreferences
 from webtext_prep.opt_outs.robots_txt import agent_of
-from webtext_prep.opt_outs.wishes import HostWishes
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.http.client import Client, Reply
@@ -107,7 +107,7 @@ class FetchSettings(RequestSettings, PageStage):
 
     # What owners say of training
 
-    def judged(self, reply: Reply, host: HostWishes, known: Metadata) -> Reply:
+    def judged(self, reply: Reply, host: HostPreferences, known: Metadata) -> Reply:
         """A reply with what the owner of its page says; where that is obeyed and refuses the page, without the page.
 
         `known` may hold what was found on the way to it. What the host of a page that is gone says is noted, too: it
@@ -118,8 +118,8 @@ class FetchSettings(RequestSettings, PageStage):
         if reply.outcome != PageOutcome.OK:
             if not is_gone(reply.outcome, is_last=True):
                 return reply
-            wish = decide(reply.url, host, (), b"", known=known).refusal
-            return reply if wish is None else replace(reply, decision=Decision(wish))
+            preference = decide(reply.url, host, (), b"", known=known).refusal
+            return reply if preference is None else replace(reply, decision=Decision(preference))
         page = reply.body if reply.is_html else b""
         decision = decide(reply.url, host, reply.headers, page, agent_of(self.user_agent), known)
         if decision.refusal is not None and self.opt_outs == "obey":

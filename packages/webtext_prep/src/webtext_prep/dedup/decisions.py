@@ -19,7 +19,7 @@ import numpy.typing as npt
 from webtext_prep.dedup.candidates import PackedRecord
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls.urls import is_held_out
 
 LOSERS = ("new", "old", "shorter")
 """Which of a new and an old document that are alike may go."""

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
-from webtext_prep.urls.urls import domain_of
+from webtext_prep.urls.urls import clean_metadata, domain_of, without_credentials
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode

@@ -14,7 +14,7 @@ import msgspec
 
 from webtext_prep.documents.formats.lines import numbered_lines, read_utf8
 from webtext_prep.errors import InputError
-from webtext_prep.opt_outs.wishes import HostWishes, Rules
+from webtext_prep.opt_outs.preferences import HostPreferences, Rules
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import url_key
 
@@ -27,7 +27,7 @@ class Host(msgspec.Struct, omit_defaults=True):
         file: the path of the one file that this is of, or nothing for all of them.
         outcome: `ok`, or why it could not be asked.
         asked_at: when.
-        rules: its wishes,
+        rules: its preferences,
         unreadable: and the signals that could not be read.
     """
 
@@ -73,10 +73,10 @@ class Hosts:
             self._lines.setdefault(host.host, {})[host.file] = encode_host(host)
         self._of = functools.lru_cache(maxsize=1024)(self._decoded)
 
-    def of(self, url: str) -> HostWishes:
+    def of(self, url: str) -> HostPreferences:
         """What the host of a page says."""
-        return self._of(origin_of(url)) if self._lines else HostWishes()
+        return self._of(origin_of(url)) if self._lines else HostPreferences()
 
-    def _decoded(self, origin: str) -> HostWishes:
+    def _decoded(self, origin: str) -> HostPreferences:
         hosts = map(_decode, self._lines.get(origin, {}).values())
-        return sum((HostWishes(host.rules, host.unreadable) for host in hosts), HostWishes())
+        return sum((HostPreferences(host.rules, host.unreadable) for host in hosts), HostPreferences())

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from webtext_prep.opt_outs.wishes import Rule, pattern_of, shortened
+from webtext_prep.opt_outs.preferences import Rule, pattern_of, shortened
 
 MAX_BYTES = 500 << 10
 """RFC 9309, section 2.5: at least 500 kibibytes are read; the rest is left."""

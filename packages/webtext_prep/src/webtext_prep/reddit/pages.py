@@ -31,8 +31,7 @@ import msgspec
 
 from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.reddit.rows import Submission, unescaped
-from webtext_prep.urls.credentials import clean_metadata
-from webtext_prep.urls.urls import canonical_host, suffix_list
+from webtext_prep.urls.urls import canonical_host, clean_metadata, suffix_list
 
 TRACKING = (
     "utm_[^=&]*",

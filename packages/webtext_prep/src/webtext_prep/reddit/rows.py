@@ -19,7 +19,7 @@ from webtext_prep.documents.formats.compression import bare_name, compression_of
 from webtext_prep.documents.formats.lines import line_blocks, read_range, without_start
 from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import without_any_credentials
+from webtext_prep.urls.urls import without_any_credentials
 
 BLOCK_BYTES = 1 << 20
 """Bytes of lines that are parsed between two looks at the clock."""

@@ -37,7 +37,7 @@ from webtext_prep.running.estimates import Needs, costs_of, needs_of
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 Job = Any
 """`webtext_prep.running.job.Job`, which knows this module."""

@@ -41,9 +41,18 @@ from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.buckets import bucket_of, shards_for
-from webtext_prep.urls.urls import REPLACEMENT, canonical_host, host_of, parts_of, registered_name, url_key
-from webtext_prep.urls.usual import hosts_of_lines, urls_of_lines
+from webtext_prep.urls.urls import (
+    REPLACEMENT,
+    bucket_of,
+    canonical_host,
+    host_of,
+    hosts_of_lines,
+    parts_of,
+    registered_name,
+    shards_for,
+    url_key,
+    urls_of_lines,
+)
 
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""

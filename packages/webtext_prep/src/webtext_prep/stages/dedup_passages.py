@@ -58,7 +58,7 @@ from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.words import edges_of
-from webtext_prep.urls.held_out import is_held_out
+from webtext_prep.urls.urls import is_held_out
 
 RANGE_CHARACTERS = 384 << 20
 """Characters of text whose anchors a task compares, about."""

@@ -38,7 +38,7 @@ def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
 
 
 def _saved_pages(output: Location) -> list[Location]:
-    from webtext_prep.crawl.saved_pages import SUFFIX
+    from webtext_prep.crawl.archives.warc_writing import SUFFIX
 
     return [file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX)]
 
@@ -87,8 +87,8 @@ class Download(FetchSettings):
 
     def run(self, job: Job) -> Outcome:
         """Fetch all lists, and write their shards."""
+        from webtext_prep.crawl.archives.warc_writing import pages_of
         from webtext_prep.crawl.database import NAME, CrawlDatabase, Facts
-        from webtext_prep.crawl.saved_pages import pages_of
 
         place = job.kept / NAME
         total, most = job.documents, self.max_urls or None
@@ -154,8 +154,8 @@ class Download(FetchSettings):
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list to documents and outcomes."""
+        from webtext_prep.crawl.crawl import write_shard
         from webtext_prep.crawl.database import CrawlDatabase
-        from webtext_prep.crawl.shards import write_shard
 
         folder = context.scratch / "new" / task.name
         with CrawlDatabase(storage.local_path(task.unkeyed.database), is_checked=False) as database:

@@ -28,16 +28,8 @@ from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
-from webtext_prep.opt_outs.decisions import (
-    AGENT,
-    KEYS,
-    NOTHING,
-    Decision,
-    count,
-    decide,
-    decide_by_host,
-    read_host_file,
-)
+from webtext_prep.opt_outs import signals
+from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, decide_by_host
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, shard_writer, shards_outcome
@@ -203,7 +195,7 @@ class Extract(PageStage):
         }
 
     def _hosts(self, job: Job, sizes: dict[Location, int]) -> list[Location]:
-        """Files that say what hosts wish: the given one, and what the archives themselves hold of their files."""
+        """Files that say what hosts say: the given one, and what the archives themselves hold of their files."""
         if self.opt_outs == "ignore":
             return []
         pages = [path for path in sizes if not bare_name(path).lower().endswith(".wet")]
@@ -256,13 +248,13 @@ class Extract(PageStage):
         return len(shared)
 
     def find_hosts(self, task: Task, context: Context) -> int:
-        """Task: the files in an archive in which hosts say what they wish; how many they are."""
+        """Task: the files in an archive in which hosts say so; how many they are."""
         count, reader = 0, replace(self, max_bytes=HOST_FILE_BYTES, truncated=True)._reader(task.reads.archive)
         with storage.create(task.writes.hosts) as file:
             for found in reader.host_files(context.report):
                 path, body = urlsplit(found.url).path, found.host_file or b""
-                wishes, date = read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
-                host = Host(origin_of(found.url), path, "ok", date, wishes.rules, wishes.unreadable)
+                preferences, date = signals.read_host_file(path, body, AGENT, found.url), found.fetched_at or ""
+                host = Host(origin_of(found.url), path, "ok", date, preferences.rules, preferences.unreadable)
                 file.write(encode_host(host) + b"\n")
                 count += 1
         return count

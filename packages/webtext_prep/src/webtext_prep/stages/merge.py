@@ -55,9 +55,7 @@ from webtext_prep.running.job import Job
 from webtext_prep.running.stage import HoldsOut, Outcome, Reads, receipts_writer, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.buckets import bucket_of, shards_for
-from webtext_prep.urls.held_out import held_out_reason
-from webtext_prep.urls.urls import url_key
+from webtext_prep.urls.urls import bucket_of, held_out_reason, shards_for, url_key
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""

@@ -43,7 +43,7 @@ from webtext_prep.tokens.token_stage import (
     publish,
     token_files,
 )
-from webtext_prep.urls.held_out import HELD_OUT
+from webtext_prep.urls.urls import HELD_OUT
 
 Shape = tuple[str, int, int, int]
 """Of a draft: the type of a token, sequences, documents, and bytes of tokens."""

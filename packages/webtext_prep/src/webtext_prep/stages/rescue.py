@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from command_kit import setting
 from command_kit.progress import spoken_duration
 from webtext_prep import storage
-from webtext_prep.crawl.archives.times import timestamp
+from webtext_prep.crawl.archives.cdx import timestamp
 from webtext_prep.crawl.settings import PASSES, RequestSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
@@ -28,12 +28,12 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.documents.folders.stage_record import GONE, PAGES, read_record
 from webtext_prep.documents.folders.url_lists import read_urls
-from webtext_prep.errors import InputError
+from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome, is_retryable
 from webtext_prep.extraction.page_stage import PageReader
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision, count, decide
+from webtext_prep.opt_outs.preferences import HostPreferences
 from webtext_prep.opt_outs.robots_txt import agent_of
-from webtext_prep.opt_outs.wishes import HostWishes
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Writes
@@ -87,6 +87,8 @@ def _of_archives(default: Any, help: str, **more: Any) -> Any:
 
 SETTLED = (PageOutcome.ARCHIVED, PageOutcome.OPTED_OUT)
 """Outcomes after which no other archive is asked for the page."""
+NOT_FOUND = (PageOutcome.DNS, PageOutcome.NO_SUCH_HOST, PageOutcome.HOST_DOWN)
+"""Outcomes of a search in an archive whose host has no address; the last one after several."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +158,18 @@ class Rescue(RequestSettings, PageReader):
 
     def run(self, job: Job) -> Outcome:
         """Ask for all URLs, and write the shards."""
-        from webtext_prep.crawl.saved_pages import pages_of
+        from webtext_prep.crawl.archives.warc_writing import pages_of
 
         place = job.kept / DATABASE
         total = sum(self._checked(path) for path in job.inputs)
         ask = Task("ask", Files(lists=job.inputs), Files(database=place))
         (asked,) = job.map("archives", self.ask, [ask], unit=self.reads.unit, total=total, again=lambda result: True)
+        if asked["unheard"]:
+            names = ", ".join(asked["unheard"])
+            raise WebtextError(
+                f"no archive could be asked, as no name server knows their hosts ({names}): check the network, and run "
+                "the same command again."
+            )
         tasks = []
         for number, path in enumerate(job.inputs):
             shard = job.output / shard_name(number, job.format)
@@ -216,15 +224,15 @@ class Rescue(RequestSettings, PageReader):
 
         with CrawlDatabase(storage.local_path(task.writes.database)) as database, UrlSet() as known:
             rows = (row for path in task.reads["lists"] for row in read_urls(path) if known.add(row.url))
-            run_until_done(self._ask_all(rows, database, context))
+            unheard = run_until_done(self._ask_all(rows, database, context))
             database.remove_others(known)
-            return {"newest": database.newest, "notes": database.notes}
+            return {"newest": database.newest, "notes": database.notes, "unheard": unheard}
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was found of one list to its pages and outcomes."""
+        from webtext_prep.crawl.archives.warc_writing import PageFile
+        from webtext_prep.crawl.crawl import drafts_of, record_of
         from webtext_prep.crawl.database import CrawlDatabase, UrlSet
-        from webtext_prep.crawl.saved_pages import PageFile
-        from webtext_prep.crawl.shards import drafts_of, record_of
 
         tally, archived = Tally(), collections.Counter[str]()
         with contextlib.ExitStack() as stack:
@@ -265,13 +273,16 @@ class Rescue(RequestSettings, PageReader):
 
         return {name: archive(name) for name in self.archive}
 
-    async def _ask_all(self, urls: Iterator[Document], database: CrawlDatabase, context: Context) -> None:
-        """Ask the archives for each URL, in their order; each is asked for one URL at a time."""
+    async def _ask_all(self, urls: Iterator[Document], database: CrawlDatabase, context: Context) -> list[str]:
+        """Ask the archives for each URL, in their order; each is asked for one URL at a time.
+
+        Returns the names of all that were asked, if the host of none was found.
+        """
         from webtext_prep.crawl.database import Entry
         from webtext_prep.crawl.database_writer import DatabaseWriter
         from webtext_prep.extraction.ordered_work import in_order
 
-        done = itertools.count(1)
+        done, was_found = itertools.count(1), dict[str, bool]()
         async with (
             self.client(2, self.max_bytes) as client,
             self.pool(context.scratch, 1) as pool,
@@ -290,10 +301,12 @@ class Rescue(RequestSettings, PageReader):
                     archive, turn = archives[name]
                     async with turn:
                         found, page = await self._search(url, archive, pool)
+                    was_found[name] = was_found.get(name, False) or found["outcome"] not in NOT_FOUND
                     row = self._next_row(row, name, found)
                     is_settled = row["outcome"] in SETTLED
-                    # A pass that a kill cut short does not count.
-                    row[PASSES] = passes if is_settled or name == left[-1] else passes - 1
+                    # A pass that a kill cut short does not count, nor does one without a network.
+                    is_over = is_settled or (name == left[-1] and any(was_found.values()))
+                    row[PASSES] = passes if is_over else passes - 1
                     # Before the next archive is asked: a kill costs one search.
                     await writer.add(Entry(row, answer=page))
                     if is_settled:
@@ -304,11 +317,12 @@ class Rescue(RequestSettings, PageReader):
             async with contextlib.aclosing(work):
                 async for _ in work:
                     pass
+        return [] if any(was_found.values()) else list(was_found)
 
     # The row of a URL
 
     def _first_row(self, url: Document) -> dict[str, Any]:
-        """The row before any archive was asked: what its host wishes holds for what archives have of it, too."""
+        """The row before any archive was asked: what its host says holds for what archives have of it, too."""
         gone = {GONE: url.metadata[GONE]} if GONE in url.metadata else {}
         decision = self._decision(url)
         outcome = PageOutcome.OPTED_OUT if self._is_refused(decision) else PageOutcome.NOT_ARCHIVED
@@ -374,7 +388,7 @@ class Rescue(RequestSettings, PageReader):
             return NOTHING
         page = reply.body if reply is not None and reply.is_html else b""
         headers = () if reply is None else reply.headers
-        return decide(url.url, HostWishes(), headers, page, agent_of(self.user_agent), url.metadata)
+        return decide(url.url, HostPreferences(), headers, page, agent_of(self.user_agent), url.metadata)
 
     def _is_refused(self, decision: Decision) -> bool:
         return decision.refusal is not None and self.opt_outs == "obey"

@@ -40,7 +40,7 @@ from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Stage, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.buckets import shards_for
+from webtext_prep.urls.urls import shards_for
 
 BYTES_PER_SHARD = 256 << 20
 """With `--shards 0`: bytes of dumps for each shard."""

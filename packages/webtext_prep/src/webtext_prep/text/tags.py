@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "template")
@@ -21,19 +21,24 @@ _OUT_OF_FOREIGN = ("body", "head", "meta")
 _ATTRIBUTES = r"(?>(?:[\s/]*+[^\s/>][^\s/>=]*+(?>(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+'|[^\s>]*+))?))*)[\s/]*+"
 _ATTRIBUTE = re.compile(r"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s>]*+)))?")
 _COMMENT_END = re.compile(r"--!?>")
+HEAD = 1 << 16
+"""Characters of a page in which `meta_tags` count wherever they stand; further on they do up to the end of the head."""
+_UTF16 = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
 class Tag(NamedTuple):
-    """A start tag or a comment.
+    """A start tag, a comment, or the end of the head.
 
     Attributes:
         name: in lower case; `!--` for a comment.
         inside: its attributes, as they are written, or the text of the comment.
+        start: behind which character of the page it begins, with its name.
         text: what stands in a `title`.
     """
 
     name: str
     inside: str
+    start: int
     text: str = ""
 
     def attributes(self) -> dict[str, str]:
@@ -48,7 +53,7 @@ class Tag(NamedTuple):
 def _patterns(names: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What is passed over, and a tag or comment that is looked at."""
     stop = "|".join(dict.fromkeys([*names, *_RAW, *_FOREIGN, *_OUT_OF_FOREIGN]))
-    known = rf"(?:{stop})(?=[\s/>])|/(?:svg|math)(?=[\s/>])"
+    known = rf"(?:{stop})(?=[\s/>])|/(?:svg|math|head)(?=[\s/>])"
     other = rf"(?>(?:[^<]++|<(?![a-z/!?])|<(?!!--|{known})(?:/?[a-z][^\s/>]*+{_ATTRIBUTES}>?|[!?/][^>]*+>?))*)"
     tag = rf"<(?:(!--)|(/?(?:{stop}))(?=[\s/>])({_ATTRIBUTES})>?)"
     return re.compile(other, re.IGNORECASE), re.compile(tag, re.IGNORECASE)
@@ -60,7 +65,9 @@ def _end_of(name: str) -> re.Pattern[str]:
 
 
 def tags(page: str, *names: str) -> Iterator[Tag]:
-    """The start tags of such names, and comments if `!--` is one, in the order of the page.
+    """The start tags of such names, comments if `!--` is one, and the end of the head for `/head`, in their order.
+
+    What stands in `noscript` is passed over if that is one of the names.
 
     >>> [tag.attributes() for tag in tags("<!-- <base href=a> --><base href='b' HREF=c>", "base")]
     [{'href': 'b'}]
@@ -75,8 +82,11 @@ def tags(page: str, *names: str) -> Iterator[Tag]:
             if ending is None:
                 return
             if name in names:
-                yield Tag(name, page[at : ending.start()])
+                yield Tag(name, page[at : ending.start()], found.start())
             at = ending.end()
+        elif name == "/head":
+            if name in names:
+                yield Tag(name, "", found.start())
         elif name.startswith("/"):
             depth = max(0, depth - 1)
         elif name in _FOREIGN:
@@ -84,10 +94,37 @@ def tags(page: str, *names: str) -> Iterator[Tag]:
         elif not depth or name in _OUT_OF_FOREIGN:
             depth = 0
             text, start = "", at
-            if name in _RAW:  # what does not end, ends with the page, but of a title only what is before the next tag
+            if (
+                name in _RAW or name == "noscript"
+            ):  # what does not end, ends with the page, but of a title only what is before the next tag
                 ending = _end_of(name).search(page, at)
                 at = ending.start() if ending else len(page)
                 if name == "title":
                     text = page[start:at] if ending else page[start:].partition("<")[0]
             if name in names:
-                yield Tag(name, found[3], text)
+                yield Tag(name, found[3], found.start(), text)
+
+
+def meta_tags(body: bytes, words: Iterable[bytes], *, without_noscript: bool = False) -> list[Tag]:
+    """The `meta` and `base` tags of a page; none if it holds none of some words, in lower case.
+
+    Bytes beyond ASCII are read as Latin-1.
+
+    >>> [tag.attributes() for tag in meta_tags(b'<META content="noai" name=Robots><!-- <meta name=x> -->', [b"noai"])]
+    [{'content': 'noai', 'name': 'Robots'}]
+    """
+    encoding = next((name for mark, name in _UTF16 if body.startswith(mark)), None)
+    if encoding is not None:
+        body = body.decode(encoding, "replace").encode("utf-8", "replace")
+    lower = body.lower()
+    # From the end: CPython's search forwards for a few letters takes twice as long.
+    if not any(lower.rfind(word) >= 0 for word in words):
+        return []
+    found, is_in_head = [], True
+    for tag in tags(body.decode("latin-1"), "meta", "base", "body", "/head", *["noscript"] * without_noscript):
+        is_in_head = is_in_head and tag.name not in ("body", "/head")
+        if not is_in_head and tag.start >= HEAD:
+            break
+        if tag.name in ("meta", "base"):
+            found.append(tag)
+    return found

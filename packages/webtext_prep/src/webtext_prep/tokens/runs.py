@@ -34,7 +34,7 @@ from command_kit import atomic_file
 from indexed_tokens.writer import PairDraft, Written
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
-from webtext_prep.urls.held_out import held_out_reason
+from webtext_prep.urls.urls import held_out_reason
 
 Keys = npt.NDArray[np.uint64]
 DOCUMENT_BYTES = 160

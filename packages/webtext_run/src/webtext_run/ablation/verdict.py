@@ -23,7 +23,7 @@ import numpy as np
 
 from webtext_run.ablation.arms import Arm
 from webtext_run.ablation.held_out import HeldOut
-from webtext_run.ablation.plan import AGAIN, FULL, HALF, LOW, AblationPlan, PlannedRun, half_of
+from webtext_run.ablation.plans import AGAIN, FULL, HALF, LOW, AblationPlan, PlannedRun, half_of
 from webtext_run.ablation.statistics import CONFIDENCE, Values, estimate, holm, interval_of, over_seeds, ratio
 
 BETTER, WORSE, NO_DIFFERENCE, NO_VERDICT = "better", "worse", "no difference", "no verdict"

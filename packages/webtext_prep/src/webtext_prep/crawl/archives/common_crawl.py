@@ -17,17 +17,14 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
-from webtext_prep.crawl.archives.stored_bodies import decoded
-from webtext_prep.crawl.archives.surt import surt
-from webtext_prep.crawl.archives.times import nearest, readable_time, timestamp
+from webtext_prep.crawl.archives.cdx import nearest, readable_time, surt, timestamp
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage
-from webtext_prep.crawl.http.bodies import GZIP, BodyError, DamagedBodyError, TooLargeError
+from webtext_prep.crawl.http import bodies, media_types
 from webtext_prep.crawl.http.client import Reply
-from webtext_prep.crawl.http.media_types import may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome
 
 CRAWLS = 3
@@ -63,16 +60,8 @@ _ARCHIVE_FILE = re.compile(r"[\w.=/-]+\.warc\.gz", re.ASCII)
 _WHOLE = re.compile(r"\d{1,15}", re.ASCII)
 
 
-class IndexBlock(NamedTuple):
-    """A block of an index, a gzip member of one of its files."""
-
-    file: str
-    offset: int
-    length: int
-
-
-class WarcRange(NamedTuple):
-    """A record of a WARC file, a gzip member of it."""
+class GzipMember(NamedTuple):
+    """A part of a file that is compressed by itself: a block of an index, or a record of a WARC file."""
 
     file: str
     offset: int
@@ -120,7 +109,7 @@ class ClusterIndex:
         self._size = -1  # not known yet
         self._first: dict[int, bytes] = {}  # the first line of each piece that was read
 
-    async def find(self, key: bytes, get: Get) -> tuple[list[IndexBlock], str]:
+    async def find(self, key: bytes, get: Get) -> tuple[list[GzipMember], str]:
         """The blocks in which lines that begin with `key` may be, and the outcome of a request that failed, or ""."""
         if self._size < 0 and (failure := (await self._read(0, get))):
             return [], "" if failure == "http_416" else failure  # there is not one byte
@@ -235,13 +224,13 @@ class CommonCrawl:
                     return [], reply.outcome
                 try:
                     text = _unpacked(reply.body, BLOCK_BYTES)
-                except BodyError:
+                except bodies.BodyError:
                     return [], PageOutcome.MALFORMED_RESPONSE
                 self._blocks.keep(crawl, block, text)
             found += _lines_with(text, key, MOST_CAPTURES - len(found))
         return found, failure
 
-    async def _record(self, record: WarcRange, key: str, time: str) -> Capture:
+    async def _record(self, record: GzipMember, key: str, time: str) -> Capture:
         """The page in one record of a WARC file."""
         file, offset, length = record
         url = f"{self._address}/{file}"
@@ -252,10 +241,11 @@ class CommonCrawl:
             return Capture(reply)
         try:
             data = _unpacked(reply.body, self._max_bytes + HEADER_BYTES) if len(reply.body) == length else b""
-        except BodyError as error:
-            is_large = isinstance(error, TooLargeError)
+        except bodies.BodyError as error:
+            is_large = isinstance(error, bodies.TooLargeError)
             return Capture.failed(url, error.outcome if is_large else PageOutcome.DAMAGED)
-        entries = (entry for entry, _ in _Held(data, self._max_bytes).pages())
+        held = ArchiveReader(Path("record.warc"), "record", max_bytes=self._max_bytes, keep_truncated=False, data=data)
+        entries = (entry for entry, _ in held.pages())
         pages = (entry.page if isinstance(entry, Damage) else entry for entry in entries)
         found = next(filter(None, pages), None)
         if found is None or found.page is None:
@@ -308,18 +298,18 @@ def crawls_listed(body: bytes) -> list[tuple[str, str]]:
     return found
 
 
-def block_named(line: bytes) -> IndexBlock | None:
+def block_named(line: bytes) -> GzipMember | None:
     """The block that a line names: key and time, file, offset, length, and a number, with tabs between; None if it is
     no such line."""
     with contextlib.suppress(MalformedAnswerError), taken_apart():
         _, file, offset, length, *_ = line.decode("utf-8", "replace").split("\t")
-        block = IndexBlock(file, _whole_number(offset), _whole_number(length))
+        block = GzipMember(file, _whole_number(offset), _whole_number(length))
         if _INDEX_FILE.fullmatch(file) and 0 < block.length <= MOST_BLOCK_BYTES:
             return block
     return None
 
 
-def captures_in(lines: Iterable[bytes]) -> list[tuple[str, WarcRange]]:
+def captures_in(lines: Iterable[bytes]) -> list[tuple[str, GzipMember]]:
     """The captures in lines of an index that may be pages, `key timestamp {json}`, each with its time.
 
     Raises MalformedAnswerError where there are none, but lines that can't be read.
@@ -336,12 +326,12 @@ def captures_in(lines: Iterable[bytes]) -> list[tuple[str, WarcRange]]:
 
 
 @taken_apart()
-def _captures_in(line: bytes) -> list[tuple[str, WarcRange]]:
+def _captures_in(line: bytes) -> list[tuple[str, GzipMember]]:
     _, time, values = line.split(b" ", 2)
     entry = parse_json(values)
-    if str(entry.get("status")) != "200" or not may_be_page(str(entry.get("mime", "")).lower()):
+    if str(entry.get("status")) != "200" or not media_types.may_be_page(str(entry.get("mime", "")).lower()):
         return []
-    record = WarcRange(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
+    record = GzipMember(entry["filename"], _whole_number(entry["offset"]), _whole_number(entry["length"]))
     if not _ARCHIVE_FILE.fullmatch(record.file) or not record.length:
         raise ValueError("no record")
     return [(time.decode("ascii"), record)]
@@ -362,17 +352,6 @@ def _lines_with(text: bytes, key: bytes, most: int) -> list[bytes]:
 
 def _unpacked(data: bytes, limit: int) -> bytes:
     """What gzip data hold. Raises as `decoded` does, also for other data."""
-    if not data.startswith(GZIP):
-        raise DamagedBodyError("gzip")
-    return decoded(data, "", "gzip", limit=limit, may_be_cut=False)
-
-
-class _Held(ArchiveReader):
-    """An archive in memory."""
-
-    def __init__(self, data: bytes, max_bytes: int) -> None:
-        super().__init__(Path("record.warc"), "record", max_bytes=max_bytes, keep_truncated=False)
-        self._data = data
-
-    def _opened(self) -> BinaryIO:
-        return io.BytesIO(self._data)
+    if not data.startswith(bodies.GZIP):
+        raise bodies.DamagedBodyError("gzip")
+    return bodies.decoded(data, "", "gzip", limit=limit, may_be_cut=False)

@@ -19,8 +19,7 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.tags import tags
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
-from webtext_prep.urls.urls import url_key
+from webtext_prep.urls.urls import clean_metadata, url_key, without_credentials
 
 SUFFIXES = (".html", ".htm", ".xhtml")
 HEAD_BYTES = 1 << 16
@@ -120,19 +119,10 @@ def claim_of(url: str) -> str:
 def claim_in(file: SourceFile) -> str | None:
     """That of the URL which a page in a file has, or says it has; None if it can't be read."""
     try:
-        name = name_of(file, _head(file.location))
+        name = name_of(file, _beginning(file.location, HEAD_BYTES))
         return claim_of(name.canonical or name.url)
     except (Unreadable, InputError, ValueError):
         return None
-
-
-def _head(place: Location) -> bytes:
-    head = b""
-    for chunk in read_chunks(place):
-        head += chunk
-        if len(head) >= HEAD_BYTES:
-            break
-    return head[:HEAD_BYTES]
 
 
 def read_html_file(file: SourceFile, max_bytes: int, shared: Container[str] = ()) -> FoundPage:
@@ -145,15 +135,15 @@ def read_html_file(file: SourceFile, max_bytes: int, shared: Container[str] = ()
     """
     url = url_from_name(file, SUFFIXES)
     try:
-        body = _read(file.location, max_bytes)
-        name = name_of(file, body or b"")
+        body = _beginning(file.location, max_bytes)
+        name = name_of(file, body)
     except (Unreadable, InputError) as error:
         return FoundPage(url, PageOutcome.UNREADABLE, problem=str(error))
     is_shared = bool(name.canonical) and claim_of(name.canonical) in shared
     url, found = name.url if is_shared else name.canonical or name.url, name.metadata
     if not _is_address(url):
         return FoundPage(file.url(), PageOutcome.MALFORMED_URL)
-    if body is None:
+    if len(body) > max_bytes:
         return FoundPage(url, PageOutcome.TOO_LARGE, metadata=found)
     is_html = is_html_page("text/html", body)
     if is_html is None:
@@ -169,11 +159,11 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _read(place: Location, max_bytes: int) -> bytes | None:
-    """The bytes of a file, decompressed; None if they are more than allowed."""
+def _beginning(place: Location, most: int) -> bytes:
+    """The bytes of a file, decompressed; of one that has more than `most` only some, and more than that."""
     body = bytearray()
     for chunk in read_chunks(place):
         body += chunk
-        if len(body) > max_bytes:
-            return None
+        if len(body) > most:
+            break
     return bytes(body)

@@ -3,12 +3,13 @@
 FastWARC finds the records, at some 0.8 GB of pages a second; here it is decided what each is, as a download would with
 the same answer. An archive may hold anything: headers are bounded, a body is read up to the cap on pages, and what lies
 beyond is skipped without being held. FastWARC ends quietly where a file breaks off, which is noticed here, and stops at
-damage, after which reading goes on where `damage.py` finds a record. A block that has a digest is checked.
+damage, after which reading goes on where `records.py` finds a record. A block that has a digest is checked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -19,30 +20,16 @@ import msgspec
 from fastwarc.warc import WarcRecord, WarcRecordType
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.block_digests import fastwarc_digest
-from webtext_prep.crawl.archives.damage import (
-    NONE,
-    OTHER,
-    PAGES,
-    Begun,
-    compression_of,
-    fast_records,
-    identity_at,
-    next_record,
-    records_behind,
-)
-from webtext_prep.crawl.archives.records import ArchiveStream, Records
-from webtext_prep.crawl.archives.stored_bodies import decoded
+from webtext_prep.crawl.archives import records
 from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, PageSource
-from webtext_prep.crawl.http.bodies import BodyError, TooLargeError
+from webtext_prep.crawl.http.bodies import BodyError, TooLargeError, decoded
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
-from webtext_prep.opt_outs.decisions import HOST_FILES, ROBOTS_TXT
+from webtext_prep.opt_outs.signals import HOST_FILES, ROBOTS_TXT
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
-from webtext_prep.urls.urls import DEFAULT_PORTS
+from webtext_prep.urls.urls import DEFAULT_PORTS, clean_metadata, without_credentials
 
 MAX_HTTP_HEADER = 1 << 18
 """Bytes; servers that send more are few, and their pages are left out."""
@@ -84,7 +71,7 @@ class FoundPage:
         fetched_at: when it was fetched, if that is known.
         metadata: what a list or a sidecar says of it.
         problem: for people: what is wrong with the file.
-        host_file: the contents, if it is a file of a host in which an owner's wishes may stand.
+        host_file: the contents, if it is a file of a host in which an owner's preferences may stand.
     """
 
     url: str
@@ -119,7 +106,7 @@ class _Last(NamedTuple):
     """A page that was found last, with its record and place: whether it is whole is known at the next one."""
 
     found: FoundPage
-    begun: Begun
+    begun: records.Begun
     place: PagePlace
 
 
@@ -131,18 +118,21 @@ class ArchiveReader:
         name: what it is called in the URL of a page that has none.
         max_bytes: most bytes of a page, decompressed.
         keep_truncated: take pages, too, that the crawler cut off.
+        data: the bytes of the file, where it is in memory.
     """
 
-    def __init__(self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool) -> None:
+    def __init__(
+        self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool, data: bytes | None = None
+    ) -> None:
         self._location, self._file = location, SourceFile(location, name)
-        self._limit, self._keep_truncated = max_bytes, keep_truncated
-        self._begun = NONE  # the record that was read last
+        self._limit, self._keep_truncated, self._data = max_bytes, keep_truncated, data
+        self._begun = records.NONE  # the record that was read last
         self._number = 0  # of pages and damaged places so far
         self._reads_pages = True
         self._source: tuple[str, PageSource] | None = None  # what is said of the record that follows
 
     def _opened(self) -> BinaryIO:
-        return storage.open_for_reading(self._location)
+        return storage.open_for_reading(self._location) if self._data is None else io.BytesIO(self._data)
 
     def entrances(self, every: int, report: Callable[[int], None]) -> list[PagePlace]:
         """The places of pages, about `every` apart, after which reading can go on without the bytes before them.
@@ -152,8 +142,8 @@ class ArchiveReader:
         found: list[PagePlace] = []
         last, next_number = None, every
         with self._opened() as file:
-            stream = ArchiveStream(file)
-            compression = compression_of(stream, self._location)
+            stream = records.ArchiveStream(file)
+            compression = records.compression_of(stream, self._location)
             for _, place in self.pages():
                 if last is not None and place.number > last.number:
                     found.append(last)
@@ -162,7 +152,7 @@ class ArchiveReader:
                     next_number = place.number + every
                     report(place.offset)
                     is_entrance = place.identity is not None and (
-                        identity_at(stream, compression, place.offset) == (place.identity,)
+                        records.identity_at(stream, compression, place.offset) == (place.identity,)
                     )
                     last = place if is_entrance else None
         return found
@@ -177,7 +167,7 @@ class ArchiveReader:
         Raises OSError where the file can't be read, whatever it holds.
         """
         with self._opened() as file:
-            stream = ArchiveStream(file)
+            stream = records.ArchiveStream(file)
             try:
                 for entry, place in self._entries(stream, behind):
                     if until is not None and place.number > until.number:
@@ -191,7 +181,7 @@ class ArchiveReader:
                 raise stream.error
 
     def host_files(self, report: Callable[[int], None]) -> Iterator[FoundPage]:
-        """The files of hosts in which owners' wishes may stand; pages are passed over. `report` gets the bytes read."""
+        """The files of hosts with owners' preferences; pages are passed over. `report` gets the bytes read."""
         self._reads_pages = False
         for entry, place in self.pages():
             if place.number % 1024 == 0:
@@ -200,40 +190,40 @@ class ArchiveReader:
                 yield entry
 
     def _entries(
-        self, stream: ArchiveStream, behind: PagePlace | None
+        self, stream: records.ArchiveStream, behind: PagePlace | None
     ) -> Iterator[tuple[FoundPage | Damage, PagePlace]]:
         """One stretch of readable records after another, each with the damage after it."""
-        compression = compression_of(stream, self._location)
+        compression = records.compression_of(stream, self._location)
         start: int | None = behind.offset if behind is not None else 0
         self._number, passed = (behind.number, 1) if behind is not None else (0, 0)
         while start is not None:
-            self._begun, self._source, last = NONE, None, None
+            self._begun, self._source, last = records.NONE, None, None
             with contextlib.suppress(OSError):
-                for found in self._pages(fast_records(stream, start), passed):
+                for found in self._pages(records.fast_records(stream, start), passed):
                     if last is not None:
                         yield last.found, last.place
                     last = _Last(found, self._begun, self._place())
             # FastWARC has stopped, at the end of the file or before: the last record is read again, and what follows.
             if stream.error is not None:
                 return
-            begun, self._begun = self._begun, NONE
-            records, before = records_behind(stream, compression, begun, start)
+            begun, self._begun = self._begun, records.NONE
+            rest, before = records.records_behind(stream, compression, begun, start)
             again = last if last is not None and last.begun is begun else None
             if again is not None:
                 self._number, last = again.place.number - 1, None
-            if begun.number >= passed and begun is not NONE:
+            if begun.number >= passed and begun is not records.NONE:
                 passed = before
             reason = ""
             try:
-                for found in self._pages(iter(records), passed):
+                for found in self._pages(iter(rest), passed):
                     if last is not None:
                         yield last.found, last.place
                     last = _Last(found, self._begun, self._place())
             except OSError as error:
                 reason = str(error).rstrip(".")
-            if self._begun is NONE and again is not None:  # a header that FastWARC takes, though it breaks off
+            if self._begun is records.NONE and again is not None:  # a header that FastWARC takes, though it breaks off
                 self._begun, self._number, last = begun, again.place.number, again
-            entries, start = self._end_of_stretch(stream, compression, start, last, records, reason or records.reason)
+            entries, start = self._end_of_stretch(stream, compression, start, last, rest, reason or rest.reason)
             yield from entries
             passed = 0
 
@@ -241,15 +231,21 @@ class ArchiveReader:
         return PagePlace(self._begun.offset, self._begun.identity, self._number)
 
     def _end_of_stretch(
-        self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, records: Records, reason: str
+        self,
+        stream: records.ArchiveStream,
+        compression: str,
+        start: int,
+        last: _Last | None,
+        rest: records.Records,
+        reason: str,
     ) -> tuple[list[tuple[FoundPage | Damage, PagePlace]], int | None]:
         """The rest of a stretch: its last page, and the damage after it; and where the next stretch begins."""
         begun = self._begun
         page: list[tuple[FoundPage | Damage, PagePlace]] = [(last.found, last.place)] if last is not None else []
         if not reason and stream.size:
             return page, None
-        end, is_whole = records.end(is_verified=begun.is_verified) if begun is not NONE else (start, True)
-        following = next_record(stream, compression, max(end, start + 1))
+        end, is_whole = rest.end(is_verified=begun.is_verified) if begun is not records.NONE else (start, True)
+        following = records.next_record(stream, compression, max(end, start + 1))
         if is_whole and not compression and following is not None and following - end <= SEPARATOR:
             return page, following
         lost = None
@@ -258,33 +254,33 @@ class ArchiveReader:
         else:
             self._number += 1
             # What can't be read is taken for a page, if its kind is not known and this is an archive at all.
-            if following is not None if begun is NONE else is_whole or not begun.is_other:
+            if following is not None if begun is records.NONE else is_whole or not begun.is_other:
                 lost = FoundPage(self._file.url(self._number), PageOutcome.DAMAGED)
         offset = end if is_whole else begun.offset
         reason = reason if stream.size else "it is empty"
         place = PagePlace(stream.size if following is None else following, None, self._number)
         return [*page, (Damage(offset, reason, lost, is_last=following is None), place)], following
 
-    def _pages(self, records: Iterator[tuple[int, WarcRecord]], passed: int) -> Iterator[FoundPage]:
+    def _pages(self, found: Iterator[tuple[int, WarcRecord]], passed: int) -> Iterator[FoundPage]:
         """The pages of records behind those that are passed over."""
-        for offset, record in records:
-            self._begun = Begun.of(offset, record, self._begun)
+        for offset, record in found:
+            self._begun = records.Begun.of(offset, record, self._begun)
             if self._begun.number < passed:
                 continue
             if record.record_type == WarcRecordType.metadata:
                 self._source = _source_of(record) or self._source
-            if record.record_type & OTHER:
+            if record.record_type & records.OTHER:
                 continue
             self._number += 1
             source = self._source
             own = source[1] if source is not None and source[0] == record.record_id else None
             about = self._about(record, own)
             try:
-                found = self._found(record, about)
+                page = self._found(record, about)
             except OSError:
                 yield replace(about, outcome=PageOutcome.DAMAGED)
                 raise
-            yield found
+            yield page
 
     # One record
 
@@ -295,7 +291,7 @@ class ArchiveReader:
         if source is not None:
             url, final_url, metadata = source.url, source.final_url, source.metadata
         outcome = _outcome_of_address(url)
-        if not record.record_type & PAGES:
+        if not record.record_type & records.PAGES:
             outcome = PageOutcome.NOT_A_PAGE
         elif outcome == PageOutcome.OK and final_url is not None:
             outcome = _outcome_of_address(final_url)
@@ -340,7 +336,7 @@ class ArchiveReader:
     def _is_as_written(self, record: WarcRecord) -> bool:
         """False if a record that is to be read has a digest, and not that of its block."""
         said = record.headers.get("WARC-Block-Digest") or ""
-        digest = fastwarc_digest(said)
+        digest = records.fastwarc_digest(said)
         if record.content_length > self._limit or digest is None:
             return True
         if digest != said:

@@ -13,12 +13,9 @@ from urllib.parse import urlencode
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
-from webtext_prep.crawl.archives.stored_bodies import decoded
-from webtext_prep.crawl.archives.surt import surt
-from webtext_prep.crawl.archives.times import READABLE, nearest
-from webtext_prep.crawl.http.bodies import GZIP, BodyError
+from webtext_prep.crawl.archives.cdx import READABLE, nearest, surt
+from webtext_prep.crawl.http import bodies, media_types
 from webtext_prep.crawl.http.client import Reply, next_url
-from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.extraction.outcomes import PageOutcome
 
 LISTED = 10
@@ -82,17 +79,17 @@ class Wayback:
             return Capture(reply)
         headers = {name.lower(): value for name, value in reply.headers}
         said = headers.get(b"content-type", b"")
-        kind, charset = content_type_of(said.decode("latin-1"))
+        kind, charset = media_types.content_type_of(said.decode("latin-1"))
         try:
             time = memento_time(headers)
             # Some were sent compressed, and no header says so any more.
-            encoding = "gzip" if reply.body.startswith(GZIP) else ""
-            body = decoded(reply.body, "", encoding, limit=self._max_bytes, may_be_cut=False)
+            encoding = "gzip" if reply.body.startswith(bodies.GZIP) else ""
+            body = bodies.decoded(reply.body, "", encoding, limit=self._max_bytes, may_be_cut=False)
         except MalformedAnswerError:
             return Capture.failed(original, PageOutcome.MALFORMED_RESPONSE)
-        except BodyError as error:
+        except bodies.BodyError as error:
             return Capture.failed(original, error.outcome)
-        is_html = is_html_page(kind, body) if may_be_page(kind) else None
+        is_html = media_types.is_html_page(kind, body) if media_types.may_be_page(kind) else None
         if time is None or is_html is None or len(body) > self._max_bytes:
             outcome = PageOutcome.TOO_LARGE if is_html is not None else PageOutcome.NOT_HTML
             return Capture.failed(original, PageOutcome.NOT_ARCHIVED if time is None else outcome)

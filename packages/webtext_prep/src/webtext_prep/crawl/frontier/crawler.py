@@ -14,24 +14,20 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING
 
+from webtext_prep.crawl.frontier import robots
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
-from webtext_prep.crawl.frontier.robots import (
-    ATTEMPTS,
-    MAX_ROBOTS_REDIRECTS,
-    Robots,
-    RobotsRules,
-    RulesStore,
-    rules_of,
-    wishes_of,
-)
-from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, next_url
+from webtext_prep.crawl.http.bodies import ByteBudget, Reservation
+from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
-from webtext_prep.opt_outs import ai_txt
-from webtext_prep.opt_outs.decisions import HOST_FILES, Decision, decide_by_host
-from webtext_prep.opt_outs.robots_txt import MAX_BYTES
+from webtext_prep.opt_outs import robots_txt, signals
+from webtext_prep.opt_outs.decisions import Decision, decide_by_host
+
+if TYPE_CHECKING:
+    from webtext_prep.crawl.database_writer import DatabaseWriter
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
@@ -68,10 +64,10 @@ class Crawler:
         client: Client,
         finish: Finish,
         page_bytes: int = PAGE_BYTES,
-        store: RulesStore | None = None,
+        store: DatabaseWriter | None = None,
     ) -> None:
         self._settings, self._client, self._finish = settings, client, finish
-        self._robots = Robots(store) if settings.robots else None
+        self._robots = robots.Robots(store)
         # As many pages never wait for memory as fill half of it at their largest.
         self._memory = ByteBudget(page_bytes, unhindered=max(1, page_bytes // 2 // settings.max_bytes))
         # Until its rules are known a host is asked one thing at a time: they may say so.
@@ -153,14 +149,14 @@ class Crawler:
         self._begin(work)
         self._queues.offer(host)
 
-    def _rules_for(self, visit: Visit) -> RobotsRules | None:
+    def _rules_for(self, visit: Visit) -> robots.RobotsRules | None:
         """The rules for a URL; None if it stands aside now until they are known, or none are asked for."""
-        if self._robots is None:
-            return RobotsRules()
+        if not self._settings.robots:
+            return robots.RobotsRules()
         try:
             origin = host_and_origin(visit.url)[1]
         except ValueError:
-            return RobotsRules(failure=PageOutcome.MALFORMED_URL)
+            return robots.RobotsRules(failure=PageOutcome.MALFORMED_URL)
         rules = self._robots.get(origin)
         if rules is None:
             if origin not in self._aside:
@@ -176,7 +172,7 @@ class Crawler:
 
     # One request
 
-    async def _visit(self, host: Host, visit: Visit, rules: RobotsRules) -> None:
+    async def _visit(self, host: Host, visit: Visit, rules: robots.RobotsRules) -> None:
         with self._memory.reservation() as reservation:
             attempts, pause_ends = visit.attempts, host.not_before
             try:
@@ -197,7 +193,7 @@ class Crawler:
                 return
             await self._finish(visit, reply)
 
-    async def _ask(self, host: Host, visit: Visit, rules: RobotsRules, reservation: Reservation) -> Reply:
+    async def _ask(self, host: Host, visit: Visit, rules: robots.RobotsRules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
         refusal = rules.refusal(visit.url)
@@ -206,18 +202,18 @@ class Crawler:
             return Reply(rules.failure or PageOutcome.OK, visit.url)
         if refusal is not None:
             return Reply(refusal, visit.url)
-        if visit.wish is None:
-            visit.wish = decide_by_host(visit.url, rules.wishes)
-        if visit.wish is not None and self._settings.opt_outs == "obey":
-            return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(visit.wish))
-        if self._robots is not None:
+        if visit.preference is None:
+            visit.preference = decide_by_host(visit.url, rules.preferences)
+        if visit.preference is not None and self._settings.opt_outs == "obey":
+            return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(visit.preference))
+        if self._settings.robots:
             self._follow_rules(host, rules)
         left = self._settings.url_seconds - visit.seconds
         visit.attempts += 1
         start = time.monotonic()
         reply = await self._client.get(visit.url, reservation=reservation, seconds=left, cookies=visit.cookies)
         visit.seconds += time.monotonic() - start - reservation.waited - reply.waited
-        reply = self._settings.judged(reply, rules.wishes, Decision(visit.wish).metadata)
+        reply = self._settings.judged(reply, rules.preferences, Decision(visit.preference).metadata)
         if reply.outcome not in NO_ANSWER:
             host.silent = 0
         elif not visit.failures:
@@ -225,34 +221,35 @@ class Crawler:
         return reply
 
     async def _ask_for_rules(self, host: Host, visit: Visit) -> None:
-        """One request for a robots.txt, or where a redirect of it leads, or for another file in which an owner's wishes
-        may stand; the next one waits for its turn as any."""
-        assert self._robots is not None
+        """One request for a robots.txt, or where a redirect of it leads, or for another file with an owner's
+        preferences; the next one waits for its turn as any."""
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
         try:
-            reply = await self._client.get(visit.url, any_type=True, max_bytes=MAX_BYTES, seconds=left)
+            reply = await self._client.get(visit.url, any_type=True, max_bytes=robots_txt.MAX_BYTES, seconds=left)
         finally:
             host.running -= 1
             self._queues.offer(host)
             self._wake.set()
         visit.seconds += time.monotonic() - start - reply.waited
         path = visit.asked.removeprefix(visit.robots_of)
-        if reply.outcome == PageOutcome.REDIRECT and path != ai_txt.PATH:
+        if reply.outcome == PageOutcome.REDIRECT and path != signals.AI_TXT:
             refusal = self._redirect_of_file(visit, reply)
             if refusal is None:
                 self._queues.add(visit)
                 return
             reply = refusal
         if visit.rules is not None:
-            self._learn(visit, visit.rules.with_wishes(await wishes_of(path, reply, self._client.user_agent)))
+            self._learn(
+                visit, visit.rules.with_preferences(await robots.preferences_of(path, reply, self._client.user_agent))
+            )
             return
-        if reply.retry_now and visit.failures + 1 < ATTEMPTS:
+        if reply.retry_now and visit.failures + 1 < robots.ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
             self._queues.add_later(
                 time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
             )
             return
-        rules = await rules_of(reply, self._client.user_agent, with_wishes=self._reads_wishes)
+        rules = await robots.rules_of(reply, self._client.user_agent, with_preferences=self._reads_preferences)
         self._learn(visit, rules)
 
     def _redirect_of_file(self, visit: Visit, reply: Reply) -> Reply | None:
@@ -260,9 +257,8 @@ class Crawler:
 
         The files of two hosts may lead to each other: rules that are not known are not waited for.
         """
-        assert self._robots is not None
         target = next_url(reply.url, reply.location)
-        if target is None or visit.redirects >= MAX_ROBOTS_REDIRECTS:
+        if target is None or visit.redirects >= robots.MAX_ROBOTS_REDIRECTS:
             return Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
         if visit.rules is not None:
             origin = host_and_origin(target)[1]
@@ -273,15 +269,14 @@ class Crawler:
         return None
 
     @property
-    def _reads_wishes(self) -> bool:
+    def _reads_preferences(self) -> bool:
         """Whether files are read for what owners say of training."""
         return self._settings.opt_outs != "ignore"
 
-    def _learn(self, visit: Visit, rules: RobotsRules) -> None:
+    def _learn(self, visit: Visit, rules: robots.RobotsRules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
-        assert self._robots is not None
-        if self._reads_wishes and rules.failure is None:
-            files = [visit.robots_of + path for path in HOST_FILES]
+        if self._reads_preferences and rules.failure is None:
+            files = [visit.robots_of + path for path in signals.HOST_FILES]
             for file in files[files.index(visit.asked) + 1 :]:
                 if rules.refusal(file) is None:
                     self._follow_rules(self._queues.host(file), rules)
@@ -292,7 +287,7 @@ class Crawler:
         self._queues.give_back(self._queues.host(visit.asked), self._aside.pop(visit.robots_of))
         self._wake.set()
 
-    def _follow_rules(self, host: Host, rules: RobotsRules) -> None:
+    def _follow_rules(self, host: Host, rules: robots.RobotsRules) -> None:
         crawl_delay = rules.crawl_delay or 0.0
         if crawl_delay > host.delay:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)

@@ -18,7 +18,7 @@ import aiohttp
 
 from webtext_prep.crawl.frontier.robots import RobotsRules
 from webtext_prep.crawl.http.client import host_name
-from webtext_prep.opt_outs.wishes import Wish
+from webtext_prep.opt_outs.preferences import Preference
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Visit:
         robots_of: the origin whose robots.txt, or another file of it, this asks for; nothing for a URL of the list.
         rules: what its files have said so far, or nothing yet; of a URL that only asks for them, all that they say.
         is_for_rules: whether only the rules for the URL are asked for, and not the URL.
-        wish: of the first host on its way that refuses it, where that is only recorded.
+        preference: of the first host on its way that refuses it, where that is only recorded.
         cookies: those that the redirects on its way have set.
         earlier: the row that an earlier pass has left of the URL, if there is one.
     """
@@ -51,7 +51,7 @@ class Visit:
     robots_of: str = ""
     rules: RobotsRules | None = None
     is_for_rules: bool = False
-    wish: Wish | None = None
+    preference: Preference | None = None
     cookies: aiohttp.CookieJar | None = None
     earlier: Mapping[str, Any] = field(default_factory=dict)
 

@@ -15,16 +15,26 @@ import asyncio
 import functools
 import time
 from collections import OrderedDict
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.opt_outs import ai_txt
-from webtext_prep.opt_outs.decisions import read_host_file, read_robots_txt
+from webtext_prep.opt_outs import signals
+from webtext_prep.opt_outs.preferences import (
+    AI_TXT,
+    TDM_RESERVATION,
+    TRAINING_CRAWLERS,
+    HostPreferences,
+    Rules,
+    limited,
+    path_of,
+)
 from webtext_prep.opt_outs.robots_txt import agent_of, crawl_delay_in, groups_in, lines_for, rules_in, text_of
-from webtext_prep.opt_outs.wishes import AI_TXT, TDM_RESERVATION, TRAINING_CRAWLERS, HostWishes, Rules, limited, path_of
+
+if TYPE_CHECKING:
+    from webtext_prep.crawl.database_writer import DatabaseWriter
 
 MAX_ROBOTS_REDIRECTS = 5
 """RFC 9309, section 2.3.1.2; also of tdmrep.json."""
@@ -50,20 +60,20 @@ class RobotsRules(msgspec.Struct, frozen=True, omit_defaults=True):
         rules: those for our agent, or None where it has none.
         crawl_delay: seconds between requests that the origin asks for, or None.
         failure: the outcome for all of its URLs where the rules could not be had, or None.
-        wishes: what it says of training.
+        preferences: what it says of training.
         asked_at: when it was asked, in seconds of Unix time.
     """
 
     rules: Rules | None = None
     crawl_delay: float | None = None
     failure: str | None = None
-    wishes: HostWishes = msgspec.field(default_factory=HostWishes)
+    preferences: HostPreferences = msgspec.field(name="wishes", default_factory=HostPreferences)
     asked_at: float = msgspec.field(default_factory=lambda: time.time())
 
     @property
     def count(self) -> int:
         """How many rules there are."""
-        rules = self.wishes.rules if self.rules is None else [self.rules, *self.wishes.rules]
+        rules = self.preferences.rules if self.rules is None else [self.rules, *self.preferences.rules]
         return sum(len(some.rules) for some in rules)
 
     @property
@@ -71,16 +81,18 @@ class RobotsRules(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether it may still be used."""
         return abs(time.time() - self.asked_at) < KEPT_SECONDS
 
-    def with_wishes(self, wishes: HostWishes) -> RobotsRules:
+    def with_preferences(self, preferences: HostPreferences) -> RobotsRules:
         """The same with more that it says of training."""
-        return msgspec.structs.replace(self, wishes=self.wishes + wishes)
+        return msgspec.structs.replace(self, preferences=self.preferences + preferences)
 
     def refusal(self, url: str) -> str | None:
         """The outcome for `url` if it must not be fetched, or None."""
         if self.failure is not None or self.rules is None:
             return self.failure
-        wish = self.rules.wish(path_of(url))
-        return None if wish is None or wish.is_allowed or path_of(url) == "/robots.txt" else PageOutcome.ROBOTS
+        preference = self.rules.preference(path_of(url))
+        return (
+            None if preference is None or preference.is_allowed or path_of(url) == "/robots.txt" else PageOutcome.ROBOTS
+        )
 
 
 def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
@@ -89,20 +101,10 @@ def parse_rules(body: bytes, agent: str, source: str = "") -> RobotsRules:
     What cannot be parsed allows all, as a file without valid lines does.
     """
     text = text_of(body)
-    wishes = read_robots_txt(text, agent, source) if source else HostWishes()
+    preferences = signals.read_robots_txt(text, agent, source) if source else HostPreferences()
     rules = limited(rules_in(lines_for(groups_in(text), agent)))
     found = Rules(TRAINING_CRAWLERS, source, rules) if rules else None
-    return RobotsRules(found, crawl_delay_in(lines_for(groups_in(text, of_usage=True), agent)), wishes=wishes)
-
-
-class RulesStore(Protocol):
-    """Keeps what origins say, encoded, longer than memory does."""
-
-    def load_rules(self, origin: str) -> bytes | None:
-        """What was stored of an origin, or None."""
-
-    def store_rules(self, origin: str, rules: bytes) -> None:
-        """Have something stored of an origin, now or soon."""
+    return RobotsRules(found, crawl_delay_in(lines_for(groups_in(text, of_usage=True), agent)), preferences=preferences)
 
 
 class Robots:
@@ -112,7 +114,7 @@ class Robots:
         store: where what origins say is kept beyond this process, if anywhere; failures are not: a later run asks.
     """
 
-    def __init__(self, store: RulesStore | None = None) -> None:
+    def __init__(self, store: DatabaseWriter | None = None) -> None:
         self._store = store
         self._known: OrderedDict[str, RobotsRules] = OrderedDict()
         self._rules = 0
@@ -153,10 +155,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(RobotsRules).decode
 
 
-async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) -> RobotsRules:
+async def rules_of(reply: Reply, user_agent: str, *, with_preferences: bool = False) -> RobotsRules:
     """What the last reply to a robots.txt, redirects followed, says to who introduces itself as `user_agent`."""
     if reply.outcome == PageOutcome.OK:
-        agent, source = agent_of(user_agent), reply.url if with_wishes else ""
+        agent, source = agent_of(user_agent), reply.url if with_preferences else ""
         if len(reply.body) <= PARSED_AT_ONCE:
             return parse_rules(reply.body, agent, source)
         return await asyncio.to_thread(parse_rules, reply.body, agent, source)
@@ -168,15 +170,15 @@ async def rules_of(reply: Reply, user_agent: str, *, with_wishes: bool = False) 
     return RobotsRules(failure=reply.outcome)
 
 
-async def wishes_of(path: str, reply: Reply, user_agent: str) -> HostWishes:
+async def preferences_of(path: str, reply: Reply, user_agent: str) -> HostPreferences:
     """What the last reply to another file of a host says.
 
     A redirect of ai.txt says nothing: no text has them. Where a server is in trouble, or redirects of tdmrep.json lead
     nowhere, that is unreadable.
     """
     if reply.outcome == PageOutcome.OK:
-        read = functools.partial(read_host_file, path, reply.body, agent_of(user_agent), reply.url)
+        read = functools.partial(signals.read_host_file, path, reply.body, agent_of(user_agent), reply.url)
         return read() if len(reply.body) <= PARSED_AT_ONCE else await asyncio.to_thread(read)
-    signal = AI_TXT if path == ai_txt.PATH else TDM_RESERVATION
+    signal = AI_TXT if path == signals.AI_TXT else TDM_RESERVATION
     is_lost = is_retryable(reply.outcome) or reply.outcome in _NO_PAGE_BEHIND
-    return HostWishes(unreadable=[signal] if is_lost else [])
+    return HostPreferences(unreadable=[signal] if is_lost else [])

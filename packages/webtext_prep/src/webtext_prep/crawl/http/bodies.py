@@ -1,19 +1,35 @@
-"""Bodies of answers, decompressed in small steps against a cap.
+"""Bodies of answers, decompressed in small steps against a cap, from a server or as they lie in an archive.
 
 A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
 decoder goes in steps, too, but takes a gzip stream that breaks off for a whole one, waits for more of a deflate stream
 that does, and refuses a whole page with padding between its gzip members or rubbish after them; hence this one, which
 also reads the stored bodies of archives. Between two awaits at most `STEP_BYTES` come out of it, for any input.
+
+Without a `ByteBudget`, memory is bounded only by connections times the largest page: 200 pages of 5 MB are a gigabyte.
+Whoever reads a body takes bytes from the budget as they come, and waits when there are none: unread data then stays
+with the kernel, and the sender is slowed down. The oldest reservations never wait, so that there is always one who gets
+on: each of them may exceed the budget by one page. Were it only one, senders that fill the budget and then dawdle would
+be read one after the other.
+
+Archives keep what was sent, or what was decoded of it, under headers that may still tell of the former: a stored body
+that is not as its headers say, but begins like a page, is taken as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
+import itertools
+import re
+import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import aiohttp
+from fastwarc.stream_io import BrotliReader, ZstdReader
 
+from webtext_prep.crawl.http.media_types import looks_like
 from webtext_prep.extraction.outcomes import PageOutcome
 
 STEP_BYTES = 1 << 20
@@ -124,6 +140,59 @@ class Decompressor:
             raise DamagedBodyError(self.encoding) from None
 
 
+class ByteBudget:
+    """Bytes shared by all pages of a process.
+
+    Args:
+        limit: bytes that may be held at once, but for `unhindered` pages more.
+        unhindered: how many of the pages that hold some, the oldest ones, never wait.
+    """
+
+    def __init__(self, limit: int, *, unhindered: int = 1) -> None:
+        self.limit, self.held, self.unhindered = limit, 0, unhindered
+        self.holders: dict[Reservation, None] = {}  # in the order of their first byte
+        self.changed = asyncio.Event()
+
+    @contextlib.contextmanager
+    def reservation(self) -> Iterator[Reservation]:
+        """A reservation, given back at the end of the block."""
+        reservation = Reservation(self)
+        try:
+            yield reservation
+        finally:
+            self.held -= reservation.held
+            self.holders.pop(reservation, None)
+            self.changed.set()
+
+
+class Reservation:
+    """The bytes that one page holds of a budget."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget, self.held = budget, 0
+        self.waited = 0.0  # seconds
+
+    def try_grow(self, size: int) -> bool:
+        """Take `size` bytes more if there is room now."""
+        budget = self.budget
+        budget.holders.setdefault(self)
+        if budget.held + size > budget.limit and self not in itertools.islice(budget.holders, budget.unhindered):
+            return False
+        budget.held += size
+        self.held += size
+        return True
+
+    async def grow(self, size: int) -> float:
+        """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
+        start = time.monotonic()
+        while not self.try_grow(size):
+            self.budget.changed.clear()
+            await self.budget.changed.wait()
+        waited = time.monotonic() - start
+        self.waited += waited
+        return waited
+
+
 async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int]]:
     """The decompressed pieces of a body, each with the bytes received so far; others have their turn in between."""
     decompressor = Decompressor(response.headers.get("Content-Encoding", ""))
@@ -167,3 +236,80 @@ async def read_body(
         if max(size, received) >= limit and may_be_cut:
             break
     return b"".join(pieces)[:limit]
+
+
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(?:;[^\r\n]{0,4096})?\r?\n")
+_BY_LIBRARY = {"br": BrotliReader, "zstd": ZstdReader}
+_CODINGS = frozenset({"gzip", "x-gzip", "deflate", *_BY_LIBRARY})
+"""Other names (`utf-8`, `none`, `aws-chunked`) are mistakes, and say nothing of how a body lies in an archive."""
+
+
+def decoded(body: bytes, transfer: str, encodings: str, *, limit: int, may_be_cut: bool) -> bytes:
+    """A body without its chunks and decompressed.
+
+    Args:
+        body: as it lies in the archive.
+        transfer: the header `Transfer-Encoding`.
+        encodings: the header `Content-Encoding`.
+        limit: bytes beyond which it raises TooLargeError.
+        may_be_cut: take what there is of a body that breaks off.
+
+    Raises DamagedBodyError if it is not encoded as the headers say, and CutShortError if it breaks off.
+    """
+    if "chunked" in transfer.lower():
+        body = without_chunks(body, may_be_cut=may_be_cut)
+    names = [name.strip() for name in encodings.lower().split(",")]
+    are_known = all(name in _CODINGS or name in ("", "identity") for name in names)
+    for name in reversed(names):
+        if name not in _CODINGS or not body:
+            continue
+        try:
+            body = _decompressed(body, name, limit, may_be_cut=may_be_cut)
+        except DamagedBodyError:
+            if looks_like(body) not in ("html", "text"):
+                raise
+    if not are_known and looks_like(body) not in ("html", "text"):
+        raise DamagedBodyError(encodings)
+    return body
+
+
+def without_chunks(body: bytes, *, may_be_cut: bool = False) -> bytes:
+    """A body without the sizes between its chunks; as it is if it does not begin with one."""
+    pieces: list[bytes] = []
+    at = 0
+    while (found := _CHUNK.match(body, at)) is not None:
+        size = int(found[1], 16)
+        if size == 0:
+            return b"".join(pieces)
+        pieces.append(body[found.end() : found.end() + size])
+        at = found.end() + size
+        if at > len(body):
+            break
+        at += 2 if body.startswith(b"\r\n", at) else 1 if body.startswith(b"\n", at) else 0
+    if not pieces:
+        return body
+    if at < len(body):
+        raise DamagedBodyError("chunked")
+    if not may_be_cut:
+        raise CutShortError("chunked")
+    return b"".join(pieces)
+
+
+def _decompressed(body: bytes, name: str, limit: int, *, may_be_cut: bool) -> bytes:
+    if name in _BY_LIBRARY:
+        try:
+            found = _BY_LIBRARY[name](io.BytesIO(body)).read(limit + 1)
+        except OSError as error:
+            raise DamagedBodyError(name) from error
+        if len(found) > limit:
+            raise TooLargeError
+        return found
+    decompressor, pieces, size = Decompressor(name), [], 0
+    for piece in decompressor.steps(body):
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise TooLargeError
+    if not may_be_cut:
+        decompressor.finish()
+    return b"".join(pieces)

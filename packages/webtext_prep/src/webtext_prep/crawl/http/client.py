@@ -1,15 +1,16 @@
 """One HTTP request to an unknown server, bounded in every way: address, time, bytes, memory, type; never a second hop.
 
-A redirect is a reply like any other, so that each hop passes
-the same checks and waits its turn at its own host. A deadline covers the whole request but for two things: the name
-look-up has one of its own, so that a dead name server is not taken for a slow site, and the time in which no memory
-was free does not count.
+A redirect is a reply like any other, so that each hop passes the same checks and waits its turn at its own host. A
+deadline covers the whole request but for two things: the name look-up has one of its own, so that a dead name server is
+not taken for a slow site, and the time in which no memory was free does not count.
 
-Without a `ByteBudget`, memory is bounded only by connections times the largest page: 200 pages of 5 MB are a gigabyte.
-Whoever reads a body takes bytes from the budget as they come, and waits when there are none: unread data then stays
-with the kernel, and the sender is slowed down. The oldest reservations never wait, so that there is always one who gets
-on: each of them may exceed the budget by one page. Were it only one, senders that fill the budget and then dawdle would
-be read one after the other.
+Cookies are kept within one chain of redirects: a site that sets one and looks for it at the next request leads on for
+ever without. They are sent to the hosts and paths that they are for (RFC 6265), and forgotten with the chain.
+
+A page that leads on by `<meta http-equiv="refresh">` or the `Refresh` header within `REFRESH_SECONDS` is a redirect, as
+readers see the other page ("Shared declarative refresh steps" of the HTML standard); one that loads itself again, or
+leads to no web page, is a page. What stands in `<noscript>` is not for browsers: most of it leads to "please switch on
+JavaScript" (Scrapy 2.11.2 leaves it out, too).
 """
 
 from __future__ import annotations
@@ -18,89 +19,24 @@ import asyncio
 import contextlib
 import email.utils
 import functools
-import itertools
 import re
 import ssl
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from http.cookies import SimpleCookie
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
 from yarl import URL
 
-from webtext_prep.crawl.http.addresses import (
-    BlockedAddressError,
-    CheckedResolver,
-    NoSuchNameError,
-    PrivateAddresses,
-    check_host,
-    decoded_host,
-)
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, Reserve, TooLargeError, read_body
+from webtext_prep.crawl.http import addresses, bodies
 from webtext_prep.crawl.http.connections import NO_FILE_LEFT, Connector
-from webtext_prep.crawl.http.cookies import cookie_header, with_cookies_of
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
-from webtext_prep.crawl.http.refresh import refresh_in
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
-from webtext_prep.urls.credentials import without_credentials
-from webtext_prep.urls.urls import canonical_host, host_in, url_key, with_ascii_host
-
-
-class ByteBudget:
-    """Bytes shared by all pages of a process.
-
-    Args:
-        limit: bytes that may be held at once, but for `unhindered` pages more.
-        unhindered: how many of the pages that hold some, the oldest ones, never wait.
-    """
-
-    def __init__(self, limit: int, *, unhindered: int = 1) -> None:
-        self.limit, self.held, self.unhindered = limit, 0, unhindered
-        self.holders: dict[Reservation, None] = {}  # in the order of their first byte
-        self.changed = asyncio.Event()
-
-    @contextlib.contextmanager
-    def reservation(self) -> Iterator[Reservation]:
-        """A reservation, given back at the end of the block."""
-        reservation = Reservation(self)
-        try:
-            yield reservation
-        finally:
-            self.held -= reservation.held
-            self.holders.pop(reservation, None)
-            self.changed.set()
-
-
-class Reservation:
-    """The bytes that one page holds of a budget."""
-
-    def __init__(self, budget: ByteBudget) -> None:
-        self.budget, self.held = budget, 0
-        self.waited = 0.0  # seconds
-
-    def try_grow(self, size: int) -> bool:
-        """Take `size` bytes more if there is room now."""
-        budget = self.budget
-        budget.holders.setdefault(self)
-        if budget.held + size > budget.limit and self not in itertools.islice(budget.holders, budget.unhindered):
-            return False
-        budget.held += size
-        self.held += size
-        return True
-
-    async def grow(self, size: int) -> float:
-        """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
-        start = time.monotonic()
-        while not self.try_grow(size):
-            self.budget.changed.clear()
-            await self.budget.changed.wait()
-        waited = time.monotonic() - start
-        self.waited += waited
-        return waited
-
+from webtext_prep.text.tags import meta_tags
+from webtext_prep.urls import urls
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
 """The beginning of a URL that says all of its host and origin, as most do."""
@@ -156,9 +92,9 @@ def host_and_origin(url: str) -> tuple[str, str]:
 
 
 def _parsed(url: str) -> tuple[str, str]:
-    bare = with_ascii_host(without_credentials(url))
+    bare = urls.with_ascii_host(urls.without_credentials(url))
     # Percent-escapes are decoded as they are before the request is sent.
-    return canonical_host(unquote(host_in(urlsplit(bare)))), str(URL(bare).origin())
+    return urls.canonical_host(unquote(urls.host_in(urlsplit(bare)))), str(URL(bare).origin())
 
 
 _parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
@@ -175,10 +111,10 @@ def host_name(url: str) -> str:
 def next_url(url: str, location: str) -> str | None:
     """Where a redirect from `url` leads, without credentials and fragment, or None if that is not a web address."""
     try:
-        target = URL(with_ascii_host(without_credentials(url))).join(URL(with_ascii_host(location)))
+        target = URL(urls.with_ascii_host(urls.without_credentials(url))).join(URL(urls.with_ascii_host(location)))
         if target.scheme not in ("http", "https") or not target.raw_host:
             return None
-        return without_credentials(str(target.with_fragment(None)))
+        return urls.without_credentials(str(target.with_fragment(None)))
     except (ValueError, LookupError):  # of `http://[]@` yarl looks for a first letter
         return None
 
@@ -215,21 +151,21 @@ def trusted_authorities() -> ssl.SSLContext:
     return context
 
 
-def parse_url(url: str, private: PrivateAddresses) -> URL:
+def parse_url(url: str, private: addresses.PrivateAddresses) -> URL:
     """`url` as it is asked for: without fragment and credentials, its host decoded and checked.
 
     Raises ValueError if it is not a web address, or no valid address; BlockedAddressError as `check_host` does.
     """
-    parsed = URL(with_ascii_host(without_credentials(url))).with_fragment(None)
+    parsed = URL(urls.with_ascii_host(urls.without_credentials(url))).with_fragment(None)
     if "@" in parsed.raw_authority:
         parsed = parsed.with_user(None)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host:
         raise ValueError("not a web address")
-    host = decoded_host(parsed.raw_host)
-    host = host if host.isascii() else canonical_host(host)
+    host = addresses.decoded_host(parsed.raw_host)
+    host = host if host.isascii() else urls.canonical_host(host)
     if host != parsed.raw_host:
         parsed = parsed.with_host(host)
-    check_host(host, private=private)
+    addresses.check_host(host, private=private)
     return parsed
 
 
@@ -237,7 +173,7 @@ class _NoFileLeftError(Exception):
     """All files that this process, or this machine, may have open are open."""
 
 
-async def _reserve(timeout: asyncio.Timeout, reservation: Reservation | None, size: int) -> None:
+async def _reserve(timeout: asyncio.Timeout, reservation: bodies.Reservation | None, size: int) -> None:
     """Take memory for a piece of a body; the end of its request is put off by the time in which none was free."""
     if reservation is None or reservation.try_grow(size):
         return
@@ -259,16 +195,15 @@ class Client:
     """
 
     def __init__(
-        self, *, connections: int, timeout: float, max_bytes: int, user_agent: str, private: PrivateAddresses
+        self, *, connections: int, timeout: float, max_bytes: int, user_agent: str, private: addresses.PrivateAddresses
     ) -> None:
         self.connections, self.timeout, self.max_bytes = connections, timeout, max_bytes
         self.user_agent, self.private = user_agent, private
-        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
         self._connector = Connector(
             limit=self.connections,
-            resolver=CheckedResolver(self.private, seconds=min(DNS_SECONDS, self.timeout / 2)),
+            resolver=addresses.CheckedResolver(self.private, seconds=min(DNS_SECONDS, self.timeout / 2)),
             ttl_dns_cache=300,
             dns_cache_max_size=10_000,
             ssl=trusted_authorities(),
@@ -288,8 +223,7 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def get(
         self,
@@ -297,7 +231,7 @@ class Client:
         *,
         any_type: bool = False,
         max_bytes: int | None = None,
-        reservation: Reservation | None = None,
+        reservation: bodies.Reservation | None = None,
         seconds: float | None = None,
         span: tuple[int, int] | None = None,
         cookies: aiohttp.CookieJar | None = None,
@@ -318,7 +252,7 @@ class Client:
         """
         try:
             parsed = parse_url(url, self.private)
-        except BlockedAddressError:
+        except addresses.BlockedAddressError:
             return Reply(PageOutcome.BLOCKED_ADDRESS, url)
         except ValueError:
             return Reply(PageOutcome.MALFORMED_URL, url)
@@ -341,7 +275,7 @@ class Client:
         parsed: URL,
         any_type: bool,
         limit: int,
-        reservation: Reservation | None,
+        reservation: bodies.Reservation | None,
         seconds: float | None,
         span: tuple[int, int] | None,
         cookies: aiohttp.CookieJar | None,
@@ -354,20 +288,20 @@ class Client:
                 )
         except TimeoutError:
             return Reply(PageOutcome.TIMEOUT, str(parsed), retry_now=True)
-        except BlockedAddressError:
+        except addresses.BlockedAddressError:
             return Reply(PageOutcome.BLOCKED_ADDRESS, str(parsed))
         except aiohttp.ClientConnectorDNSError as error:
             # A name that does not exist will not exist in a moment; a resolver that is busy may answer then.
-            if isinstance(error.os_error, NoSuchNameError):
+            if isinstance(error.os_error, addresses.NoSuchNameError):
                 return Reply(PageOutcome.NO_SUCH_HOST, str(parsed))
             return Reply(PageOutcome.DNS, str(parsed), retry_now=True)
         except (aiohttp.ClientSSLError, ssl.SSLError, ssl.CertificateError):
             return Reply(PageOutcome.TLS, str(parsed))
         except aiohttp.InvalidURL:
             return Reply(PageOutcome.MALFORMED_URL, str(parsed))
-        except (aiohttp.ClientResponseError, DamagedBodyError):
+        except (aiohttp.ClientResponseError, bodies.DamagedBodyError):
             return Reply(PageOutcome.MALFORMED_RESPONSE, str(parsed))
-        except (aiohttp.ClientError, CutShortError, OSError) as error:
+        except (aiohttp.ClientError, bodies.CutShortError, OSError) as error:
             if isinstance(error, OSError) and error.errno in NO_FILE_LEFT:
                 raise _NoFileLeftError from None
             return Reply(PageOutcome.CONNECTION, str(parsed), retry_now=True)
@@ -379,11 +313,10 @@ class Client:
         url: URL,
         any_type: bool,
         limit: int,
-        reserve: Reserve,
+        reserve: bodies.Reserve,
         span: tuple[int, int] | None,
         cookies: aiohttp.CookieJar | None,
     ) -> Reply:
-        assert self._session is not None
         headers = {} if span is None else {"Range": f"bytes={span[0]}-{sum(span) - 1}", "Accept-Encoding": "identity"}
         if cookies is not None and (sent := cookie_header(cookies, url)):
             headers["Cookie"] = sent
@@ -395,7 +328,7 @@ class Client:
                 if reply.outcome == PageOutcome.REDIRECT:
                     return replace(reply, cookies=with_cookies_of(response, cookies))
                 return reply
-            except TooLargeError:
+            except bodies.TooLargeError:
                 return Reply(PageOutcome.TOO_LARGE, str(url), response.status)
             finally:
                 # Closing, not releasing: the rest of an unwanted body is not read either.
@@ -403,7 +336,7 @@ class Client:
                     response.close()
 
     async def _reply(
-        self, response: aiohttp.ClientResponse, url: str, any_type: bool, limit: int, reserve: Reserve
+        self, response: aiohttp.ClientResponse, url: str, any_type: bool, limit: int, reserve: bodies.Reserve
     ) -> Reply:
         status = response.status
         if status in REDIRECTS and "Location" in response.headers:
@@ -416,10 +349,10 @@ class Client:
         kind, charset = content_type_of(",".join(response.headers.getall("Content-Type", ())))
         page = Reply(PageOutcome.OK, url, status, charset=charset, headers=response.raw_headers)
         if any_type:
-            return replace(page, body=await read_body(response, limit, reserve, may_be_cut=True))
+            return replace(page, body=await bodies.read_body(response, limit, reserve, may_be_cut=True))
         if not may_be_page(kind):
             return Reply(PageOutcome.NOT_HTML, url, status)
-        body = await read_body(response, limit, reserve)
+        body = await bodies.read_body(response, limit, reserve)
         is_html = is_html_page(kind, body)
         if is_html is None:
             return Reply(PageOutcome.NOT_HTML, url, status)
@@ -435,7 +368,7 @@ def _refreshed(url: str, header: str | None, body: bytes, charset: str | None) -
         return None
     target, base = found
     there = next_url((base and next_url(url, base)) or url, target)
-    return None if there is None or url_key(there) == url_key(url) else there
+    return None if there is None or urls.url_key(there) == urls.url_key(url) else there
 
 
 async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int]) -> Reply:
@@ -449,3 +382,82 @@ async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int
         if len(body) > span[1]:
             return Reply(PageOutcome.MALFORMED_RESPONSE, url, response.status)
     return Reply(PageOutcome.OK, url, response.status, body=bytes(body), headers=response.raw_headers)
+
+
+MOST_COOKIES = 50
+"""Cookies of one answer, as RFC 6265, section 6.1, has it for a host; further ones are left."""
+MAX_COOKIE_HEADER = 8000
+"""Characters of the header; one that is longer is not sent, as servers refuse it."""
+
+
+def with_cookies_of(response: aiohttp.ClientResponse, known: aiohttp.CookieJar | None) -> aiohttp.CookieJar | None:
+    """The cookies of a chain with those that an answer sets; None if there are none."""
+    if not response.cookies:
+        return known
+    jar = known or aiohttp.CookieJar(unsafe=True)  # also for hosts that are addresses
+    taken: SimpleCookie = SimpleCookie()
+    for name, cookie in list(response.cookies.items())[:MOST_COOKIES]:
+        domain = cookie["domain"].lstrip(".").lower()
+        # One for all of `com` or `co.uk` is for no host (RFC 6265, section 5.3, step 5).
+        if domain in ("", response.url.host) or _is_registered(domain):
+            taken[name] = cookie
+    jar.update_cookies(taken, response.url)
+    return jar
+
+
+def _is_registered(domain: str) -> bool:
+    name, registered = urls.registered_name(domain)
+    return bool(name) and registered != name
+
+
+def cookie_header(jar: aiohttp.CookieJar, url: URL) -> str:
+    """What is sent to a URL of them; "" for nothing."""
+    header = "; ".join(f"{name}={cookie.coded_value}" for name, cookie in jar.filter_cookies(url).items())
+    return header if len(header) <= MAX_COOKIE_HEADER else ""
+
+
+REFRESH_SECONDS = 5
+"""Longer than that a reader has the page itself; Scrapy follows up to 100, and Google calls 0 a permanent redirect."""
+_REFRESH = re.compile(
+    r"[\t\n\f\r ]*([0-9]{0,9})[0-9.]*(?:[\t\n\f\r ]*[;,][\t\n\f\r ]*|[\t\n\f\r ]+)"
+    r"(?:url[\t\n\f\r ]*=[\t\n\f\r ]*)?(?:\"([^\"]*)|'([^']*)|(.*))",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def refresh_of(value: str) -> str | None:
+    """Where a value leads at once, relative to its page; None where it leads nowhere.
+
+    >>> refresh_of("0; URL='/a'"), refresh_of("300; url=/a"), refresh_of("0")
+    ('/a', None, None)
+    """
+    found = _REFRESH.match(value)
+    if found is None or not (found[1] or value.lstrip().startswith(".")) or int(found[1] or 0) > REFRESH_SECONDS:
+        return None
+    return (found[2] or found[3] or found[4] or "").strip() or None
+
+
+def refresh_in(header: str | None, body: bytes, charset: str | None) -> tuple[str, str] | None:
+    """Where a page leads at once, and the address that this is relative to, itself relative to that of the page."""
+    target = None if header is None else refresh_of(header)
+    if target is not None:
+        return target, ""
+    base = ""
+    for tag in meta_tags(body, (b"refresh",), without_noscript=True):
+        values = tag.attributes()
+        if tag.name == "base":
+            base = base or values.get("href", "").strip()
+        elif values.get("http-equiv", "").strip().lower() == "refresh":
+            target = target or refresh_of(values.get("content", ""))
+    return None if target is None else (_decoded(target, charset), base)
+
+
+def _decoded(text: str, charset: str | None) -> str:
+    """Text that was read as Latin-1, as the page means it."""
+    raw = text.encode("latin-1", "replace")
+    for encoding in ("utf-8", charset or "cp1252"):
+        try:
+            return raw.decode(encoding)
+        except (UnicodeDecodeError, LookupError):
+            continue
+    return text

@@ -69,7 +69,7 @@ def shards_in(folder: Location | str) -> list[Location]:
 
 def read_documents(shard: Location) -> Iterator[Document]:
     """The documents of one shard, in order. Raises InputError naming the file and the place that holds none."""
-    with _damage_advised():
+    with _damage_advised(shard):
         yield from _format_of(shard).read(shard)
 
 
@@ -78,7 +78,7 @@ def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -
 
     Raises InputError as `read_documents` does; others than the chosen ones may not be looked at.
     """
-    with _damage_advised():
+    with _damage_advised(shard):
         yield from _format_of(shard).read_chosen(shard, is_chosen)
 
 
@@ -88,16 +88,18 @@ def read_documents_with(shard: Location, texts: Sequence[str]) -> Iterator[tuple
 
     Raises InputError as `read_documents` does.
     """
-    with _damage_advised():
+    with _damage_advised(shard):
         yield from _format_of(shard).read_with(shard, texts)
 
 
 @contextlib.contextmanager
-def _damage_advised() -> Iterator[None]:
+def _damage_advised(shard: Location) -> Iterator[None]:
     try:
         yield
     except DamagedFileError as error:
         advice = "of a file of your own `webtext merge` keeps what is whole"
+        if shard.parent.name in (DROPPED, "outcomes") or shard.name.endswith(TABLES):
+            advice = "it tells of what a stage dropped or cut out: run that stage again with --restart"
         raise DamagedFileError(f"{str(error).rstrip('.')}; {advice}.") from error
 
 
@@ -128,3 +130,5 @@ FREQUENT_NGRAMS = "frequent_ngrams.jsonl.zst"
 """`decontaminate`: what was left alone because the corpus has it often."""
 REPEATS = "passages.jsonl.zst"
 """`dedup-passages`: what was cut out of which document, and where it stands first."""
+TABLES = (SUPERSEDED, MATCHES, FREQUENT_NGRAMS, REPEATS, f".{DROPPED}.jsonl.zst")
+"""Ends of the names of tables that stages write beside documents and token files."""

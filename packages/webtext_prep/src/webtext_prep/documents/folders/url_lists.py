@@ -25,7 +25,7 @@ from webtext_prep.documents.records.base import FileBlock, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, delimiter_of, read_rows
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import clean_metadata, without_any_credentials
+from webtext_prep.urls.urls import clean_metadata, without_any_credentials
 
 _COLUMN = "url"
 _DELIMITERS = {".csv": CsvRecords.delimiters, ".tsv": ("\t",)}

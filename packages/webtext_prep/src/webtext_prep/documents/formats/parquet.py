@@ -18,7 +18,7 @@ from webtext_prep.documents.formats.arrow_tables import new_parquet, read_rows
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.formats.compression import COMPRESSED_SUFFIXES
 from webtext_prep.errors import DamagedFileError
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 _KEYS_SHOWN = 8
 

@@ -40,7 +40,7 @@ from webtext_prep.documents.records.base import (
     Unreadable,
 )
 from webtext_prep.storage.locations import Location
-from webtext_prep.urls.credentials import clean_metadata
+from webtext_prep.urls.urls import clean_metadata
 
 _OWN = ("url", "text")
 _decode = msgspec.json.Decoder(float_hook=exact_number).decode

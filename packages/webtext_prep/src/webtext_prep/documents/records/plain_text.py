@@ -30,7 +30,7 @@ from webtext_prep.documents.formats.lines import EncodingError, read_utf8
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.json_files import decode_utf8
 from webtext_prep.errors import StorageError
-from webtext_prep.urls.credentials import clean_metadata, without_credentials
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 MOST_CHARACTERS = 64 << 10
 """A longer front matter is taken for text."""

@@ -1,4 +1,4 @@
-"""A wish: whether an owner lets a page be trained on, by which signal, in which words, said where.
+"""A preference: whether an owner lets a page be trained on, by which signal, in which words, said where.
 
 Files of a host become rules by the paths that they are for, all in one form, which is kept as JSON.
 """
@@ -33,7 +33,7 @@ _UNRESERVED = frozenset("-._~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO
 _FILE_TYPE = re.compile(r"\*\.\w+")
 
 
-class Wish(NamedTuple):
+class Preference(NamedTuple):
     """What one signal says of one page.
 
     Attributes:
@@ -50,7 +50,7 @@ class Wish(NamedTuple):
 
 
 class Rule(msgspec.Struct, array_like=True, frozen=True):
-    """The wish for all pages whose path matches a pattern."""
+    """The preference for all pages whose path matches a pattern."""
 
     pattern: str
     is_allowed: bool
@@ -75,8 +75,8 @@ class Rules(msgspec.Struct, omit_defaults=True, dict=True):
     rules: list[Rule]
     whose: str = ""
 
-    def wish(self, path: str) -> Wish | None:
-        """The wish for a path with its query, as `path_of` gives it; None where no rule is for it.
+    def preference(self, path: str) -> Preference | None:
+        """The preference for a path with its query, as `path_of` gives it; None where no rule is for it.
 
         The first matching rule holds in tdmrep.json, the one with the longest pattern in all other files. Of two that
         are as long robots.txt prefers what allows (RFC 9309, section 2.2.2), and other signals the stricter one.
@@ -91,7 +91,7 @@ class Rules(msgspec.Struct, omit_defaults=True, dict=True):
             return None
         found = self.rules[-max(matching)[-1]]
         words = f"{self.whose}; {found.words}" if self.whose else found.words
-        return Wish(self.signal, found.is_allowed, words, self.source)
+        return Preference(self.signal, found.is_allowed, words, self.source)
 
     @functools.cached_property
     def _index(self) -> tuple[dict[str, _Rank], list[int], list[tuple[_Rank, str]]]:
@@ -109,25 +109,25 @@ class Rules(msgspec.Struct, omit_defaults=True, dict=True):
         return prefixes, sorted({*map(len, prefixes)}), others
 
 
-class HostWishes(msgspec.Struct, omit_defaults=True):
+class HostPreferences(msgspec.Struct, omit_defaults=True):
     """What the files of a host say, and the signals that could not be read."""
 
     rules: list[Rules] = []
     unreadable: list[str] = []
 
     @classmethod
-    def of(cls, signal: str, source: str, rules: Iterable[Rule], unreadable: Iterable[str] = ()) -> HostWishes:
-        """The wishes in one file by one signal."""
+    def of(cls, signal: str, source: str, rules: Iterable[Rule], unreadable: Iterable[str] = ()) -> HostPreferences:
+        """The preferences in one file by one signal."""
         found = limited(rules)
         return cls([Rules(signal, source, found)] if found else [], [*unreadable])
 
-    def __add__(self, other: HostWishes) -> HostWishes:
-        return HostWishes([*self.rules, *other.rules], sorted({*self.unreadable, *other.unreadable}))
+    def __add__(self, other: HostPreferences) -> HostPreferences:
+        return HostPreferences([*self.rules, *other.rules], sorted({*self.unreadable, *other.unreadable}))
 
-    def for_page(self, url: str) -> list[Wish]:
-        """All wishes for a page."""
+    def for_page(self, url: str) -> list[Preference]:
+        """All preferences for a page."""
         path = path_of(url) if self.rules else ""
-        return [wish for rules in self.rules if (wish := rules.wish(path)) is not None]
+        return [preference for rules in self.rules if (preference := rules.preference(path)) is not None]
 
 
 def limited(rules: Iterable[Rule], before: Sequence[Rule] = ()) -> list[Rule]:

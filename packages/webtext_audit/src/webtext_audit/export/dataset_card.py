@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, TopDomains, by_size, features
+from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, by_size, features, listed
 from webtext_prep.opt_outs.decisions import SIGNAL
-from webtext_prep.opt_outs.wishes import SIGNALS
+from webtext_prep.opt_outs.preferences import SIGNALS
 
 README, DOMAINS = "README.md", "top_domains.csv"
 UNKNOWN = "unknown"
@@ -43,7 +43,7 @@ class ExportedCorpus:
         files: how many.
         size: their bytes.
         license: as the exporter says, or `unknown`.
-        top: which domains are listed.
+        top: which domains are listed, as `--top-domains` says.
         steps: the record of each step that made the corpus, in their order.
         plain_files: input files that no stage has made.
     """
@@ -54,7 +54,7 @@ class ExportedCorpus:
     files: int
     size: int
     license: str
-    top: TopDomains
+    top: str
     steps: Sequence[dict[str, Any]]
     plain_files: int
 
@@ -94,6 +94,7 @@ def card(corpus: ExportedCorpus) -> str:
         header=header(corpus),
         domains=corpus.measures.domains_by_size,
         list=DOMAINS,
+        listed=listed(corpus.top, len(corpus.measures.domains_by_size)),
         unknown=UNKNOWN,
         sources=_sources(corpus),
         archived=sum(corpus.measures.kinds.get("archive", {}).values()),
@@ -119,7 +120,7 @@ def domain_list(corpus: ExportedCorpus) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["rank", "domain", "documents", "bytes", "gpt2_tokens", "share_of_bytes"])
     domains, size = corpus.measures.domains_by_size, corpus.measures.total[1]
-    for rank, (name, count) in enumerate(domains[: corpus.top.of(len(domains))], 1):
+    for rank, (name, count) in enumerate(domains[: listed(corpus.top, len(domains))], 1):
         writer.writerow([rank, name, *count, f"{count[1] / size if size else 0:.8f}"])
     return text.getvalue()
 
