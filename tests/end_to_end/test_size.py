@@ -18,7 +18,7 @@ CEILINGS = {
     "packages/gpt2_train": 12_041,
     "packages/indexed_tokens": 1_424,
     "packages/webtext_audit": 3_577,
-    "packages/webtext_prep": 21_982,
+    "packages/webtext_prep": 22_092,
     "packages/webtext_run": 2_414,
     "tests": 36_526,
     "benchmarks": 4_292,
