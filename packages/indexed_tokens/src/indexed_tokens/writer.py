@@ -22,6 +22,9 @@ from command_kit.atomic import UnfinishedFile, atomic_file, remove_leftovers_of
 from indexed_tokens.checksums import Checksum, checksum_of, joined
 from indexed_tokens.reader import HEADER, IndexedTokensError, bin_path, header, idx_path, prefix_of
 
+MOST_TOKENS = 2**31 - 1
+"""Tokens of a document, whose length the index holds in 32 bits."""
+
 
 def smallest_dtype(vocabulary_size: int) -> np.dtype[Any]:
     """The type in which Megatron-LM stores a vocabulary of this size: u16 under 65,500 tokens, else i32."""
@@ -80,8 +83,8 @@ class IndexedTokensWriter:
             )
         if values.size == 0:
             return
-        if self._unended + values.size > np.iinfo(np.int32).max:
-            raise IndexedTokensError(f"a document has more than {np.iinfo(np.int32).max:,} tokens: cut it.")
+        if self._unended + values.size > MOST_TOKENS:
+            raise IndexedTokensError(f"a document has more than {MOST_TOKENS:,} tokens: cut it.")
         if values.dtype != self.dtype:
             if values.dtype.kind == "f" and self.dtype.kind != "f":
                 raise IndexedTokensError(
