@@ -23,7 +23,7 @@ from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
-from webtext_prep.opt_outs import robots_txt, signals
+from webtext_prep.opt_outs import licences, robots_txt, signals
 from webtext_prep.opt_outs.decisions import Decision, decide_by_host
 
 if TYPE_CHECKING:
@@ -225,14 +225,15 @@ class Crawler:
         preferences; the next one waits for its turn as any."""
         assert self._robots is not None
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
+        path = visit.asked.removeprefix(visit.robots_of)
+        limit = robots_txt.MAX_BYTES if path in signals.HOST_FILES else licences.MAX_BYTES
         try:
-            reply = await self._client.get(visit.url, any_type=True, max_bytes=robots_txt.MAX_BYTES, seconds=left)
+            reply = await self._client.get(visit.url, any_type=True, max_bytes=limit, seconds=left)
         finally:
             host.running -= 1
             self._queues.offer(host)
             self._wake.set()
         visit.seconds += time.monotonic() - start - reply.waited
-        path = visit.asked.removeprefix(visit.robots_of)
         if reply.outcome == PageOutcome.REDIRECT and path != signals.AI_TXT:
             refusal = self._redirect_of_file(visit, reply)
             if refusal is None:
@@ -240,9 +241,8 @@ class Crawler:
                 return
             reply = refusal
         if visit.rules is not None:
-            self._learn(
-                visit, visit.rules.with_preferences(await robots.preferences_of(path, reply, self._client.user_agent))
-            )
+            found = await robots.preferences_of(visit.asked, visit.robots_of, reply, self._client.user_agent)
+            self._learn(visit, visit.rules.with_preferences(found))
             return
         if reply.retry_now and visit.failures + 1 < robots.ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
@@ -279,9 +279,10 @@ class Crawler:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
         assert self._robots is not None
         if self._reads_preferences and rules.failure is None:
-            files = [visit.robots_of + path for path in signals.HOST_FILES]
-            for file in files[files.index(visit.asked) + 1 :]:
-                if rules.refusal(file) is None:
+            files = [visit.robots_of + path for path in signals.HOST_FILES] + [rules.preferences.licence]
+            for file in filter(None, files[files.index(visit.asked) + 1 :]):
+                known = rules if file.startswith(f"{visit.robots_of}/") else self._robots.get(host_and_origin(file)[1])
+                if known is None or known.refusal(file) is None:
                     self._follow_rules(self._queues.host(file), rules)
                     self._queues.add(Visit(file, file, robots_of=visit.robots_of, rules=rules))
                     self._wake.set()
