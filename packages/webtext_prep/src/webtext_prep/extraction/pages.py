@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from webtext_prep.documents.document import Document
+from webtext_prep.extraction.edge_refusals import is_challenge
 from webtext_prep.extraction.gone_pages import gone_outcome
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
@@ -56,6 +57,8 @@ async def make_row(
     outcome = parsed.outcome
     if page.is_html and outcome in (PageOutcome.OK, PageOutcome.EMPTY, PageOutcome.OTHER_KIND):
         outcome = gone_outcome(page.url, page.final_url, parsed.title, parsed.text, page.body) or outcome
+        if is_challenge(parsed.title, parsed.text, page.body):
+            outcome = PageOutcome.CHALLENGE
     row = outcome_row(page.url, outcome, status=page.status, final_url=page.final_url)
     row |= {"bytes": len(page.body), **decision.row}
     parts = {"kind": parsed.kind, "kind_probability": parsed.kind_probability, "detail": parsed.detail}

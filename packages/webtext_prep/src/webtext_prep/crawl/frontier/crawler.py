@@ -21,7 +21,7 @@ from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
 from webtext_prep.crawl.http.bodies import ByteBudget, Reservation
 from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
-from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
+from webtext_prep.extraction.outcomes import EDGE, NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
 from webtext_prep.opt_outs import licences, robots_txt, signals
 from webtext_prep.opt_outs.decisions import Decision, decide_by_host
@@ -42,8 +42,10 @@ LONGEST_CRAWL_DELAY = 30.0
 """Seconds: a longer Crawl-delay in robots.txt is taken for this."""
 GIVE_UP_HOST_AFTER = 10
 """URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run."""
+FEWEST_ANSWERS, MOST_REFUSED = 10, 0.2
+"""Answers of a host, and the share of them that its shield gave, above which it is not asked for its other URLs."""
 
-Finish = Callable[[Visit, Reply], Awaitable[None]]
+Finish = Callable[[Visit, Reply], Awaitable[str]]
 """Is given a visit with its end."""
 
 
@@ -53,7 +55,8 @@ class Crawler:
     Args:
         settings: how pages are fetched.
         client: makes the requests.
-        finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
+        finish: awaited once for each URL with what became of it, and gives its outcome; while it works, the URL keeps
+            its place.
         page_bytes: bytes of pages that may be in memory, but for some of the largest more.
         store: where what origins say is kept for a day, if anywhere.
     """
@@ -191,11 +194,13 @@ class Crawler:
                 reply = refusal
             elif reply.retry_now and self._retry(host, visit, reply):
                 return
-            await self._finish(visit, reply)
+            host.refusals += await self._finish(visit, reply) == PageOutcome.CHALLENGE
 
     async def _ask(self, host: Host, visit: Visit, rules: robots.RobotsRules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
+        if host.answers >= FEWEST_ANSWERS and host.refusals > host.answers * MOST_REFUSED:
+            return Reply(PageOutcome.REFUSED_BY_EDGE, visit.url)
         refusal = rules.refusal(visit.url)
         if visit.is_for_rules:
             visit.rules = rules
@@ -216,6 +221,8 @@ class Crawler:
         reply = self._settings.judged(reply, rules.preferences, Decision(visit.preference).metadata)
         if reply.outcome not in NO_ANSWER:
             host.silent = 0
+            host.answers += 1
+            host.refusals += reply.outcome in EDGE
         elif not visit.failures:
             host.silent += 1
         return reply
