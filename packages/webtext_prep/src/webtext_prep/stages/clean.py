@@ -26,6 +26,7 @@ from webtext_prep.running.tasks import Tally
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
 from webtext_prep.text.masks import MASKS
+from webtext_prep.text.provenance_marks import has_credentials, without_marks
 from webtext_prep.text.quality.base import Rule
 from webtext_prep.text.repair import repair, repair_all, without_places_to_break
 
@@ -157,6 +158,8 @@ class Clean(DocumentStage):
         """
         text, changes = self._repaired(document.text)
         tally.notes.update(changes)
+        if "marks_removed" in changes and has_credentials(document.text):
+            document.metadata["content_credentials"] = True
         text = document.text = self._masked(text, tally)
         if not text.strip():
             return "empty"
@@ -176,6 +179,7 @@ class Clean(DocumentStage):
         changes: Counter[str] = Counter()
         if not self.fix_text:
             return text, changes
+        text, changes["marks_removed"] = without_marks(text)
         decoded = repair(text)
         changes["repaired_decoding"] = int(decoded != text)
         if self.fix_text == "full":
