@@ -16,7 +16,7 @@ from typing import Any
 from pages import RESULTS
 from webtext_prep.cli import find_stages
 from webtext_prep.documents.folders.sampling import USUAL_RATIO, Sample
-from webtext_prep.running.preflight import readable
+from webtext_prep.running.estimates import readable
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CORES = (2, 16, 64)

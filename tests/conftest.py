@@ -5,9 +5,10 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from types import ModuleType
+from typing import Any, BinaryIO
 
 import hypothesis
 import pytest
@@ -58,10 +59,36 @@ def pytest_configure(config: pytest.Config) -> None:
         derandomize=True,
         database=None,
         deadline=None,
-        max_examples=40 if config.option.markexpr == "not exhaustive" else 300,
+        max_examples=25 if config.option.markexpr == "not exhaustive" else 300,
         suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
     )
     hypothesis.settings.load_profile("same every time")
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch) -> Iterator[Callable[..., None]]:
+    """`plugin(package, name, source)` adds a file of another folder to a package of plugins.
+
+    `cache` is what remembers the plugins that there are.
+    """
+    folder, added, caches = tmp_path / "plugins", [], []
+
+    def add(package: ModuleType, name: str, source: str, cache: Any = None) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.py").write_text(source)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        added.append(f"{package.__name__}.{name}")
+        caches.extend([cache] if cache else [])
+        clear()
+
+    def clear() -> None:
+        for cache in caches:
+            cache.cache_clear()
+
+    yield add
+    clear()
+    for name in added:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -181,6 +182,7 @@ class Place:
         for file in quickstart.glob("corpus_text_document.*"):
             if file.is_file():
                 shutil.copy(file, self.folder / file.name.replace("corpus_text_document", "MY_TOKENS"))
+        (self.folder / "MY_TRAIN.bin").write_bytes(array("H", [40, 1101, 50256]).tobytes())
         (self.folder / "MY_RUN").symlink_to(quickstart / "model")
         code, _, said = self.run("gpt2 convert runs/quickstart/model MY_GPT2 --to hf")
         assert code == 0, said

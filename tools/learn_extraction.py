@@ -12,6 +12,7 @@ with `--without-each`, learned from the other folders alone.
 from __future__ import annotations
 
 import argparse
+import functools
 import html
 import json
 from collections import Counter
@@ -181,6 +182,7 @@ class Example:
         labels = self.labels if self.weights.any() or self.page.text is not None else np.ones(len(self.labels))
         return float(np.nansum(labels * self.features.words))
 
+    @functools.cached_property
     def bare(self) -> npt.NDArray[np.float32] | None:
         """The features of a page that is its main text alone, in half of them an `<article>`; None without a text."""
         if self.blocks is None or self.page.text is None or not (self.labels > 0.5).any():
@@ -322,7 +324,7 @@ def pages_of_kinds(
         weights.append(weight)
     rows = [example.features.of_page[1] for example in chosen]
     for example in chosen:
-        if (bare := example.bare()) is not None:
+        if (bare := example.bare) is not None:
             rows.append(bare)
             kinds.append(example.page.kind)
             weights.append(BARE)

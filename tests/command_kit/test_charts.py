@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_kit.charts.markup import Markup, escape, tag, visible
-from command_kit.charts.numbers import brief, share, short, size
+from command_kit.charts.numbers import brief, share, short
 
 
 def test_characters_that_cannot_be_seen_are_named():
@@ -33,7 +33,6 @@ def test_numbers_are_short():
         "0", "7", "0.25", "999", "1.23k", "1M", "1.23M", "2B",
     ]  # fmt: skip
     assert [brief(value) for value in (99_999, 100_000)] == ["99,999", "100k"]
-    assert [size(value) for value in (999, 1234, 5e6)] == ["999 bytes", "1.23 kB", "5 MB"]
     assert [share(part, 1000) for part in (0, 1000, 999.9, 405, 60, 5.5, 0.05)] == [
         "0%", "100%", ">99.9%", "40.5%", "6%", "0.55%", "<0.01%",
     ]  # fmt: skip

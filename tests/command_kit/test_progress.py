@@ -93,8 +93,27 @@ def test_a_job_that_reports_nothing_still_shows_a_line(monkeypatch):
     assert log.getvalue().startswith("clean:   0% 0.00/2.00 [00:00<?, ? documents/s, nothing new for 0:00]\n")
 
 
+def test_a_log_has_no_line_twice(monkeypatch):
+    """While a first command compiled, a log repeated that 0% are done."""
+    now, drawn = 0.0, []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    shown = Progress("clean", "documents", 1000, stream=io.StringIO())
+    monkeypatch.setattr(shown, "_draw", lambda: drawn.append(now))
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        shown.update(5 if now > 6 else 0)
+        return now > 60
+
+    monkeypatch.setattr(shown._ended, "wait", wait)
+    shown._tick()
+    assert drawn == [8]
+
+
 def test_a_log_that_went_away_does_not_end_the_lines_with_a_traceback(monkeypatch, capsys):
     monkeypatch.setattr(progress, "EARLY_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "STALLED_SECONDS", 0)
     tried = threading.Semaphore(0)
 
     class Gone(io.StringIO):

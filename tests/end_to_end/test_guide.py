@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,35 +45,25 @@ def test_the_filter_of_the_guide_filters(documents: Path, tmp_path: Path, capsys
 
 
 def test_the_stage_of_the_guide_is_added_in_one_file(
-    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: Callable[..., None]
 ) -> None:
     """A file in the folder of stages is a command with flags and help; nothing else changes."""
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "shorten.py").write_text(example("Shorten"))
-    monkeypatch.setattr(stages, "__path__", [*stages.__path__, str(tmp_path / "plugins")])
-    try:
-        found = dropped(capsys, "shorten", "--input", documents, "--output", tmp_path / "out", "--max-characters", 400)
-        with pytest.raises(SystemExit):
-            webtext_prep.cli.main(["shorten", "--help"])
-    finally:
-        sys.modules.pop("webtext_prep.stages.shorten", None)
+    plugin(stages, "shorten", example("Shorten"))
+    found = dropped(capsys, "shorten", "--input", documents, "--output", tmp_path / "out", "--max-characters", 400)
+    with pytest.raises(SystemExit):
+        webtext_prep.cli.main(["shorten", "--help"])
     assert found == {"too_long": 2}
     assert "--max-characters N" in capsys.readouterr().out
 
 
 def test_the_quality_rule_of_the_guide_is_added_in_one_file(
-    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: Callable[..., None]
 ) -> None:
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "no_shouting.py").write_text(example("NoShouting"))
+    plugin(quality, "no_shouting", example("NoShouting"))
     with write_documents(documents / "part-00001.jsonl.zst") as writer:
         writer.write(Document("http://example.org/loud", "A LOUD PAGE. " * 20))
-    monkeypatch.setattr(quality, "__path__", [*quality.__path__, str(tmp_path / "plugins")])
     asked = ("--language", "any", "--min-tokens", 0, "--rules", "no-shouting")
-    try:
-        found = dropped(capsys, "clean", "--input", documents, "--output", tmp_path / "out", *asked)
-    finally:
-        sys.modules.pop("webtext_prep.text.quality.no_shouting", None)
+    found = dropped(capsys, "clean", "--input", documents, "--output", tmp_path / "out", *asked)
     assert found == {"no_shouting: capitals": 1}
 
 

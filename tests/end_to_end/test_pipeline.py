@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -847,4 +848,5 @@ def test_the_closing_hint_has_the_pipelines_own_prompt(tmp_path, generate, hint)
     """Every pipeline, whatever its texts, ended with the quickstart's prompt."""
     tables = {"train": {"output": "model"}} | ({} if generate is None else {"generate": generate})
     steps = wiring.plan(tmp_path / "x.toml", tables, tmp_path, [])
-    assert runner.write_more(steps) == ["./uvw", "run", "gpt2", "generate", "--checkpoint", "model", *hint]
+    first, *_ = runner.next_commands(steps, tmp_path, is_first_try=False)
+    assert shlex.split(first) == ["./uvw", "run", "gpt2", "generate", "--checkpoint", "model", *hint]

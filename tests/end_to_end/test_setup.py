@@ -120,9 +120,7 @@ def test_no_source_unpickles_evaluates_or_starts_a_shell():
     forbidden = re.compile(
         r"(?<![.\w])(eval|exec)\(|shell=True|os\.system|pickle\.loads?\(|allow_pickle=True|torch\.load\((?![^\n]*weights_only=True)"
     )
-    found = {"/".join(path.parts[-2:]) for path in SOURCES if forbidden.search(path.read_text("utf-8"))}
-    # What Ray carries between its driver and its workers, as it does itself, and a copy of an error of this process.
-    assert found == {"clusters/ray.py", "engines/base.py"}
+    assert [path for path in SOURCES if forbidden.search(path.read_text("utf-8"))] == []
 
 
 @pytest.mark.parametrize("command", [["webtext", "--help"], ["gpt2", "--help"]])

@@ -14,15 +14,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
-    "packages/command_kit": 1_649,
-    "packages/gpt2_train": 11_628,
-    "packages/indexed_tokens": 1_409,
-    "packages/webtext_audit": 3_583,
-    "packages/webtext_prep": 21_840,
-    "packages/webtext_run": 2_426,
-    "tests": 36_456,
-    "benchmarks": 4_294,
-    "tools": 551,
+    "packages/command_kit": 1_646,
+    "packages/gpt2_train": 11_938,
+    "packages/indexed_tokens": 1_424,
+    "packages/webtext_audit": 3_577,
+    "packages/webtext_prep": 21_982,
+    "packages/webtext_run": 2_414,
+    "tests": 36_315,
+    "benchmarks": 4_293,
+    "tools": 553,
 }
 """By folder, lines."""
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.gpt2_train.megatron_folders import core_tensors, save_megatron
+from tests.gpt2_train.megatron_folders import core_tensors, save_megatron, save_torch_dist
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
@@ -361,6 +361,44 @@ def _names_of_megatron_core() -> dict[str, tuple[int, ...]]:
     finally:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
+
+
+# Megatron Core's torch_dist
+
+
+@pytest.mark.parametrize(("stacked", "fused"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_distributed_checkpoint_of_megatron_core_is_read_bit_by_bit(
+    tmp_path: Path, size: int, stacked: bool, fused: bool
+) -> None:
+    """One name for all layers, or one for each; norms of their own, or fused as in Transformer Engine."""
+    model = random_model(BYTES)
+    folder = save_torch_dist(tmp_path / "m", model, size, stacked=stacked, fused=fused, newer=size == 2)
+    weights = open_weights(folder)
+    assert (weights.config, weights.step, weights.samples) == (BYTES, 7, 56)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(weights.read(name), parameter), name
+    tokens, legacy = torch.arange(16)[None], open_weights(save_megatron(tmp_path / "legacy", model, size))
+    with torch.inference_mode():
+        assert torch.equal(weights.load()(tokens), legacy.load()(tokens))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"sharded_backend": "zarr"}, "of Megatron-LM's format zarr, which is not read"),
+        ({"sharded_backend": "fsdp_dtensor"}, "format fsdp_dtensor, which is not read"),
+        ({}, "format torch_dcp or fsdp_dtensor, which is not read: load it with Megatron-LM, and save it with"),
+    ],
+)
+def test_other_formats_of_megatron_are_refused_by_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: dict, said: str
+) -> None:
+    (tmp_path / "m" / "iter_0000005").mkdir(parents=True)
+    (tmp_path / "m" / "iter_0000005" / "metadata.json").write_text(json.dumps(table))
+    if not table:
+        (tmp_path / "m" / "iter_0000005" / ".metadata").write_bytes(b"")
+    assert said in refused(capsys, tmp_path / "m", tmp_path / "ours")
 
 
 # GGUF

@@ -6,8 +6,8 @@ import json
 import math
 import re
 import shutil
-import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -397,12 +397,9 @@ LAST_WORD = example("LastWord")
 
 
 @pytest.fixture
-def last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def last_word(plugin: Callable[..., None]) -> None:
     """A task in a file of its own, in another folder."""
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "last_word.py").write_text(LAST_WORD)
-    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(tmp_path / "more")])
-    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.tasks.last_word", raising=False)
+    plugin(tasks, "last_word", LAST_WORD)
 
 
 def test_a_task_is_added_by_one_file(last_word: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -434,10 +431,9 @@ def test_a_setting_of_another_task_is_refused(
 
 
 def test_two_tasks_of_one_name_are_refused(
-    last_word: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    last_word: None, plugin: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "more" / "again.py").write_text(LAST_WORD)
-    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.tasks.again", raising=False)
+    plugin(tasks, "again", LAST_WORD)
     with pytest.raises(Gpt2Error, match="two evaluation tasks are called last-word"):
         tasks.tasks()
 

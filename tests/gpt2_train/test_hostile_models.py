@@ -2,6 +2,8 @@
 
 import collections
 import json
+import os
+import pickle
 import shutil
 import tracemalloc
 import zipfile
@@ -13,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.gpt2_train.megatron_folders import save_megatron
+from tests.gpt2_train.megatron_folders import save_megatron, save_torch_dist
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
@@ -39,6 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(folder / "run", random_model(BYTES), byte_tokenizer())
     assert gpt2_train.cli.main(["convert", str(folder / "run"), str(folder / "hf"), "--to", "hf"]) == 0
     byte_tokenizer().save(save_megatron(folder / "megatron", random_model(BYTES), 2))
+    byte_tokenizer().save(save_torch_dist(folder / "torch_dist", random_model(BYTES)))
     return folder
 
 
@@ -215,6 +219,85 @@ OF_MEGATRON: list[tuple[Damage, str]] = [
     (write(FIRST, b""), "can't be read"),
 ]
 
+# --- torch_dist ------------------------------------------------------------------------------------------------------
+
+NORMS = "decoder.layers.self_attention.linear_qkv.layer_norm_bias"
+
+
+def of_index(change: Callable[[Any], object]) -> Damage:
+    return edit(
+        "iter_*/.metadata",
+        change,
+        lambda file: pickle.loads(file.read_bytes()),
+        lambda found, file: file.write_bytes(found if isinstance(found, bytes) else pickle.dumps(found)),
+    )
+
+
+def entry(change: Callable[[Any], object], name: str = NORMS) -> Damage:
+    return of_index(lambda index: change(index.state_dict_metadata[name]))
+
+
+def place(change: Callable[[Any], object]) -> Damage:
+    """Change where the first piece of the norms' biases is said to lie."""
+
+    def of(index: Any) -> None:
+        change(next(item for key, item in index.storage_data.items() if key.fqn == NORMS))
+
+    return of_index(of)
+
+
+def common(change: Callable[[Any], object]) -> Damage:
+    """Change where the settings are said to lie that megatron-core 0.19 has beside the tensors."""
+
+    def damage(model: Path) -> None:
+        shutil.rmtree(model)
+        save_torch_dist(model, random_model(BYTES), newer=True)
+        of_index(lambda index: change(index.storage_data[MetadataIndex("common_state/shard_0_1")]))(model)
+
+    return damage
+
+
+def written(change: Callable[[bytes], bytes]) -> Damage:
+    return lambda model: [file.write_bytes(change(file.read_bytes())) for file in model.glob("iter_*/*.distcp")]
+
+
+def claims_any_size(found: Any) -> None:
+    """The values of one piece, said to be 2^60."""
+    found.size = torch.Size((1 << 60, 32))
+    found.chunks = [ChunkStorageMetadata(torch.Size((0, 0)), found.size)]
+
+
+class Attack:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("attacked",)
+
+
+OF_TORCH_DIST: list[tuple[Damage, str]] = [
+    (entry(claims_any_size), f"does not cover {NORMS}"),
+    (entry(lambda e: setattr(e, "size", torch.Size((1 << 60, 0)))), f"{NORMS} has no values"),
+    (entry(lambda e: e.chunks.pop()), f"does not cover {NORMS}"),
+    (entry(lambda e: e.chunks.append(e.chunks[0])), f"does not cover {NORMS}"),
+    (entry(lambda e: setattr(e, "size", [2, 32])), "has no shape or type"),
+    (entry(lambda e: setattr(e.properties, "dtype", torch.int64)), "type that is not floating-point"),
+    (entry(lambda e: setattr(e.properties, "dtype", torch.bfloat16)), "is not what its index says"),
+    (place(lambda item: setattr(item, "length", 1 << 60)), f"does not cover {NORMS}"),
+    (place(lambda item: setattr(item, "offset", -1)), f"does not cover {NORMS}"),
+    (place(lambda item: setattr(item, "offset", 0)), "can't be read"),
+    (place(lambda item: setattr(item, "relative_path", "../common.pt")), f"does not cover {NORMS}"),
+    (place(lambda item: setattr(item, "transform_descriptors", ["zstd"])), f"{NORMS} is compressed"),
+    (of_index(lambda index: index.state_dict_metadata.pop(NORMS)), "holds no blocks.0.attention_norm.bias"),
+    (of_index(lambda index: index.state_dict_metadata.update(x=Attack())), "which no checkpoint holds"),
+    (write("iter_*/.metadata", pickle.dumps([1])), "something else than tensors"),
+    (write("iter_*/.metadata", b"\x80\x04]r" + (1 << 24).to_bytes(4, "little") + b"."), "something else than tensors"),
+    (written(lambda data: data[:-9]), "does not cover"),
+    (written(lambda data: data.replace(b"PK", b"KP")), "can't be read"),
+    (write("iter_*/common.pt", b"PK"), "can't be read"),
+    (common(lambda item: setattr(item, "length", 1 << 60)), "can't be read"),
+    (common(lambda item: setattr(item, "offset", -1)), "can't be read"),
+    (common(lambda item: setattr(item, "relative_path", "../../model/iter_0000007/x")), "can't be read"),
+    (lambda model: next(model.glob("iter_*/.metadata")).unlink(), "has no .metadata: copy all files"),
+]
+
 # --- our own checkpoints ---------------------------------------------------------------------------------------------
 
 DESCRIPTION = "checkpoints/step-*/checkpoint.json"
@@ -256,9 +339,14 @@ OF_OURS: list[tuple[Damage, str]] = [
 
 HOSTILE = [
     pytest.param(name, damage, said, id=f"{name}-{number}")
-    for name, table in (("hf", OF_HUGGING_FACE), ("megatron", OF_MEGATRON), ("run", OF_OURS))
+    for name, table in (
+        ("hf", OF_HUGGING_FACE),
+        ("megatron", OF_MEGATRON),
+        ("torch_dist", OF_TORCH_DIST),
+        ("run", OF_OURS),
+    )
     for number, (damage, said) in enumerate(table)
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "damage", "said"), HOSTILE)

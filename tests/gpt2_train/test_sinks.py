@@ -73,12 +73,8 @@ def process(
 
 
 @pytest.fixture
-def practice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "practice.py").write_text(PRACTICE)
-    monkeypatch.setattr(sinks, "__path__", [*sinks.__path__, str(tmp_path / "plugins")])
-    yield
-    sys.modules.pop("gpt2_train.metrics.sinks.practice", None)
+def practice(plugin: Callable[..., None]) -> None:
+    plugin(sinks, "practice", PRACTICE)
 
 
 def lines(folder: Path) -> list[str]:

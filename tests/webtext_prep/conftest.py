@@ -38,7 +38,7 @@ from ray_nodes import RayNodes  # noqa: E402
 
 @pytest.fixture(autouse=True, scope="session")
 def preloaded_workers() -> None:
-    """Worker processes need not import their stages and GPT-2's tokenizer, in a second each."""
+    """Worker processes need not import their stages and GPT-2's encoder, in a second each."""
     _ensure_server(["preloaded"], {"PYTHONPATH": str(SUPPORT)})
 
 

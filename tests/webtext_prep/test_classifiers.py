@@ -267,7 +267,7 @@ def test_fasttext_models_that_cannot_be_used_are_a_sentence(tmp_path, monkeypatc
     arguments = struct.pack("<12id", 100, 5, 5, 1, 5, 1, 3, 3, 2_000_000, 0, 0, 100, 1e-4)
     words = struct.pack("<3i2q", 2**31 - 1, 2**31 - 3, 2, 100, -1)
     (tmp_path / "large.bin").write_bytes(struct.pack("<ii", 793712314, 12) + arguments + words)
-    monkeypatch.setattr(classifiers, "CHECK_BYTES", 400 << 20)
+    monkeypatch.setattr(classifiers, "CHECK_BYTES", 150 << 20)
     with pytest.raises(InputError, match=r"can't read .*large.bin \(MemoryError"):
         check_fasttext(tmp_path / "large.bin")
     monkeypatch.undo()

@@ -112,9 +112,12 @@ def test_no_sequence_that_ftfy_takes_for_wrongly_decoded_is_passed_over(text):
         assert not all(_is_sound(run, is_full) for run in _NOT_ASCII.findall(text))
 
 
-def test_every_special_character_is_repaired_as_ftfy_does_whatever_is_around_it():
-    for character in SPECIAL:
-        text = "\n".join(before + character + after for before in AROUND for after in AROUND)
+@pytest.mark.parametrize("afters", [1, pytest.param(len(AROUND), marks=pytest.mark.exhaustive)])
+def test_every_special_character_is_repaired_as_ftfy_does_whatever_is_around_it(afters):
+    """Each behind all of AROUND, and before so many of them: one, another one for each character and what is before."""
+    for number, character in enumerate(SPECIAL):
+        places = [(at, (at + number + more) % len(AROUND)) for at in range(len(AROUND)) for more in range(afters)]
+        text = "\n".join(AROUND[before] + character + AROUND[after] for before, after in places)
         assert repair_all(text) == ftfy.fix_text(text)
         if character != "\x85":
             assert repair(text) == simply_repaired(text)

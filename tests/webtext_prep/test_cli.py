@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from command_kit.parsing import version_of
+from command_kit.settings import flag_name, removed_settings
 from webtext_prep import commands
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.extraction.extractors import EXTRACTORS
+from webtext_prep.running.settings import RunSettings
 from webtext_prep.stages.clean import known_detectors
 
 WEBTEXT = Path(sys.executable).with_name("webtext")
@@ -133,18 +135,13 @@ class Count(Command):
 '''
 
 
-def test_a_command_is_added_in_one_file(webtext, pages, tmp_path, monkeypatch):
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "count.py").write_text(COUNT_COMMAND)
-    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path / "plugins")])
+def test_a_command_is_added_in_one_file(webtext, plugin, tmp_path):
+    plugin(commands, "count", COUNT_COMMAND)
     config = tmp_path / "settings.toml"
     config.write_text(f'[count]\nfolders = ["{tmp_path / "plugins"}"]\n')
-    try:
-        assert webtext("count", tmp_path / "plugins", tmp_path / "plugins", "--suffix", "py").out == "2 files\n"
-        assert webtext("count", "--json").json == {"files": 0}
-        assert webtext("count", "--json", "--config", config).json == {"files": 1}
-    finally:
-        sys.modules.pop("webtext_prep.commands.count", None)
+    assert webtext("count", tmp_path / "plugins", tmp_path / "plugins", "--suffix", "py").out == "2 files\n"
+    assert webtext("count", "--json").json == {"files": 0}
+    assert webtext("count", "--json", "--config", config).json == {"files": 1}
 
 
 # Flags and files
@@ -251,21 +248,6 @@ def test_standard_input_into_a_folder_with_other_files_leaves_no_trace(piped, tm
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]
 
 
-def test_two_commands_on_one_output_do_not_mix_what_they_read(piped, tmp_path):
-    """Two commands that read standard input into one output wrote one file, and mixed what they read."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = [WEBTEXT, "blacklist", "--input", "-", "--output", tmp_path / "out", "--json", "--workers", "1"]
-    with subprocess.Popen(command, **pipes) as first:
-        first.stdin.write("".join(f"http://example{number}.com/\n" for number in range(200)))
-        first.stdin.flush()
-        while not (tmp_path / "out" / ".state" / "job.json").exists():
-            assert first.poll() is None, first.communicate()
-        assert "another webtext command is at work on" in piped("http://other.org/\n" * 1000).sentence
-        out, err = first.communicate()
-    assert first.returncode == 0, err
-    assert json.loads(out)["in"] == 200
-
-
 def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_path):
     (tmp_path / "corpus_text_document.bin").write_bytes(b"mine")
     result = webtext("tokenize", "--input", pages, "--output", tmp_path / "corpus")
@@ -315,6 +297,21 @@ def test_a_mistyped_word_is_answered_with_the_nearest_and_the_usage_of_its_comma
     assert usage.startswith(f"usage: {prog} [flags]")
     assert error.startswith(f"{prog}: error: ")
     assert sentence in error
+
+
+WENT = [("shout", name, gone.instead) for name, gone in RunSettings.REMOVED.items()] + [
+    (command, name, gone.instead)
+    for command, kind in {**find_stages(), **find_commands()}.items()
+    for name, gone in removed_settings(kind).items()
+]
+
+
+@pytest.mark.parametrize(("command", "name", "instead"), WENT, ids=lambda value: value[:40])
+def test_what_went_is_answered_with_what_to_use(webtext, command, name, instead):
+    setting, _, value = name.partition(" ")
+    result = webtext(command, flag_name(setting), value or 1)
+    assert (result.code, result.out) == (2, "")
+    assert f"{' '.join([flag_name(setting), value]).strip()} is gone: {instead}" in result.err
 
 
 def test_several_rules_may_be_given_in_one_word(webtext, pages, tmp_path):

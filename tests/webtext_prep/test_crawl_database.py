@@ -125,7 +125,7 @@ def test_one_flipped_bit_anywhere_costs_the_records_of_one_page_at_most(full, bi
     """One flipped bit dropped every record behind it."""
     whole = full.read_bytes()
     # The first two pages say where all the others are: what is damaged there may cost the whole file.
-    for place in range(8192 + 137 * bit, len(whole), len(whole) // 20):
+    for place in range(8192 + 137 * bit, len(whole), len(whole) // 12):
         for old in full.parent.glob("*"):
             old.unlink()
         damaged = bytearray(whole)

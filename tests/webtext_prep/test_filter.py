@@ -173,21 +173,21 @@ def test_a_module_can_be_named(webtext, folder, tmp_path, monkeypatch):
     assert done.json["out"] == 1
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("source", "sentence"),
+    ("source", "sentence", "workers"),
     [
-        ("def keep(document):\n    return 1 / 0\n", "my_filters.py, line 2: ZeroDivisionError: division by zero"),
-        ("def keep(document):\n    pass\n", "my_filters.py, line 1: keep returned None for document"),
-        ("import no_such\n", "my_filters.py, line 1: ModuleNotFoundError: No module named 'no_such'"),
-        ("def keep(document)\n", "my_filters.py, line 1: SyntaxError: expected ':'"),
-        ("def other(document): pass\n", "my_filters.py has no function keep"),
-        ("def keep(document):\n    raise SystemExit(0)\n", "my_filters.py, line 2: SystemExit: 0"),
-        ("import sys\nsys.exit(0)\n", "my_filters.py, line 2: SystemExit: 0"),
+        ("def keep(document):\n    return 1 / 0\n", "my_filters.py, line 2: ZeroDivisionError: division by zero", 1),
+        ("def keep(document):\n    pass\n", "my_filters.py, line 1: keep returned None for document", 1),
+        ("import no_such\n", "my_filters.py, line 1: ModuleNotFoundError: No module named 'no_such'", 1),
+        ("def keep(document)\n", "my_filters.py, line 1: SyntaxError: expected ':'", 1),
+        ("def other(document): pass\n", "my_filters.py has no function keep", 1),
+        ("def keep(document):\n    raise SystemExit(0)\n", "my_filters.py, line 2: SystemExit: 0", 2),
+        ("import sys\nsys.exit(0)\n", "my_filters.py, line 2: SystemExit: 0", 1),
         (
             "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\n"
             "def keep(document):\n    raise Mute\n",
             "my_filters.py, line 5: Mute: no message",
+            2,
         ),
     ],
 )

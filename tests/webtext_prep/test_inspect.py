@@ -215,12 +215,6 @@ def test_a_reason_that_there_was_not_names_those_there_were(tmp_path, capsys):
     assert "dropped nothing as 'boring': choose among its reasons (too_short 1)" in capsys.readouterr().err
 
 
-def test_a_flag_that_kept_dropped_texts_is_answered_with_what_is_written_instead(tmp_path, webtext):
-    given = write(tmp_path / "in", Document("http://a.org/", LONG))
-    done = webtext("clean", "--input", given, "--output", tmp_path / "out", "--keep-dropped")
-    assert (done.code, "always written to OUTPUT/dropped" in done.err) == (2, True)
-
-
 DEEP = "[" * 100_000
 
 

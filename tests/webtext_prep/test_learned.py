@@ -172,7 +172,7 @@ def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, m
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")
     for name in ("FIRST_TREES", "SECOND_TREES", "KIND_TREES"):
-        monkeypatch.setattr(learn_extraction, name, 50)
+        monkeypatch.setattr(learn_extraction, name, 35)
     reviewed(tmp_path, 60)
     written_to = [tmp_path / name for name in ("one.json", "two.json")]
     for path in written_to:

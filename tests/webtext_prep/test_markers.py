@@ -6,10 +6,9 @@ import pytest
 
 from webtext_prep import storage
 from webtext_prep.errors import StorageBusyError
-from webtext_prep.running import markers
+from webtext_prep.running import tasks as markers
 from webtext_prep.running.file_ranges import TaskState
-from webtext_prep.running.markers import Done, Markers, OutputMarker
-from webtext_prep.running.tasks import Files, Task
+from webtext_prep.running.tasks import Done, Files, Markers, OutputMarker, Task
 from webtext_prep.storage.stores import local
 
 

@@ -88,12 +88,12 @@ UNITS = [
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_time_grows_with_the_text(unit):
-    """Quadratic would be minutes."""
-    text = unit * (100_000 // len(unit)) + "@a.b 1.1.1.1"
+    """Quadratic would be a minute."""
+    text = unit * (40_000 // len(unit)) + "@a.b 1.1.1.1"
     begin = time.process_time()
     mask_emails(text)
     mask_addresses(text)
-    assert time.process_time() - begin < 2
+    assert time.process_time() - begin < 1
 
 
 def test_top_level_domains_are_those_of_the_public_suffix_list():

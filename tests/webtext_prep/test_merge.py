@@ -45,31 +45,6 @@ def test_a_text_file_is_one_document_with_its_url(tmp_path, capsys):
     assert set(found) == {"http://a.org/1", "http://b.org/2", "file:c.txt"}
 
 
-def test_a_second_run_does_not_read_its_own_output(tmp_path, capsys):
-    """Pitfall 11: merge read its own output when both were in one folder."""
-    (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a"))
-    first = run(capsys, "--input", tmp_path, "--output", tmp_path / "merged")
-    (tmp_path / "b.jsonl").write_text(line("http://b.org/", "b"))
-    second = run(capsys, "--input", tmp_path, "--output", tmp_path / "merged")
-    assert (first["in"], second["in"]) == (1, 2)
-
-
-def test_input_and_output_in_one_folder_is_refused(tmp_path, capsys):
-    """Pitfall 11: merge read its own output when both were in one folder."""
-    (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a"))
-    assert main(["merge", "--input", str(tmp_path), "--output", str(tmp_path)]) == 2
-    assert "give another --output" in capsys.readouterr().err
-
-
-def test_a_lost_newline_joins_no_records(tmp_path, capsys):
-    """Pitfall 11: two records were joined where a newline was missing."""
-    (tmp_path / "a.jsonl").write_text(line("http://a.org/1", "a") + line("http://a.org/2", "b") + "\n")
-    (tmp_path / "b.jsonl").write_text(line("http://b.org/1", "c"))
-    (tmp_path / "c.jsonl").write_text(line("http://c.org/1", "d"))
-    run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
-    assert sorted(document.text for document in documents_of(tmp_path / "out")) == ["a", "b", "c", "d"]
-
-
 def test_a_bad_line_is_counted_and_named_and_the_rest_is_read(tmp_path, capsys):
     """Pitfall 11: merge stopped at the first bad line."""
     bad = tmp_path / "a.jsonl"
@@ -280,13 +255,6 @@ def test_the_shard_of_a_document_does_not_depend_on_the_number_of_files(tmp_path
         run(capsys, "--input", tmp_path / name, "--output", tmp_path / f"{name}.out", "--shards", 4)
     for shard in (tmp_path / "one.out").glob("part-*"):
         assert shard.read_bytes() == (tmp_path / "two.out" / shard.name).read_bytes()
-
-
-@pytest.mark.parametrize("name", ["a.pdf", "a.bin"])
-def test_a_file_of_another_kind_is_refused_by_name(tmp_path, capsys, name):
-    (tmp_path / name).write_text("x")
-    assert main(["merge", "--input", str(tmp_path / name), "--output", str(tmp_path / "out")]) == 2
-    assert name in capsys.readouterr().err
 
 
 def test_metadata_nested_too_deep_to_write_is_unreadable_alone(tmp_path, webtext):

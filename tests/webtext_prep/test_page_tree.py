@@ -1,5 +1,6 @@
 """What a reader sees of a page, whatever extracts it: lines and their breaks, no hidden text, no signs of links."""
 
+import numpy as np
 import pytest
 
 from webtext_prep.extraction.blocks import blocks_of
@@ -206,6 +207,7 @@ def test_what_browsers_do_not_display_is_not_read(name, html):
         "<div hidden id=S:1f><p>{}</p></div>",
         "<div class='hidden md:block'><p>{}</p></div>",
         "<span aria-hidden=true>{}</span>",
+        "<p aria-hidden=true>{}</p>",
         "<div class='sr-only md:not-sr-only'><p>{}</p></div>",
     ],
 )
@@ -319,3 +321,9 @@ def test_the_heading_of_a_page_is_the_last_of_the_highest_level_above_its_text()
     assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool)) == 2
     blocks = blocks_of("<h2>Far</h2><p>1</p><p>2</p><p>3</p><p>text</p>")
     assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool)) is None
+
+
+@pytest.mark.parametrize("around", ["nav", "div class=toc", "ul class=table-of-contents"])
+def test_the_heading_of_a_list_of_contents_is_not_the_pages(around):
+    blocks = blocks_of(f"<h3>Struct Foo</h3><{around}><h3>Contents</h3></{around.split()[0]}><p>text</p>")
+    assert own_heading(blocks, np.array([False, False, True])) == 0

@@ -132,4 +132,3 @@ def test_errors_are_sentences(webtext, tmp_path, monkeypatch, arguments, sentenc
     done = webtext("plan", *arguments)
     assert sentence in done.sentence
     assert done.code == 2
-    assert "--at-least is gone: a plan runs no stage" in webtext("plan", "--at-least", "9").messages

@@ -15,7 +15,6 @@ from tests.documented import example
 
 from webtext_prep.documents import records
 from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.folders import raw_files
 from webtext_prep.documents.folders.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
 from webtext_prep.documents.formats import arrow_tables, compression
 from webtext_prep.documents.formats.arrow_values import column_names
@@ -58,22 +57,12 @@ def test_files_of_other_names_are_not_read(name):
     assert not is_raw_file(location(name))
 
 
-def test_a_kind_of_file_is_added_in_one_file(tmp_path, monkeypatch, file):
+def test_a_kind_of_file_is_added_in_one_file(plugin, file):
     """The interface is enough: a reader of which the package knows nothing is found by its suffix."""
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
-    (plugins / "fortunes.py").write_text(example("Fortunes"))
-    monkeypatch.setattr(records, "__path__", [*records.__path__, str(plugins)])
-    known_readers.cache_clear()
-    try:
-        assert ".fortunes" in kinds_of_raw_files()
-        assert read(file("a.fortunes", "one\n%\ntwo")) == [
-            ("file:a.fortunes:1", "one", {}),
-            ("file:a.fortunes:2", "two", {}),
-        ]
-    finally:
-        raw_files.known_readers.cache_clear()
-        sys.modules.pop("webtext_prep.documents.records.fortunes", None)
+    plugin(records, "fortunes", example("Fortunes"), known_readers)
+    assert ".fortunes" in kinds_of_raw_files()
+    found = read(file("a.fortunes", "one\n%\ntwo"))
+    assert found == [("file:a.fortunes:1", "one", {}), ("file:a.fortunes:2", "two", {})]
 
 
 # Keys

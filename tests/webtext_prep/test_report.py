@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
-from command_kit.charts.numbers import brief, short, size
+from command_kit.charts.numbers import brief, short
 from webtext_audit.report import counters
 from webtext_audit.report.counters import LogHistogram, Lowest, TopCounter, group_of
 from webtext_audit.report.funnel import Level, draw_funnel
+from webtext_prep.running.estimates import readable
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_documents_bytes_and_tokens_by_domain_add_up(corpus, page, read_shards):
         mine = [document for document in documents if f"site{number}.org" in document.url]
         (row,) = [row for row in rows if row[0] == f"site{number}.org"]
         assert row[1].split()[0] == str(len(mine))
-        assert row[2].startswith(size(sum(len(document.text.encode()) for document in mine)))
+        assert row[2].startswith(readable(sum(len(document.text.encode()) for document in mine)))
     assert f"tokens {brief(tokens)}" in words_in(found) or f"tokens {short(tokens)}" in words_in(found)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiodns
 import pytest
 
-from webtext_prep.crawl.http import addresses, client, connections
+from webtext_prep.crawl.http import client, connections
 from webtext_prep.crawl.http.client import Client, Reply, retry_after
 from webtext_prep.errors import WebtextError
 
@@ -255,23 +255,3 @@ def test_a_name_that_does_not_exist_is_not_asked_for_again_at_once(names, code, 
 
     reply = asyncio.run(run())
     assert (reply.outcome, reply.retry_now) == (outcome, outcome == "dns")
-
-
-def test_loopback_alone_lets_names_of_this_machine_pass_and_no_others(names):
-    names |= {
-        "here.example": ["127.0.0.1"],
-        "cloud.example": ["169.254.169.254"],
-        "both.example": ["10.0.0.1", "127.0.0.1"],
-    }
-
-    async def run():
-        resolver = addresses.CheckedResolver("loopback", seconds=9.0)
-        try:
-            assert [entry["host"] for entry in await resolver.resolve("here.example")] == ["127.0.0.1"]
-            assert [entry["host"] for entry in await resolver.resolve("both.example")] == ["127.0.0.1"]
-            with pytest.raises(addresses.BlockedAddressError):
-                await resolver.resolve("cloud.example")
-        finally:
-            await resolver.close()
-
-    asyncio.run(run())

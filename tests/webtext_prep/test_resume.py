@@ -15,11 +15,15 @@ import numpy as np
 import pytest
 import zstandard
 from archives import Archive, page
+from practice_calls import DyingAtRenames, die_at_rename
+from ray_nodes import RayNodes
 
 from webtext_prep import cli
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats import compression
 from webtext_prep.reddit import rows
+from webtext_prep.running.engines import base
+from webtext_prep.running.engines.ray import RayEngine
 from webtext_prep.stages import blacklist, extract, merge, urls
 from webtext_prep.text.classifiers import LinearModel
 
@@ -54,7 +58,7 @@ def clean(folder, write_shards):
 def filtered(folder, write_shards):
     weights = np.random.default_rng(1).normal(size=256).astype(np.float32)
     (folder / "model.filter").write_bytes(LinearModel(1, 8, weights).encode())
-    return shards(folder, write_shards), ["--model", folder / "model.filter", "--keep-share", 0.4]
+    return write_shards([similar()[:12], similar()[12:]]), ["--model", folder / "model.filter", "--keep-share", 0.4]
 
 
 def decontaminate(folder, write_shards):
@@ -197,15 +201,7 @@ class Killer:
         what = str(target)
         if "scratch" in target.parts and source.is_file():
             what += f" {hashlib.sha256(source.read_bytes()).hexdigest()}"
-        count = met.count(what)
-        met.append(what)
-        with self._journal.open("a") as journal:
-            journal.write(f"{what}\n")
-        if count == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(source, target)
-        if count == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        die_at_rename(self._journal, met, what, lambda: real(source, target))
 
 
 MOST_KILLS = 500
@@ -225,11 +221,62 @@ def test_killed_at_every_rename_it_ends_with_the_same_bytes(name, tmp_path, writ
 
     whole = webtext(*command("whole", 1 if name == "merge" else 2))  # its runs of a file are larger in another process
     assert whole.code == 0, whole.err
+    assert webtext(*command("here", 1)).code == 0  # what it loads, the forks of this process have then loaded
     killer = Killer(tmp_path)
     assert killer.run(lambda: cli.main(command("out", 1))) == ""
     assert len(set(killer.met)) > 4
     done = [what for what in killer.met if "/markers/" in what]
     assert len(done) == 2 * len(set(done)), "what was done is done again"
+    made = [contents(tmp_path / folder) for folder in ("out", "whole")]
+    assert {name: data for name, data in made[0].items() if ".state/" not in name} == {
+        name: data for name, data in made[1].items() if ".state/" not in name
+    }
+
+
+class RayKiller(Killer):
+    """Kills the driver, and Ray's workers, at one rename of each kind: files that differ in numbers are of one kind."""
+
+    def __init__(self, folder: Path, output: Path) -> None:
+        super().__init__(folder)
+        self._output, self._run_tasks = output, RayEngine.run
+
+    def _replace(self, real: Callable[..., None], met: list[str], source: Path, target: Path) -> None:
+        DyingAtRenames.replace(real, self._journal, self._output, source, target)
+
+    def run_tasks(self, engine: RayEngine, call, tasks, **rest):
+        """`RayEngine.run` with workers that die."""
+        return self._run_tasks(engine, DyingAtRenames(call.call, call, self._journal, self._output), tasks, **rest)
+
+
+@pytest.fixture(scope="module")
+def ray_address():
+    """Of a cluster that this process has not joined: it forks drivers."""
+    pytest.importorskip("ray")
+    nodes = RayNodes()
+    yield nodes.address
+    nodes.stop()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", STAGES)
+def test_on_ray_driver_and_workers_are_killed_at_renames_of_each_kind_and_the_bytes_are_the_same(
+    name, ray_address, tmp_path, write_shards, webtext, contents, monkeypatch
+):
+    source, flags = STAGES[name](tmp_path, write_shards)
+    inputs = source if isinstance(source, list) else [source]
+
+    def command(folder, *engine):
+        output = tmp_path / folder / ("corpus" if name.endswith("-tokens") or name == "small-tokenize" else "")
+        return [*map(str, (name, "--input", *inputs, "--output", output, *flags, *engine))]
+
+    whole = webtext(*command("whole", "--workers", 2))
+    assert whole.code == 0, whole.err
+    monkeypatch.setattr(base, "MAX_ATTEMPTS", MOST_KILLS)
+    killer = RayKiller(tmp_path, tmp_path / "out")
+    monkeypatch.setattr(RayEngine, "run", lambda engine, *given, **rest: killer.run_tasks(engine, *given, **rest))
+    assert killer.run(lambda: cli.main(command("out", "--engine", "ray", "--ray-address", ray_address))) == ""
+    kinds = {kind: killer.met.count(kind) for kind in killer.met}
+    assert len(kinds) > 4 and min(kinds.values()) > 1
     made = [contents(tmp_path / folder) for folder in ("out", "whole")]
     assert {name: data for name, data in made[0].items() if ".state/" not in name} == {
         name: data for name, data in made[1].items() if ".state/" not in name

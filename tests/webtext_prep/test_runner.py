@@ -260,12 +260,15 @@ def spoil(folder) -> None:
             file.write(bytes(storage.size(path)))
 
 
-def test_a_new_version_of_a_stage_makes_everything_again(write_shards, shout, contents, home):
+def test_a_new_version_of_a_stage_makes_everything_again_and_says_so(write_shards, shout, contents, home, capsys):
     folder = write_shards([["a"], ["b"]])
     shout(folder)
     before = contents(home / "output")
     spoil(home / "output")
+    assert "earlier version" not in capsys.readouterr().err
     shout(folder, stage=practice_stages.ShoutVersion2())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{home / 'output'} holds files of an earlier version of `webtext shout`, which made others of the" in said
     after = contents(home / "output")
     assert all(after[name] == before[name] for name in (shard_name(0), shard_name(1)))
     assert record(home / "output")["version"] == 2
@@ -391,13 +394,6 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(write_shards, shout
         with pytest.raises(InputError, match=r"holds other files \(part-00007\.jsonl\.zst\): give an empty or new"):
             shout(write_shards([["a"]]), output=precious, restart=restart)
     assert [path.name for path, _ in storage.list_folder(precious)] == ["part-00007.jsonl.zst"]
-
-
-def test_an_output_that_is_a_file_is_refused(write_shards, shout, home):
-    write(home / "file", b"mine")
-    with pytest.raises(InputError, match="is a file: give a folder"):
-        shout(write_shards([["a"]]), output=home / "file")
-    assert storage.read_bytes(home / "file") == b"mine"
 
 
 @pytest.mark.parametrize("below", [".", "dropped"])
@@ -649,7 +645,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
             super().__init__(label, unit, total, done=done, **options)
 
     monkeypatch.setattr(module, "Progress", Watched)
-    monkeypatch.setattr(Job, "expected_documents", lambda self: 12)
+    monkeypatch.setattr(Job, "documents", 12)
     assert not shout(folder).resumed
     assert seen == [(12, 5)]
 

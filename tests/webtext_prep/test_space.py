@@ -19,8 +19,7 @@ from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import shards_in, write_documents
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.errors import InputError
-from webtext_prep.running.estimates import Needs
-from webtext_prep.running.preflight import compare, readable
+from webtext_prep.running.estimates import Needs, compare, readable
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.merge import Merge

@@ -61,7 +61,7 @@ def node(tmp_path, monkeypatch):
 @pytest.fixture(params=["local", "s3"])
 def shared(request, tmp_path, node):
     place = tmp_path if request.param == "local" else request.getfixturevalue("bucket")
-    found = SharedScratch.of(str(place / "shared"), "job")
+    found = SharedScratch(place / "shared" / "job")
     found.begin()
     yield found
     found.remove()
@@ -102,7 +102,7 @@ def test_a_copy_of_an_older_file_is_not_used(shared, node, tmp_path):
 
 
 def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, node, tmp_path):
-    other = SharedScratch.of(str(tmp_path / "shared"), "other")
+    other = SharedScratch(tmp_path / "shared" / "other")
     other.begin()
     a, b = shared.place / "a", shared.place / "b"
     write(other.place / "a", "of another job")
@@ -145,7 +145,7 @@ def test_a_file_that_can_not_be_copied_is_tried_again(shared, node, tmp_path):
 
 
 def test_a_node_without_the_storage_or_an_input_says_so(tmp_path, node):
-    shared = SharedScratch.of(str(tmp_path / "shared"), "job")
+    shared = SharedScratch(tmp_path / "shared" / "job")
     with pytest.raises(InputError, match=r"can't use .*give a --shared-scratch that every machine"):
         shared.wrapped(join_files, {})(Task("one"), Context(tmp_path, 1, lambda units: None))
     shared.begin()

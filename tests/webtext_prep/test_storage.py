@@ -6,7 +6,6 @@ import http.server
 import json
 import os
 import pickle
-import sys
 import threading
 from pathlib import Path
 from typing import ClassVar
@@ -17,8 +16,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import InputError
-from webtext_prep.running.markers import Done, Markers
-from webtext_prep.running.tasks import Files, Task
+from webtext_prep.running.tasks import Done, Files, Markers, Task
 from webtext_prep.storage import location, stores
 
 
@@ -116,11 +114,9 @@ def test_what_a_file_is_named_and_what_a_url_is():
         location("nothing://x")
 
 
-def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
+def test_a_store_is_added_in_one_file(tmp_path, plugin):
     """The interface is enough: a store of which the package knows nothing serves a protocol of its own."""
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
-    (plugins / "upper_case.py").write_text(
+    source = (
         "import io\n"
         "from pathlib import Path\n"
         "from webtext_prep.storage.stores.local import LocalStore\n"
@@ -130,13 +126,8 @@ def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
         "        return io.BytesIO(Path('/', *location.parts).read_bytes().upper())\n"
     )
     (tmp_path / "a.txt").write_text("loud")
-    monkeypatch.setattr(stores, "__path__", [*stores.__path__, str(plugins)])
-    storage._stores.cache_clear()
-    try:
-        assert storage.read_bytes(location(f"upper://{tmp_path}/a.txt")) == b"LOUD"
-    finally:
-        storage._stores.cache_clear()
-        sys.modules.pop("webtext_prep.storage.stores.upper_case", None)
+    plugin(stores, "upper_case", source, storage._stores)
+    assert storage.read_bytes(location(f"upper://{tmp_path}/a.txt")) == b"LOUD"
 
 
 # Other URLs are read
@@ -196,12 +187,12 @@ def test_a_request_that_fails_is_no_answer(web, ask, status):
 
 def test_other_urls_are_not_written(web, webtext, write_shards, tmp_path):
     place, _ = web
-    advice = "can be read, but not written: write to a local folder, or to a URL of s3://, gs:// or az://."
-    for url in (place / "out", "memory://bucket/out"):
+    advice = ": write to a local folder, or to a URL of s3://, gs:// or az://."
+    for url in (place / "out", "memory://bucket/out", "sftp://host/out"):  # paramiko is not asked for first
         refused = webtext("clean", "--input", write_shards([["a"]]), "--output", url, "--state", tmp_path / "state")
-        assert (refused.code, refused.sentence) == (2, f"webtext: error: {url} {advice}")
+        assert (refused.code, refused.sentence) == (2, f"webtext: error: nothing can be written to {url}{advice}")
     assert not (tmp_path / "state").exists()
-    with pytest.raises(InputError, match="can be read, but not written"), storage.create(place / "a.txt"):
+    with pytest.raises(InputError, match="nothing can be written to"), storage.create(place / "a.txt"):
         pass
 
 

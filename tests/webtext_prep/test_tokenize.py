@@ -48,15 +48,6 @@ def test_every_document_is_there_once_and_ends_with_end_of_text(source, tmp_path
     assert set(texts(tmp_path / "corpus_text_document")) == expected
 
 
-def test_the_shuffle_follows_the_seed_and_not_the_workers(source, tmp_path, capsys):
-    for name, seed, workers in (("a", 1, 1), ("b", 1, 3), ("c", 2, 1)):
-        run(capsys, "--input", source, "--output", tmp_path / name, "--seed", seed, "--workers", workers)
-    a, b, c = ((tmp_path / f"{name}_text_document.bin").read_bytes() for name in "abc")
-    assert a == b != c
-    first_ten = texts(tmp_path / "a_text_document")[:10]
-    assert len({text.split()[1] for text in first_ten}) > 1  # documents of different shards are mixed
-
-
 def test_order_and_end_of_document_can_be_switched_off(source, tmp_path, capsys):
     run(capsys, "--input", source, "--output", tmp_path / "c", "--no-shuffle", "--no-append-eod", "--workers", 1)
     tokens = IndexedTokens(tmp_path / "c_text_document")
@@ -66,15 +57,6 @@ def test_order_and_end_of_document_can_be_switched_off(source, tmp_path, capsys)
         "Document 0 1 with some text.",
     ]
     assert not any((sequence == 50256).any() for sequence in tokens)
-
-
-def test_end_of_text_inside_a_document_is_plain_text(tmp_path, capsys):
-    with write_documents(tmp_path / "in" / "part-00000.jsonl.zst") as writer:
-        writer.write(Document("http://a.org/", "before <|endoftext|> after"))
-    run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "c")
-    (sequence,) = IndexedTokens(tmp_path / "c_text_document")
-    assert (sequence == 50256).sum() == 1
-    assert Tokenizer.gpt2().decode(sequence[:-1]) == "before <|endoftext|> after"
 
 
 def test_documents_without_text_are_counted(tmp_path, capsys):
@@ -250,17 +232,6 @@ def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, w
     draft.unlink()
     assert webtext(*command).code == 0
     assert outputs(tmp_path / "c") == expected
-
-
-@pytest.mark.parametrize("home", ["s3"], indirect=True)
-def test_token_files_may_be_written_behind_a_url(home, write_shards, tmp_path, webtext, contents):
-    write_shards(some_documents())
-    command = ("tokenize", "--input", home / "input")
-    assert webtext(*command, "--output", home / "c", "--state", tmp_path / "state").code == 0
-    assert webtext(*command, "--output", tmp_path / "b").code == 0
-    there = contents(home)
-    for kind in ("bin", "idx"):
-        assert there[f"c_text_document.{kind}"] == (tmp_path / f"b_text_document.{kind}").read_bytes()
 
 
 def test_a_changed_file_of_a_trained_tokenizer_is_refused(write_shards, tmp_path, webtext):

@@ -232,14 +232,6 @@ def test_text_that_gives_fewer_tokens_is_said(write_shards, train, webtext, tmp_
     assert (small.code, "--vocabulary-size" in small.err) == (2, True)
 
 
-@pytest.mark.parametrize("home", ["s3"], indirect=True)
-def test_a_tokenizer_may_be_written_behind_a_url(write_shards, webtext, home, tmp_path, contents):
-    source = write_shards([DOCUMENTS[:10]])
-    flags = ["--output", home / "out", "--state", tmp_path / "state", "--vocabulary-size", 300]
-    assert webtext("train-tokenizer", "--input", source, *flags).code == 0
-    assert set(FILES) < contents(home / "out").keys()
-
-
 def test_the_command_line_does_not_load_the_trainer():
     code = "import sys; from webtext_prep.cli import find_stages; find_stages(); print('gigatoken' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

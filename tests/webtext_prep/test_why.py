@@ -98,17 +98,6 @@ def test_a_kept_document_is_followed_to_its_tokens(why, work):
     assert tokens.offsets[place["document"]] == 2 * place["first_token"]
 
 
-@pytest.mark.parametrize("number", range(8))
-def test_every_document_is_found_at_its_own_tokens(why, work, number):
-    found = events(why(f"http://site{number}.org/page")[0])
-    if found["tokenize"]["verdict"] == "absent":
-        assert found["dedup"]["verdict"] == "dropped"
-        return
-    (place,) = found["tokenize"]["at"]
-    sequence = IndexedTokens(work / "corpus_text_document")[place["document"]]
-    assert Tokenizer.gpt2().decode(sequence[:-1]) == text(number)
-
-
 def test_a_short_document_is_told_with_its_tokens(why):
     found = events(why("http://short.org/")[0])
     assert (found["clean"]["verdict"], found["clean"]["reason"]) == ("dropped", "too_short")

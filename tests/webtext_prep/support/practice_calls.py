@@ -1,10 +1,14 @@
 """Tasks for the tests of the engines; worker processes import them from here."""
 
 import os
+import re
 import signal
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from webtext_prep.errors import InputError, RetryableError
 from webtext_prep.running.tasks import Task
@@ -125,7 +129,7 @@ def end_the_process(task, context):
 
 def give_what_cannot_travel(task, context):
     times(task)
-    return lambda: None
+    return threading.Lock()
 
 
 def much(task, context):
@@ -149,3 +153,53 @@ def stand_still(task, context):
     """Say who it is, and no thread of it runs any more."""
     os.write(1, b"%d\n" % os.getpid())
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def die_at_rename(journal: Path, met: list[str], what: str, rename: Callable[[], None]) -> None:
+    """Rename a file, and be killed: the first time before it, the second time behind it, then no more.
+
+    `met` are the renames in the journal so far, which takes this one, too.
+    """
+    count = met.count(what)
+    met.append(what)
+    with journal.open("a") as file:
+        file.write(f"{what}\n")
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename()
+    if count == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class DyingAtRenames:
+    """A call of a job whose process is killed at renames of each kind below a folder.
+
+    Attributes:
+        call: the stage's method.
+        whole: the same as the job has wrapped it.
+        journal: where renames are noted.
+        folder: where files are renamed.
+    """
+
+    call: Any
+    whole: Any
+    journal: Path
+    folder: Path
+
+    def __call__(self, task, context):
+        real = os.replace
+        os.replace = lambda source, target: self.replace(real, self.journal, self.folder, source, target)
+        try:
+            return self.whole(task, context)
+        finally:
+            os.replace = real
+
+    @staticmethod
+    def replace(real, journal: Path, folder: Path, source, target) -> None:
+        """`os.replace`, which the process may not survive."""
+        if not Path(target).is_relative_to(folder):  # Ray's own
+            real(source, target)
+            return
+        kind = re.sub("[0-9]+", "0", str(Path(target).relative_to(folder)))
+        die_at_rename(journal, journal.read_text().splitlines(), kind, lambda: real(source, target))

@@ -86,7 +86,7 @@ class Step:
 
     def command(self, place: Location, here: Path) -> list[object]:
         """Its arguments, for a place and a folder of this machine with the same files."""
-        inputs = [(here if self.maps and not storage.is_local(place) else place) / source for source in self.sources]
+        inputs = [(here if self.maps and not isinstance(place, Path) else place) / source for source in self.sources]
         output = ["--output", place / self.target] if self.target else []
         return [self.stage, "--input", *inputs, *output, *self.options, "--json"]
 

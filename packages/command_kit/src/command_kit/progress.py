@@ -5,7 +5,7 @@
 tqdm draws the line: a few times per second on a terminal, as wide as that is; in a log file or a pipe a new line comes
 every four seconds in the first half minute, and then every half minute, so that logs stay short. A thread of its own
 has it drawn, also while nothing is reported, so that a job that hangs looks different from one that works. The time
-left follows from the rate since the start, without what an earlier run had done.
+left follows from the rate since the start, without what an earlier run had done. In a log nothing is said twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tqdm.std import tqdm
 
 STALLED_SECONDS = 30.0
-"""Seconds without a report after which the line says since when there has been none."""
+"""Seconds without progress after which the line says since when there has been none."""
 TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 4.0, 30.0
 """Seconds between lines: on a terminal; elsewhere in a job's first half minute, when somebody may wait; and later."""
 REPORT_EVERY = 64
@@ -116,9 +116,11 @@ class Progress:
         start = time.monotonic()
         every = TERMINAL_SECONDS if self._is_terminal else EARLY_SECONDS
         while not self._ended.wait(every):
+            silent = time.monotonic() - self._reported
             # Nobody reads any more: that is for whoever writes next to find out.
             with contextlib.suppress(OSError, ValueError):
-                self._draw()
+                if self._is_terminal or silent < every or silent >= STALLED_SECONDS:
+                    self._draw()
             if not self._is_terminal and time.monotonic() - start >= LATE_SECONDS:
                 every = LATE_SECONDS
 
@@ -139,8 +141,8 @@ class Progress:
 
     def update(self, done: int, note: str = "") -> None:
         """Set how many units are done in all."""
-        self.done, self._note = done, note
-        self._reported = time.monotonic()
+        if (done, note) != (self.done, self._note):
+            self.done, self._note, self._reported = done, note, time.monotonic()
 
     def advance(self, units: int = 1, note: str = "") -> None:
         """Count `units` more as done."""

@@ -60,8 +60,14 @@ class IndexedTokensWriter:
             raise IndexedTokensError(f"tokens of type {self.dtype} can't be stored: use uint16 or int32.")
         self._lengths = array.array("i")
         self._document_index = array.array("q", [0])
+        self._unended = 0
         self.total_tokens = 0
         """Tokens added so far."""
+
+    @property
+    def documents(self) -> int:
+        """Documents added so far."""
+        return len(self._document_index) - 1
 
     def __enter__(self) -> IndexedTokensWriter:
         for path in (bin_path(self.prefix), idx_path(self.prefix)):
@@ -75,14 +81,20 @@ class IndexedTokensWriter:
 
         Raises IndexedTokensError for an id that the file's type can't hold, or tokens that are not one row of numbers.
         """
+        self.extend(tokens)
+        self._end()
+
+    def extend(self, tokens: npt.ArrayLike) -> None:
+        """Add `tokens`, shape (n,), to the document that `end_document` will end. Raises as `add` does."""
         values = np.asarray(tokens)
         if values.ndim != 1 or values.dtype.kind not in "iuf":
             raise IndexedTokensError(
                 f"a document is one row of token ids, not an array of shape {values.shape} and type {values.dtype}."
             )
         if values.size == 0:
-            self._document_index.append(len(self._lengths))
             return
+        if self._unended + values.size > np.iinfo(np.int32).max:
+            raise IndexedTokensError(f"a document has more than {np.iinfo(np.int32).max:,} tokens: cut it.")
         if values.dtype != self.dtype:
             if values.dtype.kind == "f" and self.dtype.kind != "f":
                 raise IndexedTokensError(
@@ -96,9 +108,19 @@ class IndexedTokensWriter:
                 )
             values = values.astype(self.dtype)
         self._file.write(values.tobytes())
-        self._lengths.append(values.size)
-        self._document_index.append(len(self._lengths))
+        self._unended += values.size
         self.total_tokens += values.size
+
+    def end_document(self) -> None:
+        """End the document that `extend` began; without one, do nothing."""
+        if self._unended:
+            self._end()
+
+    def _end(self) -> None:
+        if self._unended:
+            self._lengths.append(self._unended)
+        self._document_index.append(len(self._lengths))
+        self._unended = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -31,21 +31,10 @@ from command_kit.colours import Paint, aligned
 from command_kit.command import print_error, print_note
 from webtext_prep.running.claims import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, find_engines
+from webtext_run import steps
 from webtext_run.ablation.corpora import FOLDER, compare, plan_arms
 from webtext_run.preflight import check
 from webtext_run.runner import closing, run_steps
-from webtext_run.steps import (
-    NAME,
-    OF_ALL_STAGES,
-    PREFIX,
-    RUN,
-    Step,
-    has_trainer,
-    prepared,
-    read_pipeline,
-    shipped,
-    shown_command,
-)
 
 LOCK = ".run"
 """The lock in the folder of a pipeline, held by the one that is at work."""
@@ -88,8 +77,8 @@ def documentation_site(folder: Path) -> Iterator[None]:
 
 def overview() -> str:
     """The pipelines that there are, and how to start one."""
-    rows = aligned([[name, description] for name, description in shipped().items()], "<<")
-    start = f"to try all of it, with nothing of your own:\n  {shlex.join([*PREFIX, RUN])} quickstart"
+    rows = aligned([[name, description] for name, description in steps.shipped().items()], "<<")
+    start = f"to try all of it, with nothing of your own:\n  {shlex.join([*steps.PREFIX, steps.RUN])} quickstart"
     return "\n".join(["pipelines:", *(f"  {row}" for row in rows), "", start])
 
 
@@ -98,17 +87,20 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = make_parser()
     if not words:
-        print(f"{parser.format_usage()}\n{overview()}\nall flags: {shlex.join([*PREFIX, RUN])} --help", file=sys.stderr)
+        print(
+            f"{parser.format_usage()}\n{overview()}\nall flags: {shlex.join([*steps.PREFIX, steps.RUN])} --help",
+            file=sys.stderr,
+        )
         return 2
     arguments = parser.parse_args(words)
     arguments.words = [*words]
     again = "the same command" + ("" if arguments.restart is None else " without --restart")
-    return run_command(NAME, lambda: play(arguments), debug=arguments.debug, again=again)
+    return run_command(steps.NAME, lambda: play(arguments), debug=arguments.debug, again=again)
 
 
 def make_parser() -> Parser:
     """The parser of the command line."""
-    parser = Parser(prog=NAME, description=__doc__, epilog=overview())
+    parser = Parser(prog=steps.NAME, description=__doc__, epilog=overview())
     parser.add_argument("pipeline", help="a name from the list below, or a TOML file")
     parser.add_argument(
         "--input",
@@ -152,7 +144,7 @@ def make_parser() -> Parser:
     add_flags(
         parser,
         RunSettings,
-        skip=RunSettings.__dataclass_fields__.keys() - OF_ALL_STAGES,
+        skip=RunSettings.__dataclass_fields__.keys() - steps.OF_ALL_STAGES,
         group="for every stage whose table does not say otherwise",
     )
     add_engine_flags(parser, find_engines())
@@ -162,19 +154,19 @@ def make_parser() -> Parser:
 def play(arguments: argparse.Namespace) -> int:
     """Check the steps of one pipeline, and run them in order."""
     start = time.monotonic()
-    path, whole, folder, steps, arms = prepared(arguments, plan_arms)
+    path, whole, folder, planned, arms = steps.prepared(arguments, plan_arms)
     with contextlib.ExitStack() as stack:
         is_new = not folder.exists()
-        lock = locked(folder / LOCK, folder, NAME, "--folder")
+        lock = locked(folder / LOCK, folder, steps.NAME, "--folder")
         if not (is_new or arguments.check):
             stack.enter_context(lock)
-        found = check(steps, path, folder)
+        found = check(planned, path, folder)
         if arguments.check:
-            print("\n".join(shlex.join(shown_command(step, path)) for step in steps), flush=True)
+            print("\n".join(shlex.join(steps.shown_command(step, path)) for step in planned), flush=True)
             for line in found.facts:
                 print(line, file=sys.stderr)
         for problem in found.problems[:-1]:
-            print_error(NAME, problem)
+            print_error(steps.NAME, problem)
         if found.problems:
             raise UsageError(found.problems[-1])
         if arguments.check:
@@ -190,16 +182,20 @@ def play(arguments: argparse.Namespace) -> int:
                 run_steps(own, path, folder / FOLDER / name, arguments.debug)
             restarts = arguments.restart is not None
             return compare(arms, folder, minutes=arguments.minutes, want=arguments.want, restart=restarts)
-        run_steps(steps, path, folder, arguments.debug)
+        run_steps(planned, path, folder, arguments.debug)
     seconds, paint = time.monotonic() - start, Paint.of(sys.stdout)
-    print(closing(steps, folder, seconds, paint, is_first_try=whole.site, rest=command_of_the_rest(arguments, steps)))
+    print(
+        closing(planned, folder, seconds, paint, is_first_try=whole.site, rest=command_of_the_rest(arguments, planned))
+    )
     return 0
 
 
-def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) -> list[str]:
+def command_of_the_rest(arguments: argparse.Namespace, planned: Sequence[steps.Step]) -> list[str]:
     """The command that also trains, where --until stopped before that; empty where there is none."""
-    is_left = "train" in read_pipeline(arguments.pipeline)[1] and not any(step.name == "train" for step in steps)
-    if arguments.until is None or not is_left or not has_trainer():
+    is_left = "train" in steps.read_pipeline(arguments.pipeline)[1] and not any(
+        step.name == "train" for step in planned
+    )
+    if arguments.until is None or not is_left or not steps.has_trainer():
         return []
     left_out = {"--until": arguments.until, "--restart": arguments.restart}
     words, before = [], ""
@@ -208,4 +204,4 @@ def command_of_the_rest(arguments: argparse.Namespace, steps: Sequence[Step]) ->
         if not is_value and word.partition("=")[0] not in left_out:
             words.append(word)
         before = word
-    return [*PREFIX, RUN, *words]
+    return [*steps.PREFIX, steps.RUN, *words]

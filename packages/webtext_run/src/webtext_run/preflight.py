@@ -22,9 +22,8 @@ from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from webtext_prep import storage
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.running.estimates import Needs
+from webtext_prep.running.estimates import Estimate, Needs, readable
 from webtext_prep.running.job import Job
-from webtext_prep.running.preflight import Estimate, readable
 from webtext_prep.running.settings import RunSettings, make_engine
 from webtext_prep.running.stage import Stage
 from webtext_run.steps import Step, words_of

@@ -239,23 +239,17 @@ def echoes(trace: dict[str, Any] | None) -> list[str]:
     return lines
 
 
-def write_more(steps: Sequence[Step]) -> list[str]:
-    """The command that lets the pipeline's model write: with the prompt of its own [generate], if it has one."""
-    command = [*PREFIX, "gpt2", "generate", "--checkpoint"]
-    command.append(next(step.output for step in steps if step.name == "train"))
-    prompts = next((step.settings.prompt for step in steps if step.name == "generate"), ())
-    return [*command, "--prompt", prompts[0]] if prompts else command
-
-
 def next_commands(steps: Sequence[Step], folder: Path, *, is_first_try: bool, rest: Sequence[str] = ()) -> list[str]:
     """Commands to go on with, each with what it is for.
 
-    With a model: other texts, a page to try the model, one's own texts; without one: what the last stage made.
+    With a model: other texts, with the prompt of its own [generate] if it has one, a page to try the model, one's own
+    texts; without one: what the last stage made.
     """
     commands: list[tuple[Sequence[str], str]] = []
     if any(step.name == "train" for step in steps):
-        more = write_more(steps)
-        model = more[more.index("--checkpoint") + 1]
+        model = next(step.output for step in steps if step.name == "train")
+        prompts = next((step.settings.prompt for step in steps if step.name == "generate"), ())[:1]
+        more = [*PREFIX, "gpt2", "generate", "--checkpoint", model, *(["--prompt", *prompts] if prompts else [])]
         last = [*PREFIX, "gpt2", "plot", model], "the losses of the training"
         if is_first_try:
             last = [*PREFIX, RUN, "own_text", "--input", "FOLDER"], "the same for your own texts"

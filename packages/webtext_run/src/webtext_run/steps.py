@@ -31,7 +31,7 @@ from webtext_prep.commands import Command
 from webtext_prep.documents.folders.stage_record import PAGES, TOKENS_SUFFIX
 from webtext_prep.running.settings import RunSettings, engine_settings, find_engines
 from webtext_prep.running.stage import Stage
-from webtext_prep.storage import is_local, location
+from webtext_prep.storage import location
 
 if TYPE_CHECKING:
     from gpt2_train.evaluation.tasks import Task
@@ -454,7 +454,7 @@ def _wired(so_far: Outputs, stage: Stage, run: RunSettings) -> RunSettings:
     beside = stage.writes.beside(inputs)
     own = so_far.corpus if stage.writes.made == "tokens" else str(so_far.folder / stage.name)
     output, state = beside or run.output or own, run.state
-    if not (beside or state or is_local(location(output))):
+    if not (beside or state or isinstance(location(output), Path)):
         state = str(so_far.folder / f"{stage.name}.state")
     return dataclasses.replace(run, input=inputs, output=output, state=state)
 

@@ -32,14 +32,6 @@ def brief(value: float) -> str:
     return count(value) if value < 100_000 else short(value)
 
 
-def size(value: float) -> str:
-    """Bytes in decimal units: 1234567 -> `1.23 MB`."""
-    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= 0.9995 * limit:
-            return f"{value / limit:.3g} {unit}"
-    return f"{round(value)} bytes"
-
-
 def share(part: float, whole: float) -> str:
     """Per cent with as many digits as say something; empty where there is no whole."""
     if not whole:

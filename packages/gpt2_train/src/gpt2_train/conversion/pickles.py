@@ -7,6 +7,7 @@ names is therefore replaced by a plain record that keeps what was stored in it: 
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 import zipfile
@@ -35,41 +36,47 @@ class UnpickledObject:
             self.__dict__.update({str(name): value for name, value in state.items()})
 
 
-def read_pickle(path: Path) -> Any:
+def read_pickle(path: Path, inner: io.BytesIO | None = None) -> Any:
     """The content of a file of `torch.save`, tensors on the CPU and mapped into memory where the file allows it.
 
-    Raises Gpt2UsageError if it is damaged, or holds what can't be read without running code.
+    `inner` is such a file inside of the one at `path`. Raises Gpt2UsageError if it is damaged, or holds what can't be
+    read without running code.
     """
     try:
-        with path.open("rb") as file:
-            is_zip = zipfile.is_zipfile(file)
-        named = [name for name in set(_named_globals(path, is_zip=is_zip)) if not name.startswith(_READ_BY_TORCH)]
+        is_zip = inner is not None or zipfile.is_zipfile(path)
+        named = [
+            name for name in set(_named_globals(path, inner, is_zip=is_zip)) if not name.startswith(_READ_BY_TORCH)
+        ]
         with torch.serialization.safe_globals([(UnpickledObject, name) for name in sorted(named)]):
+            if inner is not None:
+                inner.seek(0)
+                return torch.load(inner, map_location="cpu", weights_only=True)
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Gpt2UsageError:
         raise
     except pickle.UnpicklingError as error:
         raise Gpt2UsageError(
-            f"{path} can't be read without running code from it ({_first_line(error)}): save the model's state dict "
+            f"{path} can't be read without running code from it ({first_line(error)}): save the model's state dict "
             "with the program that made it, and convert that."
         ) from error
     except Exception as error:
         raise Gpt2UsageError(
-            f"{path} can't be read ({_first_line(error)}): it is damaged, or no PyTorch file."
+            f"{path} can't be read ({first_line(error)}): it is damaged, or no PyTorch file."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What torch or pickle says of a file, without its advice."""
     text = str(error).strip()
     if "Unsupported" in text:
         return text[text.index("Unsupported") :].splitlines()[0].split(". ")[0]
     return text.splitlines()[0].split(". ")[0] if text else type(error).__name__
 
 
-def _named_globals(path: Path, *, is_zip: bool) -> Iterator[str]:
+def _named_globals(path: Path, inner: io.BytesIO | None, *, is_zip: bool) -> Iterator[str]:
     """Every class or function that the data of a file names, as `module.name`; nothing is imported."""
     if is_zip:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(inner or path) as archive:
             data = next(name for name in archive.namelist() if name.endswith("data.pkl"))
             if archive.getinfo(data).compress_type != zipfile.ZIP_STORED:
                 # torch compresses nothing: a few bytes may unpack to any number.

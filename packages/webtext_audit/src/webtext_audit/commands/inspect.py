@@ -280,30 +280,18 @@ SEED = int.from_bytes(b"compare")
 """The key of `keyed_hash`: no other use of a hash chooses by the same one."""
 
 
-@dataclass(frozen=True)
-class Texts:
-    """The texts of an output, by URL: the first one of each.
+def _texts(path: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+    """Of the document shards at a path the hashes of URLs, ascending, and those of the first text of each, and lengths.
 
-    Attributes:
-        urls: hashes, ascending.
-        texts: hashes.
-        lengths: characters.
+    Raises InputError.
     """
-
-    urls: npt.NDArray[np.uint64]
-    texts: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.uint32]
-
-    @classmethod
-    def of(cls, path: str) -> Texts:
-        """Those of the document shards at a path. Raises InputError."""
-        urls, texts, lengths = array("Q"), array("Q"), array("I")
-        for document in _documents(path):
-            urls.append(keyed_hash(document.id))
-            texts.append(keyed_hash(document.text))
-            lengths.append(len(document.text))
-        found, first = np.unique(np.array(urls, np.uint64), return_index=True)
-        return cls(found, np.array(texts, np.uint64)[first], np.array(lengths, np.uint32)[first])
+    urls, texts, lengths = array("Q"), array("Q"), array("I")
+    for document in _documents(path):
+        urls.append(keyed_hash(document.id))
+        texts.append(keyed_hash(document.text))
+        lengths.append(len(document.text))
+    found, first = np.unique(np.array(urls, np.uint64), return_index=True)
+    return found, np.array(texts, np.uint64)[first], np.array(lengths, np.uint32)[first]
 
 
 def _documents(path: str) -> Iterator[Document]:
@@ -321,20 +309,20 @@ def compare(new: str, old: str, samples: int) -> dict[str, Any]:
 
     The samples are those of the changed documents whose URLs have the lowest hashes.
     """
-    after, before = Texts.of(new), Texts.of(old)
-    shared, here, there = np.intersect1d(after.urls, before.urls, assume_unique=True, return_indices=True)
-    has_changed = after.texts[here] != before.texts[there]
-    was, now = (of.lengths[at][has_changed].astype(np.float64) for of, at in ((before, there), (after, here)))
+    (urls, texts, lengths), (old_urls, old_texts, old_lengths) = _texts(new), _texts(old)
+    shared, here, there = np.intersect1d(urls, old_urls, assume_unique=True, return_indices=True)
+    has_changed = texts[here] != old_texts[there]
+    was, now = (of[has_changed].astype(np.float64) for of in (old_lengths[there], lengths[here]))
     places = np.digitize(now / np.maximum(was, 1), list(CHANGES.values()))
     counts = np.bincount(places, minlength=len(CHANGES) + 1).tolist()
     return {
-        "documents": len(after.urls),
-        "not_in_old": len(after.urls) - len(shared),
-        "only_in_old": len(before.urls) - len(shared),
+        "documents": len(urls),
+        "not_in_old": len(urls) - len(shared),
+        "only_in_old": len(old_urls) - len(shared),
         "same_text": len(shared) - int(has_changed.sum()),
         "changed": int(has_changed.sum()),
         "of_the_changed": dict(zip([*CHANGES, MORE], counts, strict=True)),
-        "characters": {"old": int(before.lengths.sum()), "new": int(after.lengths.sum())},
+        "characters": {"old": int(old_lengths.sum()), "new": int(lengths.sum())},
         "samples": _samples(new, old, frozenset(shared[has_changed][:samples].tolist())),
     }
 

@@ -29,7 +29,7 @@ from webtext_prep.cli import find_stages
 from webtext_prep.commands import Command
 from webtext_prep.documents.folders import sampling, stage_record, url_lists
 from webtext_prep.errors import InputError
-from webtext_prep.running.preflight import readable
+from webtext_prep.running.estimates import readable
 from webtext_prep.running.settings import read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.summary import Findings

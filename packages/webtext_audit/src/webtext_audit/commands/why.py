@@ -23,7 +23,6 @@ from indexed_tokens import held_out_prefix
 from webtext_audit.commands.inspect import printable
 from webtext_audit.search import MOST_DUMP_BYTES, Search, find_passage, is_too_large, same_page
 from webtext_audit.story import ABSENT, DROPPED, Story
-from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands import Command
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps, state_of, trace, trace_all
@@ -58,7 +57,7 @@ class Why(Command):
         if not self.what.strip() or not self.folder:
             raise InputError("webtext why needs a URL or a passage, and a DIR: say what to look for, and where.")
         known = find_stages()
-        if not storage.is_local(location(self.folder)):
+        if not isinstance(location(self.folder), Path):
             raise InputError(
                 f"{self.folder} is a URL, and outputs are searched on this machine: copy them here, and ask for the "
                 "copy of the last one."

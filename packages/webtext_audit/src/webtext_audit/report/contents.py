@@ -11,19 +11,20 @@ from itertools import groupby, pairwise
 from command_kit.charts import drawing
 from command_kit.charts.drawing import Show, bars, cell
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import count, share, short, size
+from command_kit.charts.numbers import count, share, short
 from webtext_audit.report.collect import Examples, Gathered, ReportedCorpus
 from webtext_audit.report.counters import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
 from webtext_audit.report.scan import SHORT_TEXT, WHOLE_PAGE
 from webtext_audit.report.templates import filled
 from webtext_prep.documents.folders.stage_record import Step, all_steps
+from webtext_prep.running.estimates import readable
 
 MOST_ROWS = 15
 """Rows of a table; the rest is put together."""
 LOOPBACK = {"127.0.0.1", "::1", "[::1]", "localhost"}
 
 
-DOCUMENTS, TEXT, TOKENS = ("documents", count), ("text", size), ("tokens", short)
+DOCUMENTS, TEXT, TOKENS = ("documents", count), ("text", readable), ("tokens", short)
 """Columns of a table, and how their values are written."""
 
 
@@ -64,7 +65,7 @@ def _notes(corpus: ReportedCorpus) -> Markup | None:
         read = f"{count(figures.documents)} of {count(corpus.documents)} documents"
         notes.append(f"Estimated from {read}, chosen by a hash; --all reads every one.")
     if figures.counted[0] and (figures.counted[0] < figures.bytes or corpus.is_sample):
-        notes.append(f"Tokens were counted in {size(figures.counted[0])} of the text.")
+        notes.append(f"Tokens were counted in {readable(figures.counted[0])} of the text.")
     if figures.domains.is_cut:
         lost = count(figures.domains.lost * corpus.scale)
         notes.append(f"Rare domains were put together: none that is shown lacks more than {lost} documents.")

@@ -11,7 +11,7 @@ from typing import Any
 from command_kit import duration, hide_credentials
 from command_kit.charts import drawing
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import brief, count, share, short, size
+from command_kit.charts.numbers import brief, count, share, short
 from command_kit.progress import spoken_duration
 from webtext_audit.commands.plan import CorpusPlan, Expected, about
 from webtext_audit.report.collect import Gathered, ReportedCorpus
@@ -19,7 +19,7 @@ from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.templates import filled
 from webtext_audit.report.training import PIPELINE, bits_per_byte
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
-from webtext_prep.running.preflight import readable
+from webtext_prep.running.estimates import readable
 
 WIDE, NARROW, ALONE = 960, 350, 680
 """Widths of the funnel in pixels: on the page for large and for small screens, and of the picture that stands alone."""
@@ -79,7 +79,7 @@ def _tiles_of(corpus: ReportedCorpus) -> Iterator[tuple[str, str, str]]:
     yield "documents", brief(kept), f"{share(kept, read)} of {brief(read)} in"
     bytes_ = corpus.figures.bytes * corpus.scale
     if bytes_:
-        yield "text", size(bytes_), f"{short(corpus.figures.lengths.quantile(0.5))} characters in the median"
+        yield "text", readable(bytes_), f"{short(corpus.figures.lengths.quantile(0.5))} characters in the median"
     tokens, is_exact = tokens_of(corpus)
     if tokens:
         each = f"{bytes_ / tokens:.2f} bytes each" if bytes_ else ""

@@ -187,7 +187,7 @@ class Export(Stage):
             Task(f"part-{number:05}", Files(shard=path), Files(measures=job.scratch / f"measures-{number:05}.json"))
             for number, path in enumerate(job.inputs)
         ]
-        results = job.map("measure", self.measure, measuring, total=job.expected_documents())
+        results = job.map("measure", self.measure, measuring, total=job.documents)
         documents = sum(result["documents"] for result in results)
         if not documents:
             return Outcome(Tally(), [])

@@ -58,7 +58,7 @@ class OptOuts(Command):
         if not self.urls or not self.output:
             raise InputError("webtext opt-outs needs URLS and --output HOSTS.jsonl: say what to read, where to write.")
         written = [storage.location(path) for path in (self.output, self.takedown) if path]
-        if not all(map(storage.is_local, written)) or len({*written}) < len(written):
+        if not all(isinstance(place, Path) for place in written) or len({*written}) < len(written):
             raise InputError(
                 f"--output {self.output} and --takedown {self.takedown or '(none)'} must be two files on this machine: "
                 "choose other paths."

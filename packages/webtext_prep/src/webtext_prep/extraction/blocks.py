@@ -105,7 +105,6 @@ _ROLES = {
 ROLES = {role: hint for hint, roles in _ROLES.items() for role in roles.split()}
 """The hint of a `role` attribute."""
 _HINT_PATTERNS = [(bit, re.compile(HINTS[name])) for name, bit in HINT_BITS.items()]
-_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _ODD_TAGS = frozenset({"math", "script", "pre"})
 """Elements that may be a formula or code."""
 _BREAK = "\x01"
@@ -257,11 +256,13 @@ class _Walk:
             if role in ROLES:
                 hints = HINT_BITS[ROLES[role]]
             style = get("style")
-            is_shut = get("hidden") is not None or get("aria-hidden") == "true"
-            is_hiding = style is not None and hidden_by_style(style) == ALL
-            if not unseen:
-                unseen = int(is_shut or (is_hiding and _UNSEEN.search(style) is not None))
-            may_hide = may_hide or is_shut or is_hiding or "popover" in names
+            is_shut = (
+                (style is not None and hidden_by_style(style) == ALL)
+                or get("hidden") is not None
+                or get("aria-hidden") == "true"
+            )
+            unseen = unseen or int(is_shut)
+            may_hide = may_hide or is_shut or "popover" in names
             if tag in ATTRIBUTES:
                 placing = {name: get(name) for name in ATTRIBUTES[tag] if name in names}
                 if placing:

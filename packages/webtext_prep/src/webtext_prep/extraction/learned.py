@@ -24,7 +24,7 @@ import numpy.typing as npt
 from numba import types
 
 from command_kit import parse_json
-from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
+from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks, blocks_of
 from webtext_prep.extraction.context import with_context
 from webtext_prep.extraction.features import Features, features_of
 from webtext_prep.extraction.markup import Markup, written
@@ -47,6 +47,8 @@ LEAST_SEEN = 1 / 3
 """The share of what the forests take for main text that must be seen; else scripts show the rest in the end."""
 NEAR = 3
 """A heading of a lower level than `h1` is the page's own so many blocks above the text."""
+NAMED = 3
+"""So many levels up the name of a part says that a heading is that of its navigation."""
 
 
 @compiled(
@@ -199,14 +201,27 @@ def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64
 
 
 def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> int | None:
-    """The block that is the page's own heading: above its text the last one of the highest level; None without one."""
+    """The block that is the page's own heading: above its text the last one of the highest level; None without one.
+
+    That of a list of places in a manual or on its site is not: one below `h1` in a `<nav>`, or near such a name.
+    """
     levels = np.select([blocks.tag[blocks.element] == TAGS[f"h{level}"] for level in range(1, 7)], range(1, 7), 7)
     text = np.flatnonzero(kept & (levels == 7))
     above = levels[: text[0]] if len(text) else levels[:0]
+    above = np.where((above > 1) & _navigates(blocks)[: len(above)], 7, above)
     if not len(above) or above.min() == 7:
         return None
     heading = int(np.flatnonzero(above == above.min())[-1])
     return heading if above.min() == 1 or len(above) - heading <= NEAR else None
+
+
+def _navigates(blocks: Blocks) -> npt.NDArray[np.bool_]:
+    """Which blocks lie in a `<nav>`, or at most NAMED levels below an element of such a name."""
+    around, hints = blocks.element, blocks.hints[blocks.element]
+    for _ in range(NAMED):
+        around = blocks.parent[around]
+        hints = hints | blocks.hints[around]
+    return ((blocks.landmarks[blocks.element] & LANDMARKS["nav"]) | (hints & HINT_BITS["nav"])) > 0
 
 
 def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str, float, float]:

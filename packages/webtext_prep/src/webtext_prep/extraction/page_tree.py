@@ -204,10 +204,10 @@ def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) ->
     """Whether a page shows nobody what lies in an element with attributes of these `names`, by them or its kind.
 
     Hidden are `template`, a `dialog` or a popover that is not open, `hidden`, `display: none`, `visibility: hidden`,
-    what is moved out of the page or clipped to nothing, blocks with `aria-hidden` (the same inline is there for eyes),
-    and classes of texts for screen readers. Shown are the root of a shadow (`shadowrootmode`), a `details` that is
-    closed, `hidden="until-found"` and other parts that a reader opens or slides in, what React sends to be moved
-    to its place, and the source of a formula.
+    what is moved out of the page or clipped to nothing, blocks with `aria-hidden` that hold others (a text with
+    it is there for eyes), classes of texts for screen readers. Shown are the root of a shadow (`shadowrootmode`), a
+    `details` that is closed, `hidden="until-found"` and other parts that a reader opens or slides in, what React sends
+    to be moved to its place, and the source of a formula.
     """
     get = node.get
     is_closed = False
@@ -216,7 +216,7 @@ def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) ->
             return get("shadowrootmode") not in ("open", "closed")
         if tag == "dialog":
             return get("open") is None
-        is_closed = "popover" in names or ("aria-hidden" in names and get("aria-hidden") == "true")
+        is_closed = "popover" in names or (get("aria-hidden") == "true" and _holds_a_block(node))
     if "hidden" in names and get("hidden").lower() != "until-found" and not _STREAMED.fullmatch(get("id") or ""):
         is_closed = True
     by_style = hidden_by_style(get("style")) if "style" in names else ""

@@ -183,6 +183,12 @@ class Claim:
         if not restart:
             self.refuse_other_settings(settings, libraries)
         was_refused = claim.get("refused", False)
+        if claim and not restart and self._version(claim) < self._stage.version and self._has_begun():
+            print_warning(
+                "webtext",
+                f"{self._output} holds files of an earlier version of `webtext {self._stage.name}`, which made others "
+                "of the same input: they are made again.",
+            )
         if restart or (was_refused and (claim["settings"], claim.get("libraries", {})) != (settings, libraries)):
             self.remove_output()
         # Companions of earlier runs stay named until they are removed.

@@ -15,6 +15,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import functools
 import platform
 import shutil
 import time
@@ -55,13 +56,12 @@ from webtext_prep.running.claims import (
 )
 from webtext_prep.running.engines.base import Call, Engine
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
-from webtext_prep.running.preflight import Estimate, compare
+from webtext_prep.running.estimates import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.summary import Findings, Summary
-from webtext_prep.running.tasks import Files, Tally, Task
+from webtext_prep.running.tasks import Done, Files, Markers, OutputMarker, Tally, Task, digest
 from webtext_prep.storage import lease, location
 from webtext_prep.storage.locations import Location
 
@@ -98,8 +98,7 @@ class Job:
         if settings.workers < 0:
             raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
         self.stage, self.settings, self.restart = stage, settings, restart
-        self.output = output = location(settings.output)
-        storage.writable(output)
+        self.output = output = location(settings.output, is_written=True)
         reads = stage.reads
         given = [*reads.before, *(path for path in settings.input if path != "-"), *reads.after]
         self.inputs, self.notes = reads.find(given, output) if given else ([], [])
@@ -158,7 +157,8 @@ class Job:
         """The file for the receipts of what task `number` drops, JSON lines whatever the format of shards."""
         return self.output / DROPPED / shard_name(number)
 
-    def expected_documents(self) -> int | None:
+    @functools.cached_property
+    def documents(self) -> int | None:
         """The number of documents in the input, where the stage that made it said so."""
         return recorded_documents(self.inputs)
 
@@ -340,8 +340,7 @@ class Job:
         sizes = storage.sizes(self.inputs) if sizes is None else sizes
         is_one = self.stage.reads.is_one_document
         sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
-        documents = self.expected_documents()
-        return sample if documents is None else dataclasses.replace(sample, documents=documents)
+        return sample if self.documents is None else dataclasses.replace(sample, documents=self.documents)
 
     def estimate(self, sample: Sample) -> Estimate:
         """The disk and memory that a run over input like `sample` needs, and what there is. Writes nothing."""
@@ -392,7 +391,7 @@ class Job:
         if not self.settings.shared_scratch:
             return None
         name = f"{self.stage.name}-{digest([storage.identity(self.output), str(self.state.resolve())])[:16]}"
-        return staging.SharedScratch.of(self.settings.shared_scratch, name)
+        return staging.SharedScratch(location(self.settings.shared_scratch, is_written=True) / name)
 
     @property
     def _record_path(self) -> Location:

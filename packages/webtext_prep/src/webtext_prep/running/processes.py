@@ -31,13 +31,13 @@ def versions_here(libraries: Iterable[str] = ()) -> dict[str, str]:
     return {"Python": python, **versions_of([PACKAGE]), **versions_of(libraries)}
 
 
-def changed(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+def changed(theirs: Mapping[str, str], ours: Mapping[str, str], where: str = "here") -> str:
     """The libraries whose versions are not the same, for a sentence: `ftfy 6.2 (here it is 6.3)`; empty if none.
 
     What only one side names is not known of the other, and counts as the same.
     """
     return ", ".join(
-        f"{name} {version or 'missing'} (here it is {ours[name] or 'missing'})"
+        f"{name} {version or 'missing'} ({where} it is {ours[name] or 'missing'})"
         for name, version in theirs.items()
         if ours.get(name, version) != version
     )
@@ -45,17 +45,11 @@ def changed(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 
 def refuse_others(found: Mapping[str, str], wanted: Mapping[str, str], node: str) -> None:
     """Raise InputError for a node of a cluster with other `versions_here` than the machine of the command."""
-    differing = [name for name in wanted if found.get(name) != wanted[name]]
-    if differing:
-        theirs, ours = (_described({name: side.get(name, "") for name in differing}) for side in (found, wanted))
+    if differing := changed(wanted, found, "there"):
         raise InputError(
-            f"the node {node} of the cluster has {theirs}, and the machine of this command {ours}: install the same on "
-            "both, as from one container image."
+            f"the node {node} of the cluster has other versions than the machine of this command, {differing}: install "
+            "the same on both, as from one container image."
         )
-
-
-def _described(versions: Mapping[str, str]) -> str:
-    return " and ".join(f"{name} {version}" if version else f"no {name}" for name, version in versions.items())
 
 
 OPEN_FILES = (20_000, 10_240)

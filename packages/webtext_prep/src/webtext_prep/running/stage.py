@@ -5,8 +5,7 @@ documents, each shard by itself, is a `DocumentStage` and writes `process`; one 
 them differently, is a `Stage` with a `run` of its own, made of phases of tasks. Each stage is one file in `stages/`,
 found there by the command line: adding or removing one touches nothing else.
 
-A stage says in one value what it reads, and in another what it writes. `Replays` and `Recalls` in `running/replays.py`
-are what few stages say of a document afterwards.
+A stage says in one value what it reads, and in another what it writes.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from command_kit import setting
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import Accepts, find_inputs
@@ -37,6 +37,7 @@ from webtext_prep.running.estimates import Needs, costs_of, needs_of
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.urls.urls import HELD_OUT
 
 Job = Any
 """`webtext_prep.running.job.Job`, which knows this module."""
@@ -320,7 +321,7 @@ class DocumentStage(Stage):
             Task(f"part-{number:05}", Files(shard=path), job.shard_files(number))
             for number, path in enumerate(job.inputs)
         ]
-        results = job.map("shards", self.process_shard, tasks, total=job.expected_documents())
+        results = job.map("shards", self.process_shard, tasks, total=job.documents)
         return shards_outcome(tasks, results)
 
 
@@ -340,3 +341,35 @@ class FilterStage(DocumentStage):
                 yield document
             else:
                 tally.drop(document, reason)
+
+
+_HELD_OUT_GROUP = "held-out pages"
+
+
+@dataclass(frozen=True)
+class HoldsOut(Stage):
+    """A stage that keeps a share of the pages out of its output, and writes them to `OUTPUT_held_out`.
+
+    They are written by a run of its own over the same input. So it has a record, a state and a lineage like any output,
+    and every command that looks at one finds its way."""
+
+    hold_out: float = setting(
+        0.0,
+        "keep this share of the pages out of training, chosen by a hash of the URL alone: they go to OUTPUT_held_out",
+        ge=0,
+        lt=1,
+        group=_HELD_OUT_GROUP,
+    )
+    only_held_out: bool = setting(
+        False, "write only the pages that --hold-out SHARE chooses, to the output that is named", group=_HELD_OUT_GROUP
+    )
+
+    def __post_init__(self) -> None:
+        if self.only_held_out and not self.hold_out:
+            raise InputError("--only-held-out needs --hold-out SHARE: say which share of the pages that is.")
+
+    def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
+        """The run that writes held-out pages."""
+        if not self.hold_out or self.only_held_out:
+            return []
+        return [(dataclasses.replace(self, only_held_out=True), given, f"{output.rstrip('/')}_{HELD_OUT}")]

@@ -38,8 +38,7 @@ from command_kit.atomic import sync_folder, waiting_lock
 from webtext_prep import storage
 from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running.engines.base import Call
-from webtext_prep.running.markers import digest
-from webtext_prep.running.tasks import Context, Task
+from webtext_prep.running.tasks import Context, Task, digest
 from webtext_prep.storage.locations import Location
 
 BEACON = "job.json"
@@ -145,13 +144,6 @@ class SharedScratch:
     """
 
     place: Location
-
-    @classmethod
-    def of(cls, url: str, job: str) -> SharedScratch:
-        """The folder of the job of that name in the place that `--shared-scratch` names. Raises InputError."""
-        place = storage.location(url)
-        storage.writable(place)
-        return cls(place / job)
 
     def begin(self) -> None:
         """Show that the job has begun. Raises InputError where nothing can be written."""
@@ -284,7 +276,7 @@ class OnLocalCopies:
         for file, place in files:
             if file != place:
                 with _retried(place):
-                    if storage.is_local(place):
+                    if isinstance(place, Path):
                         _flush(storage.local_path(file))
                     storage.publish(storage.local_path(file), place)
 

@@ -203,7 +203,7 @@ class Decontaminate(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
-        total, folder = job.expected_documents(), job.scratch
+        total, folder = job.documents, job.scratch
         table = folder / "ngrams.npz"
         reading = Task("all", Files(evaluation=self.setting_files()), Files(ngrams=table))
         (sizes,) = job.map("evaluation", self.read_evaluation, [reading], unit="texts")

@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
@@ -49,10 +49,9 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
-from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
@@ -162,15 +161,14 @@ class Dedup(Stage):
     def _old_digest(self) -> str:
         return digest(storage.stamps(self.old_shards))
 
-    def all_shards(self, job: Job) -> list[Location]:
-        """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
+    def _check_old_shards(self, job: Job) -> None:
+        """Raise InputError for a shard to compare with that is a new one, too."""
         places = {str(path) for path in job.inputs}
         for path in self.old_shards:
             if str(path) in places:
                 raise InputError(f"{path} is both in --input and in --against: give other folders.")
             if path.parent == job.output:
                 raise InputError(f"--against names the output itself, {job.output}: give other folders.")
-        return [*job.inputs, *self.old_shards]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """As the table says, and files between phases for `--against`, too.
@@ -193,9 +191,10 @@ class Dedup(Stage):
 
     def prints(self, job: Job, sample: int = 0) -> Prints:
         """Phase `fingerprints`: the band keys and the lengths of all documents; for a preview, what samples them."""
-        shards = self.all_shards(job)
-        has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
-        hashes = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))] if sample else []
+        self._check_old_shards(job)
+        shards = [*job.inputs, *self.old_shards]
+        has_folders, groups = len({path.parent for path in job.inputs}) > 1, _a_shard(job, shards, "groups")
+        hashes = _a_shard(job, job.inputs, "sample", ".npy") if sample else []
         tasks = [
             Task(
                 f"part-{shard:05}",
@@ -209,7 +208,7 @@ class Dedup(Stage):
             )
             for shard, path in enumerate(shards)
         ]
-        expected = None if self.against else job.expected_documents()
+        expected = None if self.against else job.documents
         counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=expected)
         blocks = DocumentBlocks.of(counts)
         blocks.save(job.scratch / BLOCKS)
@@ -310,6 +309,7 @@ class Dedup(Stage):
 
     def candidates(self, job: Job, parts: dict[str, Any]) -> dict[str, Any]:
         """Phase `candidates`: the texts of all candidates, sorted into the parts."""
+        shards = [*job.inputs, *self.old_shards]
         tasks = [
             Task(
                 f"part-{shard:05}",
@@ -318,7 +318,7 @@ class Dedup(Stage):
                 {**parts, "shard": shard},
                 unkeyed=Files(prints=Fingerprints.files(job.scratch / "fingerprints", shard).prints),
             )
-            for shard, (path, candidates) in enumerate(zip(self.all_shards(job), self.candidates_of(job), strict=True))
+            for shard, (path, candidates) in enumerate(zip(shards, self._candidates(job), strict=True))
         ]
         results = job.map("candidates", self.collect_candidates, tasks, total=parts["documents"])
         count = sum(result["candidates"] for result in results)
@@ -357,7 +357,7 @@ class Dedup(Stage):
         blocks, decided = Files(blocks=job.scratch / BLOCKS), Files(decided=[task.writes.decided for task in deciding])
         sorting = [
             Task(f"part-{shard:05}", blocks, files, {**of_all, "shard": shard}, unkeyed=decided)
-            for shard, files in enumerate(self.receipts_of(job))
+            for shard, files in enumerate(self._receipts(job))
         ]
         counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
         facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
@@ -365,7 +365,7 @@ class Dedup(Stage):
 
     def tasks_of_parts(self, job: Job, found: dict[str, Any]) -> list[Task]:
         """A task for each part of the work, which reads its candidates."""
-        candidates = Files(candidates=self.candidates_of(job))
+        candidates = Files(candidates=self._candidates(job))
         blocks = Files(blocks=job.scratch / BLOCKS)
         return [
             Task(f"part-{part:05}", blocks, Files(), {**found, "part": part}, unkeyed=candidates)
@@ -426,7 +426,8 @@ class Dedup(Stage):
 
     def write(self, job: Job, decided: dict[str, Any]) -> Outcome:
         """Phases `losses` and `shards`: each shard without what goes."""
-        receipts, losses = self.receipts_of(job), self._losses(job)
+        receipts = self._receipts(job)
+        losses = self._losses(job, receipts)
         tasks = [
             Task(f"part-{shard:05}", Files(shard=path, **receipts[shard]), job.shard_files(shard))
             for shard, path in enumerate(job.inputs)
@@ -457,10 +458,10 @@ class Dedup(Stage):
 
         return write_shard(task, context, read_documents(task.reads.shard), keep)
 
-    def _losses(self, job: Job) -> list[Loss]:
+    def _losses(self, job: Job, receipts: Sequence[Files]) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
-        groups = groups_of(job)
-        files = Files(groups=groups, dropped=[its.numbers for its in self.receipts_of(job)[: len(groups)]])
+        groups = _a_shard(job, job.inputs, "groups")
+        files = Files(groups=groups, dropped=[its.numbers for its in receipts[: len(groups)]])
         task = Task("all", files, options={"share": min(self.alarm_share, self.stop_share)})
         (found,) = job.map("losses", self.find_losses, [task], unit="shards", total=len(job.inputs))
         losses = [Loss(*entry) for entry in found]
@@ -511,16 +512,13 @@ class Dedup(Stage):
 
     # Files between phases
 
-    def candidates_of(self, job: Job) -> tuple[Location, ...]:
-        """For each shard, its candidates."""
-        shards = range(len(self.all_shards(job)))
-        return tuple(job.scratch / "candidates" / f"part-{shard:05}.parts" for shard in shards)
+    def _candidates(self, job: Job) -> list[Location]:
+        return _a_shard(job, [*job.inputs, *self.old_shards], "candidates", ".parts")
 
-    def receipts_of(self, job: Job) -> list[Files]:
+    def _receipts(self, job: Job) -> list[Files]:
         """For each shard, the numbers of the documents that go, and a row for each: its URL and what decided."""
-        folder, count = job.scratch / "receipts", len(self.all_shards(job))
-        names = [f"part-{shard:05}" for shard in range(count)]
-        return [Files(numbers=folder / f"{name}.npy", rows=folder / f"{name}.rows.zst") for name in names]
+        kinds = (_a_shard(job, [*job.inputs, *self.old_shards], "receipts", end) for end in (".npy", ".rows.zst"))
+        return [Files(numbers=numbers, rows=rows) for numbers, rows in zip(*kinds, strict=True)]
 
 
 def _once(job: Job, name: str, make: Callable[[], dict[str, Any]], *used: str) -> dict[str, Any]:
@@ -553,6 +551,6 @@ def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Doc
         yield document
 
 
-def groups_of(job: Job, count: int | None = None) -> list[Location]:
-    """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
-    return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]
+def _a_shard(job: Job, shards: Sequence[Location], folder: str, suffix: str = "") -> list[Location]:
+    """A file between phases for each shard."""
+    return [job.scratch / folder / f"part-{number:05}{suffix}" for number in range(len(shards))]

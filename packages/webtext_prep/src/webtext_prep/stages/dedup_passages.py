@@ -53,9 +53,8 @@ from webtext_prep.documents.folders.sampling import characters_in
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.job import Job
-from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
-from webtext_prep.running.tasks import Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.contamination import LINE_END, cut, joined
 from webtext_prep.text.words import edges_of
@@ -254,7 +253,7 @@ class DedupPassages(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Find the anchors that are repeated and the windows that begin earlier, and cut."""
-        size, total = characters_in(job.inputs), job.expected_documents()
+        size, total = characters_in(job.inputs), job.documents
 
         def files(kind: str, count: int = len(job.inputs)) -> list[Location]:
             return [job.scratch / kind / f"part-{number:05}" for number in range(count)]

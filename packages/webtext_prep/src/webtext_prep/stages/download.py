@@ -69,7 +69,7 @@ class Download(FetchSettings):
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     oldest: ClassVar[int] = 8
     is_one_process: ClassVar[bool] = True
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
@@ -88,15 +88,12 @@ class Download(FetchSettings):
     def run(self, job: Job) -> Outcome:
         """Fetch all lists, and write their shards."""
         from webtext_prep.crawl.archives.warc_writing import pages_of
-        from webtext_prep.crawl.database import NAME, CrawlDatabase, Facts, facts_in
+        from webtext_prep.crawl.database import NAME, CrawlDatabase, Facts
 
         place = job.kept / NAME
-        retry_pass = facts_in(place).passes + 1
-        total, most = job.expected_documents(), self.max_urls or None
+        total, most = job.documents, self.max_urls or None
         total = most if most is not None and (total is None or total > most) else total
-        crawl = Task(
-            "crawl", Files(lists=job.inputs), Files(database=place), {"most": most}, {"retry_pass": retry_pass}
-        )
+        crawl = Task("crawl", Files(lists=job.inputs), Files(database=place), {"most": most})
         (found,) = job.map("pages", self.fetch, [crawl], unit=self.reads.unit, total=total, again=_always)
         tasks = []
         for number, (path, rows) in enumerate(zip(job.inputs, found["rows"], strict=True)):
@@ -115,7 +112,7 @@ class Download(FetchSettings):
         with CrawlDatabase(place, is_checked=False) as database:  # open meanwhile: its log stays for all who read it
             results = job.map("shards", self.write_shard, tasks, unit=self.reads.unit, total=total, again=is_old)
             retryable = sum((collections.Counter(result["retryable"]) for result in results), collections.Counter())
-            database.facts = facts = Facts(retry_pass, dict(sorted(retryable.items())))
+            database.facts = facts = Facts(found["retry_pass"], dict(sorted(retryable.items())))
         outcome = shards_outcome(tasks, results)
         outcome.advice = advice_on(outcome.tally)
         for sentence in found["notes"]:
@@ -144,10 +141,8 @@ class Download(FetchSettings):
         from webtext_prep.crawl.database import CrawlDatabase
 
         with CrawlDatabase(storage.local_path(task.writes.database)) as database:
-            crawl, taken = (
-                Crawl(self, database, task.hints["retry_pass"], context.report),
-                [0] * len(task.reads["lists"]),
-            )
+            retry_pass, taken = database.facts.passes + 1, [0] * len(task.reads["lists"])
+            crawl = Crawl(self, database, retry_pass, context.report)
 
             def rows() -> Iterator[Document]:
                 for number, row in _rows_of(task):
@@ -155,7 +150,7 @@ class Download(FetchSettings):
                     yield row
 
             crawl.fetch(rows(), context.scratch)
-            return {"newest": database.newest, "rows": taken, "notes": database.notes}
+            return {"newest": database.newest, "rows": taken, "notes": database.notes, "retry_pass": retry_pass}
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list to documents and outcomes."""

@@ -224,7 +224,7 @@ class Filter(FilterStage):
                 for task, its in zip(tasks, files, strict=True)
             ]
             facts |= {"lowest_score_kept": score / UNITS, **options}
-        results = job.map("shards", self.process_shard, tasks, total=job.expected_documents())
+        results = job.map("shards", self.process_shard, tasks, total=job.documents)
         outcome = shards_outcome(tasks, results)
         outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
         return outcome
@@ -240,7 +240,7 @@ class Filter(FilterStage):
             )
             for task in tasks
         ]
-        job.map("scores", self.score_shard, scoring, total=job.expected_documents())
+        job.map("scores", self.score_shard, scoring, total=job.documents)
         return [task.writes for task in scoring]
 
 

@@ -45,8 +45,8 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
+from webtext_prep.running.estimates import Needs, readable
 from webtext_prep.running.job import Job
-from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.stage import Outcome, Reads, Stage, Writes
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task

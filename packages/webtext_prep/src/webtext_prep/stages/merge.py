@@ -51,9 +51,8 @@ from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
-from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.job import Job
-from webtext_prep.running.stage import Outcome, Reads, receipts_writer, shard_writer, shards_outcome
+from webtext_prep.running.stage import HoldsOut, Outcome, Reads, receipts_writer, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task, checked_total
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import bucket_of, held_out_reason, shards_for, url_key
@@ -259,7 +258,7 @@ class Merge(HoldsOut):
     def run(self, job: Job) -> Outcome:
         """Read and split the files, then merge shard by shard."""
         tasks, shards = self._reading_tasks(job)
-        results = job.map("read", self.distribute, tasks, total=job.expected_documents())
+        results = job.map("read", self.distribute, tasks, total=job.documents)
         read = checked_total(results, "records", is_allowed=self.allow_unreadable)
         if damaged := read.notes[DAMAGED_BYTES]:
             problems = Problems.total(results)

@@ -31,9 +31,8 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
-from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Outcome, Reads, Stage
-from webtext_prep.running.tasks import Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.token_stage import (
     PAIRS,

@@ -35,11 +35,9 @@ from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
 from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError
-from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.job import Job
-from webtext_prep.running.markers import digest
-from webtext_prep.running.stage import Outcome, receipts_writer
-from webtext_prep.running.tasks import Context, Files, Tally, Task
+from webtext_prep.running.stage import HoldsOut, Outcome, receipts_writer
+from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
 from webtext_prep.tokens.runs import (
     EncodedShard,
@@ -228,7 +226,7 @@ class Tokenize(HoldsOut, TokenFileStage):
             )
             for number, path in enumerate(job.inputs)
         ]
-        results = job.map("encode", self.encode_shard, tasks, total=job.expected_documents())
+        results = job.map("encode", self.encode_shard, tasks, total=job.documents)
         tally = Tally.total(results)
         if not tally.kept:
             outcome = Outcome(tally, [])

@@ -228,7 +228,7 @@ class TrainFilter(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Choose, copy the chosen, learn."""
-        total = job.expected_documents()
+        total = job.documents
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         kinds = self._kinds(job.inputs)
         choosing = [

@@ -233,7 +233,7 @@ class TrainTokenizer(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Choose, copy the chosen, learn."""
-        total = job.expected_documents()
+        total = job.documents
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         shards = list(zip(names, job.inputs, strict=True))
         choosing = [

@@ -36,8 +36,10 @@ _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
 
 
-def location(text: str | os.PathLike[str]) -> Location:
-    """A local path, or for `PROTOCOL://...` a URL. Raises InputError for an unknown protocol.
+def location(text: str | os.PathLike[str], *, is_written: bool = False) -> Location:
+    """A local path, or for `PROTOCOL://...` a URL.
+
+    Raises InputError for an unknown protocol, and, for one that is to be written, where files can only be read.
 
     >>> location("work/urls")
     PosixPath('work/urls')
@@ -48,7 +50,7 @@ def location(text: str | os.PathLike[str]) -> Location:
         return Path(text[found.end() :])
     url = Url.parse(text)
     try:
-        store_of(url).check(url)
+        (writable(url) if is_written else store_of(url)).check(url)
     except (ValueError, ImportError) as error:
         raise InputError(_unopened(text, url.protocol, error)) from error
     return url
@@ -68,11 +70,6 @@ def local_path(place: Location) -> Path:
     if not isinstance(place, Path):
         raise ValueError(f"{place} is not a local file")
     return place
-
-
-def is_local(place: Location) -> bool:
-    """Whether it is a local path."""
-    return isinstance(place, Path)
 
 
 def identity(place: Location) -> str:
@@ -101,7 +98,7 @@ def writable(place: Location) -> Store:
     store = store_of(place)
     if store.is_read_only:
         raise InputError(
-            f"{hide_credentials(str(place))} can be read, but not written: write to a local folder, or to a URL of "
+            f"nothing can be written to {hide_credentials(str(place))}: write to a local folder, or to a URL of "
             "s3://, gs:// or az://."
         )
     return store
@@ -153,7 +150,7 @@ def sizes(places: Sequence[Location]) -> list[int]:
 
 def each(call: Callable[[_Item], _Value], items: Sequence[_Item], places: Iterable[Location]) -> list[_Value]:
     """`call(item)` for each item, in their order; several at once where one of `places` is not on this machine."""
-    if len(items) < 2 or all(map(is_local, places)):
+    if len(items) < 2 or all(isinstance(place, Path) for place in places):
         return [call(item) for item in items]
     with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         return list(pool.map(call, items))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,11 +26,18 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba import types
-from numba.core import event
+from numba.core import entrypoints, event
+from numba.np import linalg
 
 from command_kit.colours import DIM, Paint, is_terminal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# numba asks for scipy's BLAS, which takes 0.2 s to load, when it loads its functions of arrays, and again for a product
+# of matrices, of which there is none here.
+_ensure_blas, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+importlib.import_module("numba.np.arraymath")
+linalg.ensure_blas = _ensure_blas
 
 _njit: Any = functools.partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 inner: Any = _njit(no_cpython_wrapper=True)
@@ -46,7 +54,8 @@ def compiled(*signatures: Any) -> Callable[[Function], Function]:
     """
 
     def made(function: Function) -> Function:
-        with _turn(Path(function.__code__.co_filename)), event.install_listener("numba:compile", _Announcer()):
+        own = Path(function.__code__.co_filename)
+        with _turn(own), _without_extensions(), event.install_listener("numba:compile", _Announcer()):
             try:
                 return cast(Function, _njit(list(signatures), cache=True)(function))
             except RuntimeError:  # no folder can be written
@@ -77,6 +86,16 @@ def _turn(module: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _without_extensions() -> Iterator[None]:
+    """What other packages add to numba is loaded by whoever else compiles: awkward's takes as long as all the rest."""
+    before, entrypoints._already_initialized = entrypoints._already_initialized, True
+    try:
+        yield
+    finally:
+        entrypoints._already_initialized = before
+
+
 class _Announcer(event.Listener):
     """Says that this takes a while, once a process, when the first function is compiled."""
 
@@ -89,5 +108,5 @@ class _Announcer(event.Listener):
 
 @functools.lru_cache(maxsize=1)
 def _announce() -> None:
-    line = Paint.of(sys.stderr)("compiling for this machine, the first time only, up to 15 s", DIM)
+    line = Paint.of(sys.stderr)("compiling for this machine, the first time only", DIM)
     print("\r\x1b[K" * is_terminal(sys.stderr) + line, file=sys.stderr, flush=True)

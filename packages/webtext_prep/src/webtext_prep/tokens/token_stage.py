@@ -39,7 +39,7 @@ def pair_named(given: str) -> Path | None:
 
     None if there are none of that name. Raises InputError for a URL.
     """
-    if not storage.is_local(storage.location(given)):
+    if not isinstance(storage.location(given), Path):
         raise InputError(f"token files are mapped into memory: copy {given} to this machine first.")
     return next(
         (pair for pair in (prefix_of(given), Path(f"{given}{TOKENS_SUFFIX}")) if idx_path(pair).is_file()), None

@@ -45,11 +45,6 @@ class Interval(NamedTuple):
     high: float
     p: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether 0 is outside."""
-        return self.low > 0 or self.high < 0
-
 
 class Variance(NamedTuple):
     """A part of the variance of an estimate.

@@ -1,10 +1,10 @@
 """Checkpoints of Megatron-LM: `iter_0000600/mp_rank_00/model_optim_rng.pt`, of any version and tensor-parallel size.
 
-Nothing in the files is run (see `read_pickle`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
-(`.distcp`) are refused with what to do. There are three layouts of names: 0, that of 2019 (one flat dictionary), 1,
-`language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again; layer norms may be fused into
-the matrix after them). Splits over tensor-parallel ranks are the same in all of them; the order of the fused rows of
-query, key and value is not.
+Nothing in the files is run (see `read_pickle`). Pipeline-parallel checkpoints are refused with what to do; the
+distributed ones of Megatron Core are another format (`torch_dist`). There are three layouts of names: 0, that of 2019
+(one flat dictionary), 1, `language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again;
+layer norms may be fused into the matrix after them). Splits over tensor-parallel ranks are the same in all of them; the
+order of the fused rows of query, key and value is not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +29,7 @@ from gpt2_train.conversion.formats import (
     or_assumed,
 )
 from gpt2_train.conversion.names import check_is_tied, heads_first
-from gpt2_train.conversion.pickles import read_pickle
+from gpt2_train.conversion.pickles import UnpickledObject, read_pickle
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -145,11 +145,11 @@ class Megatron(ModelFormat):
 
     def recognises(self, path: Path) -> bool:
         """Whether there are folders of ranks below `path`."""
-        return _iteration_folder(path) is not None
+        return iteration_folder(path, _has_ranks) is not None
 
     def open(self, path: Path, options: ReadOptions) -> ModelWeights:
         """The model of all ranks together. Raises Gpt2UsageError for missing tensors or another kind of model."""
-        folder = _iteration_folder(path)
+        folder = iteration_folder(path, _has_ranks)
         if folder is None:
             raise Gpt2UsageError(f"{path} holds no mp_rank_... folders: it is no checkpoint of Megatron-LM.")
         files = _rank_files(folder)
@@ -161,8 +161,15 @@ class Megatron(ModelFormat):
                     f"{rank.file} and {first.file} hold different tensors, or of different shapes: they are of "
                     "different models; copy the files of all ranks from one checkpoint."
                 )
-        config = _config_of(folder, ranks, options)
-        check_stored(folder, config, sum(file.stat().st_size for file in files), functools.partial(_stored, ranks))
+        stored = functools.partial(_stored, ranks)
+        blocks = {int(name.split(".")[1]) for name in first.tensors if name.startswith("blocks.")}
+        config = config_of(folder, stored, max(blocks, default=-1) + 1, first.arguments, options)
+        if config.heads % len(ranks):
+            raise Gpt2UsageError(
+                f"{config.heads} heads can't be shared among the {len(ranks)} ranks in {folder}: give their number by "
+                "--heads."
+            )
+        check_stored(folder, config, sum(file.stat().st_size for file in files), stored)
         readers = {
             name: functools.partial(
                 join, name, [rank.tensors[name] for rank in ranks], version=first.version, heads=config.heads
@@ -170,14 +177,12 @@ class Megatron(ModelFormat):
             for name in first.tensors
             if name != "output.weight"
         }
-        tokenizer, assumes = or_assumed(_read_tokenizer(folder, options), config)
-        seen = first.arguments.get("consumed_train_samples")
-        samples = seen if isinstance(seen, int) else 0
+        tokenizer, assumes = or_assumed(read_tokenizer(folder, options), config)
         for rank in ranks:
             if (own := rank.tensors.get("output.weight")) is not None:
                 check_is_tied(folder, own, rank.tensors[EMBEDDING])
         return ModelWeights(
-            folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples,
+            folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples_of(first.arguments),
             assumes_tokenizer=assumes,
         )  # fmt: skip
 
@@ -208,11 +213,15 @@ def _stored(ranks: list[_Rank], name: str) -> StoredTensor | None:
     return StoredTensor(tuple(shape), all(is_usable(rank.tensors[name]) for rank in ranks))
 
 
-def _iteration_folder(path: Path) -> Path | None:
-    """The folder with the ranks that `path` means: the iteration that the tracker names, else the newest."""
+def _has_ranks(folder: Path) -> bool:
+    return any(_RANK.fullmatch(entry.name) for entry in folder.iterdir())
+
+
+def iteration_folder(path: Path, is_one: Callable[[Path], bool]) -> Path | None:
+    """The folder of an iteration that `path` means: itself, the one that the tracker names, else the newest."""
     if not path.is_dir():
         return None
-    if any(_RANK.fullmatch(entry.name) for entry in path.iterdir()):
+    if is_one(path):
         return path
     try:
         named = (path / TRACKER).read_text(encoding="utf-8").strip()
@@ -221,7 +230,7 @@ def _iteration_folder(path: Path) -> Path | None:
     wanted = [path / f"iter_{int(named):07d}"] if re.fullmatch("[0-9]{1,18}", named) else []
     wanted += [path / "release"] if named == "release" else []
     wanted += sorted(path.glob("iter_*"), reverse=True)
-    return next((entry for entry in wanted if entry.is_dir() and any(entry.glob("mp_rank_*"))), None)
+    return next((entry for entry in wanted if entry.is_dir() and is_one(entry)), None)
 
 
 def _rank_files(folder: Path) -> list[Path]:
@@ -261,14 +270,31 @@ def _read_rank(file: Path) -> _Rank:
     version = whole.get("checkpoint_version")
     if any("linear_qkv" in name for name, _ in stored):
         version = 3.0  # Megatron Core has known one order only.
-    iteration = whole.get("iteration")
     return _Rank(
         file=file,
         tensors=tensors,
-        arguments=dict(getattr(whole.get("args"), "__dict__", {})),
+        arguments=arguments_of(whole),
         version=float(version) if isinstance(version, int | float) and 0 <= version < 100 else 0.0,
-        iteration=iteration if type(iteration) is int and 0 <= iteration < 1 << 63 else 0,
+        iteration=iteration_of(whole),
     )
+
+
+def arguments_of(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a file of Megatron-LM's records."""
+    arguments = whole.get("args")
+    return vars(arguments) if isinstance(arguments, UnpickledObject) else {}
+
+
+def iteration_of(whole: Mapping[str, Any]) -> int:
+    """Optimizer steps that it records; 0 for what is no number of steps."""
+    iteration = whole.get("iteration")
+    return iteration if type(iteration) is int and 0 <= iteration < 1 << 63 else 0
+
+
+def samples_of(arguments: Mapping[str, Any]) -> int:
+    """Training sequences that the recorded settings tell; 0 if they don't."""
+    seen = arguments.get("consumed_train_samples")
+    return seen if isinstance(seen, int) else 0
 
 
 def _flat(table: Mapping[Any, Any], file: Path, prefix: str = "", depth: int = 0) -> list[tuple[str, Tensor]]:
@@ -293,30 +319,41 @@ def _number(arguments: Mapping[str, Any], name: str) -> int | None:
     return value if type(value) is int and 0 < value <= MOST else None
 
 
-def _config_of(folder: Path, ranks: list[_Rank], options: ReadOptions) -> ModelConfig:
-    first = ranks[0]
-    for needed in (EMBEDDING, "position_embedding.weight"):
-        if needed not in first.tensors or first.tensors[needed].dim() != 2:
-            raise Gpt2UsageError(f"{folder} has no {needed.partition('.')[0].replace('_', ' ')}: it is no GPT-2.")
-    hidden = first.tensors[EMBEDDING].size(1)
-    rows = first.tensors[EMBEDDING].size(0) * len(ranks)
-    blocks = {int(name.split(".")[1]) for name in first.tensors if name.startswith("blocks.")}
-    heads = options.heads or _number(first.arguments, "num_attention_heads")
+def config_of(
+    folder: Path,
+    stored: Callable[[str], StoredTensor | None],
+    layers: int,
+    arguments: Mapping[str, Any],
+    options: ReadOptions,
+) -> ModelConfig:
+    """The shape of a model of so many `layers`.
+
+    Args:
+        folder: where it lies, for messages and for its tokenizer.
+        stored: the stored form of a parameter, by its name in `gpt2.py`; None for nothing.
+        arguments: settings that it records.
+        options: what it may not tell.
+
+    Raises Gpt2UsageError where a part of it is neither there nor given.
+    """
+    rows, positions = (stored(name) for name in (EMBEDDING, "position_embedding.weight"))
+    for kind, found in (("token", rows), ("position", positions)):
+        if found is None or len(found.shape) != 2:
+            raise Gpt2UsageError(f"{folder} has no {kind} embedding: it is no GPT-2.")
+    assert rows is not None and positions is not None
+    hidden = rows.shape[1]
+    heads = options.heads or _number(arguments, "num_attention_heads")
     if heads is None:
         heads = next((preset["heads"] for preset in PRESETS.values() if preset["hidden"] == hidden), None)
     if heads is None:
         raise Gpt2UsageError(f"{folder} does not tell the number of attention heads: give it by --heads.")
-    if heads % len(ranks):
-        raise Gpt2UsageError(
-            f"{heads} heads can't be shared among the {len(ranks)} ranks in {folder}: give their number by --heads."
-        )
-    dropout = first.arguments.get("hidden_dropout")
+    dropout = arguments.get("hidden_dropout")
     return ModelConfig(
-        layers=max(blocks, default=-1) + 1,
+        layers=layers,
         hidden=hidden,
         heads=heads,
-        sequence_length=first.tensors["position_embedding.weight"].size(0),
-        vocabulary_size=_vocabulary_size(folder, rows, first.arguments, options),
+        sequence_length=positions.shape[0],
+        vocabulary_size=_vocabulary_size(folder, rows.shape[0], arguments, options),
         dropout=float(dropout) if isinstance(dropout, int | float) and 0 <= dropout < 1 else 0.1,
     )
 
@@ -326,7 +363,7 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     recorded = _number(arguments, "vocab_size")
     if options.vocabulary_size is not None:
         size = options.vocabulary_size
-    elif (tokenizer := _read_tokenizer(folder, options)) is not None:
+    elif (tokenizer := read_tokenizer(folder, options)) is not None:
         size = tokenizer.vocabulary_size
     elif recorded is not None and recorded <= rows:
         size = recorded
@@ -339,7 +376,7 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     return size
 
 
-def _read_tokenizer(folder: Path, options: ReadOptions) -> Tokenizer | None:
+def read_tokenizer(folder: Path, options: ReadOptions) -> Tokenizer | None:
     """The tokenizer that is named, or lies in a folder of ranks or beside it; None without one."""
     if (named := options.read_tokenizer()) is not None:
         return named

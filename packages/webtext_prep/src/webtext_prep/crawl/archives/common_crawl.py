@@ -17,7 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
@@ -244,7 +244,8 @@ class CommonCrawl:
         except bodies.BodyError as error:
             is_large = isinstance(error, bodies.TooLargeError)
             return Capture.failed(url, error.outcome if is_large else PageOutcome.DAMAGED)
-        entries = (entry for entry, _ in _Held(data, self._max_bytes).pages())
+        held = ArchiveReader(Path("record.warc"), "record", max_bytes=self._max_bytes, keep_truncated=False, data=data)
+        entries = (entry for entry, _ in held.pages())
         pages = (entry.page if isinstance(entry, Damage) else entry for entry in entries)
         found = next(filter(None, pages), None)
         if found is None or found.page is None:
@@ -354,14 +355,3 @@ def _unpacked(data: bytes, limit: int) -> bytes:
     if not data.startswith(bodies.GZIP):
         raise bodies.DamagedBodyError("gzip")
     return bodies.decoded(data, "", "gzip", limit=limit, may_be_cut=False)
-
-
-class _Held(ArchiveReader):
-    """An archive in memory."""
-
-    def __init__(self, data: bytes, max_bytes: int) -> None:
-        super().__init__(Path("record.warc"), "record", max_bytes=max_bytes, keep_truncated=False)
-        self._data = data
-
-    def _opened(self) -> BinaryIO:
-        return io.BytesIO(self._data)

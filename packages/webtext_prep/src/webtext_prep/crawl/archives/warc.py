@@ -9,6 +9,7 @@ damage, after which reading goes on where `records.py` finds a record. A block t
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -118,18 +119,21 @@ class ArchiveReader:
         name: what it is called in the URL of a page that has none.
         max_bytes: most bytes of a page, decompressed.
         keep_truncated: take pages, too, that the crawler cut off.
+        data: the bytes of the file, where it is in memory.
     """
 
-    def __init__(self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool) -> None:
+    def __init__(
+        self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool, data: bytes | None = None
+    ) -> None:
         self._location, self._file = location, SourceFile(location, name)
-        self._limit, self._keep_truncated = max_bytes, keep_truncated
+        self._limit, self._keep_truncated, self._data = max_bytes, keep_truncated, data
         self._begun = records.NONE  # the record that was read last
         self._number = 0  # of pages and damaged places so far
         self._reads_pages = True
         self._source: tuple[str, PageSource] | None = None  # what is said of the record that follows
 
     def _opened(self) -> BinaryIO:
-        return storage.open_for_reading(self._location)
+        return storage.open_for_reading(self._location) if self._data is None else io.BytesIO(self._data)
 
     def entrances(self, every: int, report: Callable[[int], None]) -> list[PagePlace]:
         """The places of pages, about `every` apart, after which reading can go on without the bytes before them.

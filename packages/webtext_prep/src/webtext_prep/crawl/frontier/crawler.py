@@ -70,7 +70,7 @@ class Crawler:
         store: DatabaseWriter | None = None,
     ) -> None:
         self._settings, self._client, self._finish = settings, client, finish
-        self._robots = robots.Robots(store) if settings.robots else None
+        self._robots = robots.Robots(store)
         # As many pages never wait for memory as fill half of it at their largest.
         self._memory = ByteBudget(page_bytes, unhindered=max(1, page_bytes // 2 // settings.max_bytes))
         # Until its rules are known a host is asked one thing at a time: they may say so.
@@ -154,7 +154,7 @@ class Crawler:
 
     def _rules_for(self, visit: Visit) -> robots.RobotsRules | None:
         """The rules for a URL; None if it stands aside now until they are known, or none are asked for."""
-        if self._robots is None:
+        if not self._settings.robots:
             return robots.RobotsRules()
         try:
             origin = host_and_origin(visit.url)[1]
@@ -211,7 +211,7 @@ class Crawler:
             visit.preference = decide_by_host(visit.url, rules.preferences)
         if visit.preference is not None and self._settings.opt_outs == "obey":
             return Reply(PageOutcome.OPTED_OUT, visit.url, decision=Decision(visit.preference))
-        if self._robots is not None:
+        if self._settings.robots:
             self._follow_rules(host, rules)
         left = self._settings.url_seconds - visit.seconds
         visit.attempts += 1
@@ -230,7 +230,6 @@ class Crawler:
     async def _ask_for_rules(self, host: Host, visit: Visit) -> None:
         """One request for a robots.txt, or where a redirect of it leads, or for another file with an owner's
         preferences; the next one waits for its turn as any."""
-        assert self._robots is not None
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
         path = visit.asked.removeprefix(visit.robots_of)
         limit = robots_txt.MAX_BYTES if path in signals.HOST_FILES else licences.MAX_BYTES
@@ -265,7 +264,6 @@ class Crawler:
 
         The files of two hosts may lead to each other: rules that are not known are not waited for.
         """
-        assert self._robots is not None
         target = next_url(reply.url, reply.location)
         if target is None or visit.redirects >= robots.MAX_ROBOTS_REDIRECTS:
             return Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
@@ -284,7 +282,6 @@ class Crawler:
 
     def _learn(self, visit: Visit, rules: robots.RobotsRules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
-        assert self._robots is not None
         if self._reads_preferences and rules.failure is None:
             files = [visit.robots_of + path for path in signals.HOST_FILES] + [rules.preferences.licence]
             for file in filter(None, files[files.index(visit.asked) + 1 :]):

@@ -37,14 +37,7 @@ from webtext_prep.extraction.edge_refusals import PRICE, refused_outcome
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
 from webtext_prep.text.tags import meta_tags
-from webtext_prep.urls.urls import (
-    canonical_host,
-    host_in,
-    registered_name,
-    url_key,
-    with_ascii_host,
-    without_credentials,
-)
+from webtext_prep.urls import urls
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
 """The beginning of a URL that says all of its host and origin, as most do."""
@@ -102,9 +95,9 @@ def host_and_origin(url: str) -> tuple[str, str]:
 
 
 def _parsed(url: str) -> tuple[str, str]:
-    bare = with_ascii_host(without_credentials(url))
+    bare = urls.with_ascii_host(urls.without_credentials(url))
     # Percent-escapes are decoded as they are before the request is sent.
-    return canonical_host(unquote(host_in(urlsplit(bare)))), str(URL(bare).origin())
+    return urls.canonical_host(unquote(urls.host_in(urlsplit(bare)))), str(URL(bare).origin())
 
 
 _parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
@@ -121,10 +114,10 @@ def host_name(url: str) -> str:
 def next_url(url: str, location: str) -> str | None:
     """Where a redirect from `url` leads, without credentials and fragment, or None if that is not a web address."""
     try:
-        target = URL(with_ascii_host(without_credentials(url))).join(URL(with_ascii_host(location)))
+        target = URL(urls.with_ascii_host(urls.without_credentials(url))).join(URL(urls.with_ascii_host(location)))
         if target.scheme not in ("http", "https") or not target.raw_host:
             return None
-        return without_credentials(str(target.with_fragment(None)))
+        return urls.without_credentials(str(target.with_fragment(None)))
     except (ValueError, LookupError):  # of `http://[]@` yarl looks for a first letter
         return None
 
@@ -166,13 +159,13 @@ def parse_url(url: str, private: addresses.PrivateAddresses) -> URL:
 
     Raises ValueError if it is not a web address, or no valid address; BlockedAddressError as `check_host` does.
     """
-    parsed = URL(with_ascii_host(without_credentials(url))).with_fragment(None)
+    parsed = URL(urls.with_ascii_host(urls.without_credentials(url))).with_fragment(None)
     if "@" in parsed.raw_authority:
         parsed = parsed.with_user(None)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host:
         raise ValueError("not a web address")
     host = addresses.decoded_host(parsed.raw_host)
-    host = host if host.isascii() else canonical_host(host)
+    host = host if host.isascii() else urls.canonical_host(host)
     if host != parsed.raw_host:
         parsed = parsed.with_host(host)
     addresses.check_host(host, private=private)
@@ -209,7 +202,6 @@ class Client:
     ) -> None:
         self.connections, self.timeout, self.max_bytes = connections, timeout, max_bytes
         self.user_agent, self.private = user_agent, private
-        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
         self._connector = Connector(
@@ -234,8 +226,7 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def get(
         self,
@@ -329,7 +320,6 @@ class Client:
         span: tuple[int, int] | None,
         cookies: aiohttp.CookieJar | None,
     ) -> Reply:
-        assert self._session is not None
         headers = {} if span is None else {"Range": f"bytes={span[0]}-{sum(span) - 1}", "Accept-Encoding": "identity"}
         if cookies is not None and (sent := cookie_header(cookies, url)):
             headers["Cookie"] = sent
@@ -382,7 +372,7 @@ def _refreshed(url: str, header: str | None, body: bytes, charset: str | None) -
         return None
     target, base = found
     there = next_url((base and next_url(url, base)) or url, target)
-    return None if there is None or url_key(there) == url_key(url) else there
+    return None if there is None or urls.url_key(there) == urls.url_key(url) else there
 
 
 async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int]) -> Reply:
@@ -421,7 +411,7 @@ def with_cookies_of(response: aiohttp.ClientResponse, known: aiohttp.CookieJar |
 
 
 def _is_registered(domain: str) -> bool:
-    name, registered = registered_name(domain)
+    name, registered = urls.registered_name(domain)
     return bool(name) and registered != name
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import pickle
 import traceback
 from collections import Counter
@@ -51,7 +52,8 @@ def travelling(error: Exception | SystemExit) -> Exception:
     """
     notes = f"where the task ran:\n{''.join(traceback.format_exception(error)).rstrip()}"
     try:
-        found = pickle.loads(pickle.dumps(error))  # noqa: S301 - of this process
+        pickle.dumps(error)
+        found = copy.copy(error)  # made again as pickle makes it
         str(found)
         if type(found) is not type(error) or not isinstance(found, Exception):
             raise TypeError

@@ -1,1 +1,0 @@
-"""What the engine for clusters is made of, which imports Ray."""
