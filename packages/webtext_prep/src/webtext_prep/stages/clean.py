@@ -85,7 +85,7 @@ class Clean(DocumentStage):
 
     name: ClassVar[str] = "clean"
     order: ClassVar[int] = 50
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
 
     language: str = setting("en", "the language to keep, as ISO 639-1 code; 'any' keeps all", metavar="CODE")
