@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.model import open_model

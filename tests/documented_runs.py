@@ -61,6 +61,7 @@ NOT_HERE = {
     r"webtext rescue|work/(rescued|old)": "asks web archives; tests/webtext_prep/test_archives.py",
     r"--checkpoint gpt2\b|--init-from (gpt2|openai-community)|--checkpoint runs/tuned\b|lm_harness":
         "needs the internet, or a package more",
+    r"convert runs/old/": "needs a checkpoint of an earlier version; tests/gpt2_train/test_convert.py",
     r"--ablate ": "takes 20 minutes; tests/end_to_end/test_own_text.py makes a short one",
     r"plan --input MY_DUMPS": "takes as long as that of guide/plan, and is the same",
     r"webtext opt-outs": "asks hosts on the internet; tests/webtext_prep/test_opt_outs_in_crawls.py",

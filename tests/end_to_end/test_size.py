@@ -15,13 +15,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "packages/command_kit": 1_646,
-    "packages/gpt2_train": 11_938,
+    "packages/gpt2_train": 12_041,
     "packages/indexed_tokens": 1_424,
     "packages/webtext_audit": 3_577,
-    "packages/webtext_prep": 22_225,
+    "packages/webtext_prep": 22_335,
     "packages/webtext_run": 2_414,
-    "tests": 36_543,
-    "benchmarks": 4_293,
+    "tests": 36_770,
+    "benchmarks": 4_292,
     "tools": 553,
 }
 """By folder, lines."""

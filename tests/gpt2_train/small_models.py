@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.info import find_checkpoint, table_crc
+from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2
@@ -66,3 +67,14 @@ def save(folder: Path, model: GPT2, tokenizer: Tokenizer | None = None, step: in
     checkpointer = Checkpointer(folder / "checkpoints", config=model.config, tokenizer=tokenizer or byte_tokenizer())
     checkpointer.save(model_tensors(model), step=step, samples=0)
     return folder
+
+
+def without_tokenizer(folder: Path) -> None:
+    """Make the checkpoint in a run's folder one of which no tokenizer was recorded."""
+    step = find_checkpoint(folder)
+    table = json.loads((step / "checkpoint.json").read_text())
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"):
+        del table["files"][name]
+        (step / name).unlink()
+    table["tokenizer"] = {}
+    (step / "checkpoint.json").write_text(json.dumps(table | {"crc32": table_crc(table)}))

@@ -19,15 +19,14 @@ from tests.gpt2_train.conftest import in_step, losses
 from tests.gpt2_train.small_models import SMALL
 
 from gpt2_train.checkpoint import save
-from gpt2_train.checkpoint.info import list_checkpoints, read_info
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, load_tensors
-from gpt2_train.checkpoint.writer import TensorWriter
+from gpt2_train.checkpoint.info import CheckpointInfo, list_checkpoints, read_info
+from gpt2_train.checkpoint.optimizer_state import load_optimizer
+from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, model_tensors
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed.collectives import group_for_a_thread
-from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.mesh import fill, make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import make_optimizer
@@ -62,7 +61,7 @@ class Gate:
 
 
 def tensor_files(step: Path) -> dict[str, bytes]:
-    return {path.relative_to(step).as_posix(): path.read_bytes() for path in sorted(step.glob("*/__*"))}
+    return {path.relative_to(step).as_posix(): path.read_bytes() for path in sorted(step.glob("*.safetensors"))}
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
@@ -186,8 +185,8 @@ def test_the_next_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pyt
     saver.close()
     assert [entry.folder.name for entry in saved] == ["step-0000001", "step-0000002"]
     for folder, offset in ((saved[0].folder, 0), (saved[1].folder, 1)):
-        saved_weights = open_weights(folder)
-        assert all(torch.equal(saved_weights.read(name), values + offset) for name, values in first.items())
+        for name, values in open_weights(folder).items():
+            assert torch.equal(values, first[name][: len(values)] + offset)
 
 
 def test_a_failure_is_raised_once_and_the_next_save_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,32 +286,45 @@ def test_no_memory_is_taken_where_nothing_is_saved_before_the_end(
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
+def hand_on(before: Path, after: Path, tensor_parallel: int) -> Saver:
+    """Load what some processes saved, and save it in the layout of these."""
+    info = read_info(before)
+    model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
+    parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
+    optimizer = make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
+    fill(model, open_weights(before).items(info.config.padded_vocabulary))
+    load_optimizer(info, optimizer)
+    checkpointer = Checkpointer(after, config=info.config, group=group_for_a_thread())
+    saver = Saver(checkpointer, model_tensors(model) | optimizer, lambda saved: None)
+    saver.save(goes_on=True, step=info.step, samples=info.samples, state={})
+    # The copies are what is saved, whatever training does meanwhile.
+    with torch.no_grad():
+        for tensor in saver.tensors.values():
+            tensor.add_(1)
+    saver.finish()
+    return saver
+
+
+def save_in_many(before: str, after: str, tensor_parallel: int) -> None:
+    """One of some processes that hand on a checkpoint."""
+    hand_on(Path(before), Path(after), tensor_parallel)
+
+
 def save_in_layouts(folder: str) -> None:
     """Load what one process saved, save it in two layouts, and die in a third save if this is the second process."""
-    group, place, before = group_for_a_thread(), Path(folder), "one"
-    info = read_info(place / "one")
+    place, before = Path(folder), "one"
     for name, tensor_parallel in (("tensor", 2), ("data", 1)):
-        model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
-        parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
-        tensors = model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
-        load_tensors(place / before, tensors)
-        saver = Saver(Checkpointer(place / name, config=info.config, group=group), tensors, lambda saved: None)
-        saver.save(goes_on=True, step=info.step, samples=info.samples, state={})
-        # The copies are what is saved, whatever training does meanwhile.
-        with torch.no_grad():
-            for tensor in tensors.values():
-                tensor.add_(1)
-        saver.finish()
+        saver = hand_on(place / before, place / name, tensor_parallel)
         before = name
-    plain = TensorWriter.write_data
+    plain = save.write_optimizer_boxes
 
-    def deadly(writer: TensorWriter, *rest: Any) -> Any:
-        if dist.get_rank() == 1 and Path(writer.path).name == "optimizer":
+    def deadly(*rest: Any) -> Any:
+        if dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return plain(writer, *rest)
+        return plain(*rest)
 
-    TensorWriter.write_data = deadly  # type: ignore[method-assign]
-    saver.save(goes_on=True, step=info.step + 1, samples=info.samples, state={})
+    save.write_optimizer_boxes = deadly
+    saver.save(goes_on=True, step=4, samples=24, state={})
     try:
         saver.finish()
     except Gpt2Error as error:
@@ -342,18 +354,40 @@ def all_tensors() -> dict[str, torch.Tensor]:
     return tensors
 
 
+def assert_same_tensors(place: Path) -> CheckpointInfo:
+    """A checkpoint holds `all_tensors`; returns what it says."""
+    info, expected = read_info(place), all_tensors()
+    found = {name: torch.full_like(tensor, -7) for name, tensor in expected.items() if name.startswith("optimizer.")}
+    load_optimizer(info, found)
+    found |= {f"model.{name}": tensor for name, tensor in open_weights(place).items()}
+    assert info.step == 3 and found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        rows = slice(0, 100) if "token_embedding" in name else slice(None)
+        assert torch.equal(found[name][rows], tensor[rows]), name
+    return info
+
+
+@pytest.mark.exhaustive
+def test_moments_go_from_eight_processes_to_three_and_one(tmp_path: Path) -> None:
+    Checkpointer(tmp_path / "one", config=SMALL).save(all_tensors(), step=3, samples=24)
+    before = "one"
+    for size, tensor_parallel in ((8, 2), (3, 1), (4, 4), (1, 1)):
+        forks.in_group(size, save_in_many, tmp_path / before, tmp_path / str(size), tensor_parallel)
+        before = str(size)
+        info = assert_same_tensors(tmp_path / before)
+        assert len(info.names(of_optimizer=True)) == size
+
+
 @pytest.mark.parametrize("layout", ["tensor", "data"])
 def test_weights_and_moments_are_the_same_in_every_layout(
     two_processes: tuple[Path, list[int], str], layout: str
 ) -> None:
     """Pitfall 31: saved by one process; loaded and saved tensor parallel, then data parallel; loaded by one again."""
-    expected = all_tensors()
-    found = {name: torch.full_like(tensor, -7) for name, tensor in expected.items()}
-    info = load_tensors(two_processes[0] / layout, found)
-    assert info.step == 3 and {name.partition("/")[0] for name in info.files} == {"model", "optimizer"}
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    info = assert_same_tensors(two_processes[0] / layout)
     # Both processes have written a part.
-    assert {"model/__0_0.distcp", "model/__1_0.distcp", "optimizer/__1_0.distcp"} <= info.files.keys()
+    names = [f"optimizer-0000{rank}-of-00002.safetensors" for rank in range(2)]
+    assert info.names(of_optimizer=True) == names
+    assert all(info.files[name]["bytes"] > 4 * SMALL.parameters // 2 for name in names)
 
 
 def test_a_checkpoint_is_not_sealed_when_one_process_was_killed_while_writing(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
-import pickle
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,20 +14,24 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tests.gpt2_train import forks
-from tests.gpt2_train.small_models import SMALL
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+from tests.gpt2_train.small_models import SMALL, byte_tokenizer
 
-from gpt2_train.checkpoint import load
+from gpt2_train.checkpoint import info
 from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
-from gpt2_train.checkpoint.load import _tile, model_tensors
-from gpt2_train.checkpoint.save import Checkpointer, load_tensors
+from gpt2_train.checkpoint.optimizer_state import load_optimizer
+from gpt2_train.checkpoint.save import Checkpointer, model_tensors
+from gpt2_train.checkpoint.tensor_files import Box, boxes_fill
 from gpt2_train.checkpoint.verify import verify_checkpoint
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
+
+MODEL, OPTIMIZER = "model.safetensors", "optimizer-00000-of-00001.safetensors"
 
 
 @pytest.fixture
@@ -70,8 +73,7 @@ def test_the_tokenizer_travels_along(tmp_path: Path, save: Callable[..., Path]) 
 
 def test_another_tokenizer_put_in_its_place_is_noticed(tmp_path: Path, save: Callable[..., Path]) -> None:
     step = save(tokenizer=Tokenizer.gpt2())
-    merges = (step / "tokenizer" / "merges.txt").read_text().splitlines()
-    (step / "tokenizer" / "merges.txt").write_text("\n".join(merges[:1000]) + "\n")
+    byte_tokenizer().save_json(step / "tokenizer.json")
     with pytest.raises(Gpt2UsageError, match="not the one"):
         load_tokenizer(tmp_path)
 
@@ -85,24 +87,28 @@ def test_a_missing_checkpoint_is_an_error_and_never_random_weights(tmp_path: Pat
 
 
 def damage(step: Path, kind: str) -> None:
-    file = next(step.glob("model/__*"))
+    file = step / MODEL
     if kind == "cut off":
         os.truncate(file, file.stat().st_size - 1)
     elif kind == "changed":
         content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
+        content[-100] ^= 1
         file.write_bytes(content)
     elif kind == "missing":
         file.unlink()
-    elif kind == "no index":
-        (step / "model/.metadata").unlink()
+    elif kind == "other config":
+        (step / "config.json").write_text((step / "config.json").read_text().replace("0.1", "0.2"))
+    elif kind == "no config":
+        (step / "config.json").unlink()
     elif kind == "bad json":
         (step / "checkpoint.json").write_text((step / "checkpoint.json").read_text()[:-40])
     elif kind == "other json":
-        (step / "checkpoint.json").write_text('{"format": 2}')
+        (step / "checkpoint.json").write_text('{"format": 3}')
 
 
-@pytest.mark.parametrize("kind", ["cut off", "changed", "missing", "no index", "bad json", "other json"])
+@pytest.mark.parametrize(
+    "kind", ["cut off", "changed", "missing", "other config", "no config", "bad json", "other json"]
+)
 def test_a_damaged_checkpoint_is_one_clear_sentence(tmp_path: Path, save: Callable[..., Path], kind: str) -> None:
     """Pitfall 29: never random, never wrong weights."""
     damage(save(), kind)
@@ -131,71 +137,25 @@ def test_a_changed_character_of_the_description_is_noticed(
             use(tmp_path)
 
 
-class _Attack:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (os.mkdir, (str(self.mark),))
-
-
-def test_a_checkpoint_cannot_run_code(tmp_path: Path, save: Callable[..., Path]) -> None:
-    """Pitfall 27: checkpoints held pickled objects. A valid CRC does not help an attacker either."""
-    step = save()
-    content = pickle.dumps(_Attack(tmp_path / "attacked"))
-    (step / "model/.metadata").write_bytes(content)
-    table = json.loads((step / "checkpoint.json").read_text())
-    table["files"]["model/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
-    write_sealed(step, table)
-    with pytest.raises(Gpt2UsageError, match="which no checkpoint holds"):
-        open_weights(tmp_path).load()
-    assert not (tmp_path / "attacked").exists()
+def test_what_transformers_reads_is_there_by_gpt_2_s_own_names(save: Callable[..., Path], model: GPT2) -> None:
+    """Whole, in float32, and without the rows of padding."""
+    step = save(tokenizer=Tokenizer.gpt2())
+    with safe_open(step / MODEL, framework="pt") as file:
+        names = [*file.keys()]
+        embedding = file.get_tensor("transformer.wte.weight")
+        matrix = file.get_tensor("transformer.h.1.mlp.c_fc.weight")
+    assert len(names) == 4 + 12 * SMALL.layers and "transformer.h.0.attn.c_attn.bias" in names
+    # By it vLLM tells the model's files from the optimizer's.
+    assert json.loads((step / f"{MODEL}.index.json").read_text())["weight_map"] == dict.fromkeys(sorted(names), MODEL)
+    assert torch.equal(embedding, model.token_embedding.weight[: SMALL.vocabulary_size])
+    assert torch.equal(matrix, model.blocks[1].feed_forward.up.weight.t())  # type: ignore[union-attr, operator]
 
 
-class _AttributeOf:
-    """Pickled as `getattr(owner, name)`."""
-
-    def __init__(self, owner: object, name: str) -> None:
-        self.owner, self.name = owner, name
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return getattr, (self.owner, self.name)
-
-
-def replace_index(step: Path, change: Callable[[Any], object], part: str = "model") -> None:
-    """Rewrite the index of a part of a checkpoint, `change` applied, with a CRC that fits."""
-    with (step / part / ".metadata").open("rb") as file:
-        metadata = pickle.load(file)
-    change(metadata)
-    content = pickle.dumps(metadata)
-    (step / part / ".metadata").write_bytes(content)
-    table = json.loads((step / "checkpoint.json").read_text())
-    table["files"][f"{part}/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
-    write_sealed(step, table)
-
-
-def test_the_index_as_the_first_releases_of_python_3_11_write_it_is_read(
-    save: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under Python 3.11.0 to 3.11.3, Debian 12's among them, no checkpoint could be loaded: an enum's member is pickled
-    as an attribute of its class there."""
-    from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
-
-    monkeypatch.setattr(
-        _MEM_FORMAT_ENCODING, "__reduce_ex__", lambda member, _: (getattr, (type(member), member.name)), raising=False
-    )
-    step = save()
-    assert b"getattr" in (step / "model/.metadata").read_bytes()
-    assert open_weights(tmp_path).load()
-
-
-def test_attributes_of_anything_but_enums_are_not_given_out(tmp_path: Path, save: Callable[..., Path]) -> None:
-    from torch.distributed.checkpoint.metadata import Metadata
-
-    step = save()
-    replace_index(step, lambda metadata: metadata.planner_data.update({"x": _AttributeOf(Metadata, "__init__")}))
-    with pytest.raises(Gpt2UsageError, match="asks for __init__ of"):
-        open_weights(tmp_path).load()
+def test_nothing_that_is_written_is_a_pickle(tmp_path: Path, model: GPT2) -> None:
+    """Pitfall 27: checkpoints held pickled objects."""
+    tensors = model_tensors(model) | optimizer_state(model)
+    step = Checkpointer(tmp_path, config=SMALL, tokenizer=byte_tokenizer()).save(tensors, step=3, samples=24)
+    assert {path.suffix for path in step.iterdir()} == {".json", ".txt", ".safetensors"}
 
 
 def optimizer_state(model: GPT2) -> dict[str, torch.Tensor]:
@@ -214,28 +174,19 @@ def test_a_model_is_loaded_without_a_look_at_the_optimizer(
     tensors = model_tensors(model) | optimizer_state(model)
     step = Checkpointer(tmp_path, config=SMALL).save(tensors, step=3, samples=24)
     checked: list[Path] = []
-    plain = load.checksum_of_file
-    monkeypatch.setattr(load, "checksum_of_file", lambda path, *rest: checked.append(path) or plain(path, *rest))
-    for file in (step / "optimizer").iterdir():
-        file.write_bytes(b"damaged")
+    plain = info.checksum_of_file
+    monkeypatch.setattr(info, "checksum_of_file", lambda path, *rest: checked.append(path) or plain(path, *rest))
+    (step / OPTIMIZER).write_bytes(b"damaged")
     loaded = open_weights(tmp_path).load()
     assert torch.equal(loaded.token_embedding.weight[:100], model.token_embedding.weight[:100])
-    assert sorted(path.relative_to(step).as_posix() for path in checked) == ["model/.metadata", "model/__0_0.distcp"]
-    with pytest.raises(Gpt2UsageError, match=r"step-0000003 is damaged \(optimizer/"):
-        load_tensors(tmp_path, tensors)
+    assert {path.name for path in checked} == {"config.json", "generation_config.json", MODEL, f"{MODEL}.index.json"}
+    with pytest.raises(Gpt2UsageError, match=r"step-0000003 is damaged \(optimizer-"):
+        load_optimizer(read_info(step), optimizer_state(model))
 
 
-def test_a_damaged_index_is_said_of_the_checkpoint_and_not_of_a_folder_in_it(
-    tmp_path: Path, save: Callable[..., Path]
-) -> None:
-    """Its folder is what the user is told to delete."""
-    step = save()
-    (step / "model/.metadata").write_bytes(b"not an index")
-    table = json.loads((step / "checkpoint.json").read_text())
-    table["files"]["model/.metadata"] = {"bytes": 12, "crc32": zlib.crc32(b"not an index")}
-    write_sealed(step, table)
-    with pytest.raises(Gpt2UsageError, match=r"step-0000005 is damaged \(its index"):
-        open_weights(tmp_path).load()
+def test_a_model_without_its_optimizer_is_no_place_to_resume_from(save: Callable[..., Path], model: GPT2) -> None:
+    with pytest.raises(Gpt2UsageError, match=r"holds a model without its optimizer.*by --init-from"):
+        load_optimizer(read_info(save()), optimizer_state(model))
 
 
 def test_a_save_that_is_under_way_is_not_removed_as_a_leftover(tmp_path: Path, model: GPT2) -> None:
@@ -248,47 +199,31 @@ def test_a_save_that_is_under_way_is_not_removed_as_a_leftover(tmp_path: Path, m
     assert under_way.is_dir()
 
 
-def save_or_load(what: str, *folders: str) -> str | list[Any]:
-    """What this process says of saving to, or loading from, its own folder."""
-    folder, tensors = folders[dist.get_rank()], {"model.a": torch.zeros(4)}
+def say_of_saving(*folders: str) -> str:
+    """What this process says of saving to its own folder."""
     try:
-        if what == "load":
-            return [load_tensors(folder, tensors).step, tensors["model.a"].tolist()]
-        return Checkpointer(Path(folder), config=ModelConfig(1, 8, 1, 4, 10)).save(tensors, step=2, samples=1).name
+        checkpointer = Checkpointer(Path(folders[dist.get_rank()]), config=SMALL)
+        return checkpointer.save(model_tensors(GPT2(SMALL)), step=2, samples=1).name
     except Gpt2Error as error:
         return str(error)
 
 
-def by_two_processes(what: str, *folders: Path) -> list[Any]:
-    """What each of two processes says."""
-    return [json.loads(process.stdout) for process in forks.in_group(2, save_or_load, what, *folders)]
-
-
-def test_processes_that_list_different_checkpoints_load_the_same_one(tmp_path: Path) -> None:
-    """Each process looked for the newest checkpoint itself, and one with a stale listing left the others waiting."""
-    config = ModelConfig(1, 8, 1, 4, 10)
-    for step in (1, 2):
-        Checkpointer(tmp_path / "new", config=config).save({"model.a": torch.full((4,), step)}, step=step, samples=1)
-    Checkpointer(tmp_path / "stale", config=config).save({"model.a": torch.full((4,), 1.0)}, step=1, samples=1)
-    said = by_two_processes("load", tmp_path / "new", tmp_path / "stale")
-    assert said == [[2, [2.0] * 4]] * 2
-
-
 def test_saving_to_a_disk_of_each_machines_own_says_so(tmp_path: Path) -> None:
     """Such a checkpoint was published without the files of other machines, and found damaged only when needed."""
-    said = by_two_processes("save", tmp_path / "one", tmp_path / "two")
+    done = forks.in_group(2, say_of_saving, tmp_path / "one", tmp_path / "two")
+    said = [json.loads(process.stdout) for process in done]
     assert "can't save the checkpoint" in said[0] and "process 1 on " in said[0]
     assert all("must be on storage that all machines of the run share; earlier" in sentence for sentence in said)
     assert not any(tmp_path.glob("*/step-*"))
 
 
-def test_a_model_of_another_size_is_refused(save: Callable[..., Path]) -> None:
-    step = save()
-    other = GPT2(ModelConfig(2, 64, 4, 16, 100))
-    with pytest.raises(Gpt2UsageError, match=r"shape \(32,\), where \(64,\) is needed: it is of another size"):
-        load_tensors(step, model_tensors(other))
-    with pytest.raises(Gpt2UsageError, match=r"has no model\.extra"):
-        load_tensors(step, {"model.extra": torch.zeros(3)})
+def test_a_model_of_another_size_is_refused(tmp_path: Path, model: GPT2) -> None:
+    tensors = model_tensors(model) | optimizer_state(model)
+    known = read_info(Checkpointer(tmp_path, config=SMALL).save(tensors, step=3, samples=24))
+    with pytest.raises(Gpt2UsageError, match=r"shape \(100, 32\), where \(128, 64\) is needed: it is of another size"):
+        load_optimizer(known, optimizer_state(GPT2(ModelConfig(2, 64, 4, 16, 100))))
+    with pytest.raises(Gpt2UsageError, match=r"has no optimizer\.final_norm\.bias\.momentum"):
+        load_optimizer(known, {"optimizer.final_norm.bias.momentum": torch.zeros(32)})
 
 
 def test_the_newest_are_kept_and_latest_names_the_last(tmp_path: Path, save: Callable[..., Path]) -> None:
@@ -341,71 +276,109 @@ def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path, save: Callable
     save(1)
     unfinished = tmp_path / "checkpoints" / ".step-0000002.unfinished"
     unfinished.mkdir()
-    (unfinished / "__0_0.distcp").write_bytes(b"half")
+    (unfinished / MODEL).write_bytes(b"half")
     assert find_checkpoint(tmp_path).name == "step-0000001"
     save(2)
     assert not unfinished.exists()
 
 
-@pytest.mark.parametrize(("change", "sentence"), [(1, "newer version"), (-1, "old format 1: train the model again")])
-def test_another_format_is_refused(tmp_path: Path, save: Callable[..., Path], change: int, sentence: str) -> None:
+@pytest.mark.parametrize(("number", "sentence"), [(FORMAT + 1, "newer version"), (1, "old format 1: train the model")])
+def test_another_format_is_refused(tmp_path: Path, save: Callable[..., Path], number: int, sentence: str) -> None:
     step = save()
-    table = json.loads((step / "checkpoint.json").read_text()) | {"format": FORMAT + change}
+    table = json.loads((step / "checkpoint.json").read_text()) | {"format": number}
     (step / "checkpoint.json").write_text(json.dumps(table))
     with pytest.raises(Gpt2UsageError, match=sentence):
         open_weights(tmp_path).load()
 
 
-# --- an index that does not cover its tensors ------------------------------------------------------------------------
+# --- boxes that do not fill their tensors ----------------------------------------------------------------------------
 
 
-def box(*sides: tuple[int, int]) -> ChunkStorageMetadata:
-    """A piece of a tensor, given as (begin, end) for each of its dimensions."""
-    return ChunkStorageMetadata(
-        offsets=torch.Size([begin for begin, _ in sides]), sizes=torch.Size([end - begin for begin, end in sides])
-    )
+def resealed(step: Path, name: str) -> None:
+    """Let `checkpoint.json` say of a file what it is now: a CRC that fits does not help an attacker."""
+    table = json.loads((step / "checkpoint.json").read_text())
+    content = (step / name).read_bytes()
+    table["files"][name] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    write_sealed(step, table)
 
 
-FIRST = "model.token_embedding.weight"
-"""A matrix of 128 × 32."""
+FIRST = "token_embedding.weight.exp_avg"
+"""A matrix of 100 × 32, without its padding."""
 
 
-def in_pieces(metadata: Any, name: str, *pieces: ChunkStorageMetadata) -> None:
-    """Say that a tensor is stored in `pieces`, each of which is somewhere."""
-    (place,) = (place for place in metadata.storage_data if place.fqn == name)
-    item = metadata.storage_data.pop(place)
-    metadata.state_dict_metadata[name].chunks = list(pieces)
-    for number, piece in enumerate(pieces):
-        one = dataclasses.replace(item, offset=item.offset + number, length=1)
-        metadata.storage_data[MetadataIndex(name, piece.offsets)] = one
+def in_pieces(*rows: tuple[int, int]) -> Callable[[dict[str, torch.Tensor]], None]:
+    """Store the first matrix in pieces of some rows, each as (begin, end)."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        del tensors[f"{FIRST}@0:0"]
+        tensors.update({f"{FIRST}@{begin}:0": torch.ones(end - begin, 32) for begin, end in rows})
+
+    return change
 
 
-HALVES = box((0, 64), (0, 32)), box((64, 128), (0, 32))
-FORGED: dict[str, Callable[[Any], object]] = {
-    "no pieces": lambda index: in_pieces(index, FIRST),
-    "a piece too few": lambda index: in_pieces(index, FIRST, HALVES[0]),
-    "a piece twice": lambda index: in_pieces(index, FIRST, HALVES[0], HALVES[0]),
-    "an overlap and a hole": lambda index: in_pieces(index, FIRST, HALVES[0], box((32, 96), (0, 32))),
-    "a piece beyond the end": lambda index: in_pieces(index, FIRST, HALVES[0], box((96, 160), (0, 32))),
-    "a piece before the beginning": lambda index: in_pieces(index, FIRST, box((-64, 0), (0, 32)), HALVES[1]),
-    "another number of dimensions": lambda index: in_pieces(index, FIRST, box((0, 4096))),
-    "a piece that is nowhere": lambda index: index.storage_data.clear(),
-    "pieces at one place": lambda index: index.storage_data.update(
-        dict.fromkeys(index.storage_data, next(iter(index.storage_data.values())))
-    ),
+def renamed(old: str, new: str) -> Callable[[dict[str, torch.Tensor]], None]:
+    return lambda tensors: tensors.update({new: tensors.pop(old)})
+
+
+FORGED: dict[str, tuple[Callable[[dict[str, torch.Tensor]], None], str]] = {
+    "a piece too few": (in_pieces((0, 50)), "do not cover"),
+    "an overlap and a hole": (in_pieces((0, 50), (25, 75)), "do not cover"),
+    "an overlap": (in_pieces((0, 60), (50, 100)), "do not cover"),
+    "a piece beyond the end": (in_pieces((0, 50), (60, 110)), "do not cover"),
+    "another number of dimensions": (renamed(f"{FIRST}@0:0", f"{FIRST}@0"), "do not cover"),
+    "a place far away": (renamed(f"{FIRST}@0:0", f"{FIRST}@{1 << 40}:0"), "do not cover"),
+    "a place beyond all numbers": (renamed(f"{FIRST}@0:0", f"{FIRST}@{1 << 60}:0"), "which is no part of an optimizer"),
+    "no place": (renamed(f"{FIRST}@0:0", FIRST), "which is no part of an optimizer"),
+    "another parameter": (renamed(f"{FIRST}@0:0", "blocks.9.x.exp_avg@0:0"), "which is no part of an optimizer"),
+    "whole numbers": (lambda t: t.update({f"{FIRST}@0:0": torch.ones(100, 32).int()}), "which is no part"),
 }
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_a_tensor_that_its_index_does_not_cover_is_refused(
-    forged: str, tmp_path: Path, save: Callable[..., Path]
-) -> None:
+def test_an_optimizer_that_its_boxes_do_not_cover_is_refused(forged: str, tmp_path: Path, model: GPT2) -> None:
     """It was loaded as uninitialised memory, and `verify` found nothing."""
-    step = save()
-    replace_index(step, FORGED[forged])
-    with pytest.raises(Gpt2UsageError, match=r"is damaged \(its index does not cover model\..*, each value once\)"):
-        open_weights(tmp_path).load()
-    assert ["its index does not cover" in problem for problem in verify_checkpoint(step, int).problems] == [True]
+    tensors = model_tensors(model) | optimizer_state(model)
+    step = Checkpointer(tmp_path, config=SMALL).save(tensors, step=3, samples=24)
+    assert verify_checkpoint(step, int).problems == []
+    change, said = FORGED[forged]
+    found = load_file(step / OPTIMIZER)
+    change(found)
+    save_file(found, step / OPTIMIZER)
+    resealed(step, OPTIMIZER)
+    with pytest.raises(Gpt2UsageError, match=rf"step-0000003 is damaged \(.*{said}"):
+        load_optimizer(read_info(step), optimizer_state(model))
+    (problem,) = verify_checkpoint(step, int).problems
+    assert said in problem
+
+
+@pytest.mark.parametrize("name", [MODEL, OPTIMIZER])
+@pytest.mark.parametrize(
+    "claim", [{"shape": [1 << 60]}, {"shape": [1 << 60, 1 << 60]}, {"data_offsets": [0, 1 << 60]}, {"dtype": "X"}]
+)
+def test_a_header_that_claims_what_is_not_there_takes_no_memory(
+    name: str, claim: dict[str, Any], tmp_path: Path, model: GPT2
+) -> None:
+    tensors = model_tensors(model) | optimizer_state(model)
+    step = Checkpointer(tmp_path, config=SMALL).save(tensors, step=3, samples=24)
+    content = (step / name).read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header[min(key for key in header if "norm" in key or "ln_f" in key)] |= claim
+    text = json.dumps(header).encode()
+    (step / name).write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+    resealed(step, name)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Gpt2UsageError, match=r"step-0000003 is damaged \(.*can't be read"):
+            open_weights(step).load() if name == MODEL else load_optimizer(read_info(step), optimizer_state(model))
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def box(*sides: tuple[int, int]) -> Box:
+    """A part of a tensor, given as (begin, end) for each of its dimensions."""
+    return tuple(begin for begin, _ in sides), tuple(end - begin for begin, end in sides)
 
 
 @pytest.mark.parametrize(
@@ -423,23 +396,15 @@ def test_a_tensor_that_its_index_does_not_cover_is_refused(
         ((1,) * 5, [box(*[(0, 1)] * 5)], False),
     ],
 )  # fmt: skip
-def test_pieces_tile_a_tensor_or_not(size: tuple[int, ...], pieces: list[ChunkStorageMetadata], whole: bool) -> None:
-    assert _tile(size, [(tuple(piece.offsets), tuple(piece.sizes)) for piece in pieces]) is whole
-
-
-def test_verify_reads_the_index_of_the_optimizer_too(tmp_path: Path, model: GPT2) -> None:
-    step = Checkpointer(tmp_path, config=SMALL).save(model_tensors(model) | optimizer_state(model), step=3, samples=24)
-    assert verify_checkpoint(step, int).problems == []
-    replace_index(step, lambda index: in_pieces(index, "optimizer.final_norm.bias.exp_avg"), part="optimizer")
-    (problem,) = verify_checkpoint(step, int).problems
-    assert problem == "its index does not cover optimizer.final_norm.bias.exp_avg, each value once"
+def test_boxes_fill_a_tensor_or_not(size: tuple[int, ...], pieces: list[Box], whole: bool) -> None:
+    assert boxes_fill(size, pieces) is whole
 
 
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda folder: (folder / "merges.txt").write_text("#version: 0.2\na b\n"), "its tokenizer"),
-        (lambda folder: (folder / "vocab.json").write_text("{"), "its tokenizer can't be read: "),
+        (lambda folder: Tokenizer.gpt2().save_json(folder / "tokenizer.json"), "its tokenizer is not the one"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), "its tokenizer can't be read: "),
     ],
 )
 def test_a_run_does_not_resume_from_a_checkpoint_with_a_damaged_tokenizer(
@@ -448,7 +413,7 @@ def test_a_run_does_not_resume_from_a_checkpoint_with_a_damaged_tokenizer(
     """It went on, and only `verify` found it."""
     run = tmp_path / "run"
     assert gpt2(run, "--steps", 1) == 0
-    damage(find_checkpoint(run) / "tokenizer")
+    damage(find_checkpoint(run))
     capsys.readouterr()
     assert gpt2(run, "--steps", 2) == 2
     assert f"step-0000001 is damaged ({why}" in capsys.readouterr().err

@@ -14,13 +14,13 @@ from tests.gpt2_train.small_models import byte_tokenizer, random_model
 
 from gpt2_train.checkpoint import verify
 from gpt2_train.checkpoint.info import list_checkpoints
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.cli import main
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import make_optimizer
 
+MODEL, OPTIMIZER = "model.safetensors", "optimizer-00000-of-00001.safetensors"
 Report = Callable[..., tuple[int, dict[str, Any], str]]
 
 
@@ -69,7 +69,7 @@ def test_whole_checkpoints_are_whole(tmp_path: Path, report: Report) -> None:
     for place, expected in ((run, 2), (run / "checkpoints", 2), (run / "checkpoints" / "step-0000006", 1)):
         status, result, text = report("verify", place)
         assert (status, result["damaged"], len(result["checkpoints"])) == (0, 0, expected)
-        assert text.count(": whole (model and optimizer, 4 files") == expected
+        assert text.count(": whole (model and optimizer, 10 files") == expected
 
 
 def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_damaged(
@@ -103,12 +103,13 @@ def other_samples(step: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda step: flip(step / "model/__0_0.distcp"), "model/__0_0.distcp is not what was written"),
-        (lambda step: flip(step / "optimizer/.metadata"), "optimizer/.metadata is not what was written"),
-        (lambda step: (step / "optimizer/__0_0.distcp").unlink(), "optimizer/__0_0.distcp is missing"),
-        (lambda step: (step / "model/.metadata").write_bytes(b""), "model/.metadata has 0 bytes where"),
-        (lambda step: (step / "tokenizer/merges.txt").write_text("#version: 0.2\na b\n"), "tokenizer"),
-        (lambda step: (step / "tokenizer/vocab.json").unlink(), "vocab.json"),
+        (lambda step: flip(step / MODEL), "model.safetensors is not what was written"),
+        (lambda step: flip(step / OPTIMIZER), "optimizer-00000-of-00001.safetensors is not what was written"),
+        (lambda step: (step / OPTIMIZER).unlink(), "optimizer-00000-of-00001.safetensors is missing"),
+        (lambda step: (step / MODEL).write_bytes(b""), "model.safetensors has 0 bytes where"),
+        (lambda step: (step / "merges.txt").write_text("#version: 0.2\na b\n"), "merges.txt has"),
+        (lambda step: (step / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+        (lambda step: (step / "config.json").unlink(), "config.json"),
         (lambda step: (step / "checkpoint.json").write_text("{"), "checkpoint.json can't be read"),
         (other_samples, "checkpoint.json is not what was written"),
     ],

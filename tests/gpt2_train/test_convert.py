@@ -7,22 +7,28 @@ import os
 import pickle
 import random
 import types
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from tests.gpt2_train.megatron_folders import core_tensors, save_megatron, save_torch_dist
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
-from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.load import EMBEDDING, model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.info import describe_tokenizer, read_info, table_crc
+from gpt2_train.checkpoint.load import EMBEDDING, shapes_of
+from gpt2_train.checkpoint.optimizer_state import load_optimizer
+from gpt2_train.checkpoint.save import Checkpointer, model_tensors
+from gpt2_train.checkpoint.verify import verify_checkpoint
 from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
-from gpt2_train.conversion.formats import ReadOptions, open_weights, shapes_of
+from gpt2_train.conversion.formats import ReadOptions, open_weights
 from gpt2_train.conversion.formats.megatron import join
-from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.gpt2 import DTYPES, GPT2
 from gpt2_train.training.setup import config_of_first_weights
 from indexed_tokens import Tokenizer
 
@@ -37,6 +43,12 @@ def run(tmp_path_factory) -> Path:
 
 def convert(*arguments: object) -> None:
     assert gpt2_train.cli.main(["convert", *map(str, arguments)]) == 0
+
+
+def foreign(source: Path, folder: Path) -> None:
+    """A folder as another program would write it: without a record of its files."""
+    convert(source, folder)
+    (folder / "checkpoint.json").unlink()
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -133,25 +145,135 @@ def _tokenizer(folder: Path) -> Path:
     return folder / "tokenizer"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
-    tmp_path: Path, dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_what_is_written_keeps_what_its_source_has_seen_and_the_type_of_its_values(tmp_path: Path, dtype: str) -> None:
     """It said 0 samples and 0 tokens at step 40, and held float32 for any source, at twice the size."""
-    model = random_model(BYTES).to(dtype)
+    model = random_model(BYTES)
     checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=BYTES, tokenizer=byte_tokenizer())
-    checkpointer.save(model_tensors(model), step=40, samples=320)
-    convert(tmp_path / "run", tmp_path / "copy", "--to", "checkpoint")
-    save_megatron(tmp_path / "megatron", model, step=7)
+    step = checkpointer.save(model_tensors(model), step=40, samples=320)
+    convert(tmp_path / "run", tmp_path / "copy", "--dtype", dtype)
+    convert(tmp_path / "copy", tmp_path / "again")
+    save_megatron(tmp_path / "megatron", model.to(DTYPES[dtype]), step=7)
     convert(tmp_path / "megatron", tmp_path / "back", "--tokenizer", _tokenizer(tmp_path))
-    for folder, step, samples in ((tmp_path / "copy", 40, 320), (tmp_path / "back", 7, 56)):
+    for name, seen, samples in (("copy", 40, 320), ("again", 40, 320), ("back", 7, 56)):
+        folder = tmp_path / name
         info = read_info(folder)
-        assert (info.step, info.samples, info.tokens) == (step, samples, samples * 16)
-        assert {tensor.dtype for _, tensor in open_weights(folder).items()} == {dtype}
+        assert (info.step, info.samples, info.tokens) == (seen, samples, samples * 16)
+        assert {tensor.dtype for _, tensor in open_weights(folder).items()} == {DTYPES[dtype]}
         loaded = open_weights(folder).load()
-        assert torch.equal(loaded.final_norm.weight, model.final_norm.weight.float())
-    convert(tmp_path / "run", tmp_path / "half", "--to", "checkpoint", "--dtype", "fp16")
-    assert open_weights(tmp_path / "half").dtype == torch.float16
+        assert torch.equal(loaded.final_norm.bias, model.final_norm.bias.to(DTYPES[dtype]).float())
+        assert json.loads((folder / "config.json").read_text())["torch_dtype"] == str(DTYPES[dtype])[6:]
+    same = (tmp_path / "copy" / "model.safetensors").read_bytes() == (step / "model.safetensors").read_bytes()
+    assert same is (dtype == "fp32")
+
+
+# Checkpoints of format 2
+
+
+def of_format_2(folder: Path, model: GPT2) -> dict[str, torch.Tensor]:
+    """Write a checkpoint as earlier versions did; returns what it holds."""
+    tensors = model_tensors(model)
+    for name, parameter in model.named_parameters():
+        tensors |= {f"optimizer.{name}.{kind}": torch.randn_like(parameter) for kind in ("exp_avg", "exp_avg_sq")}
+    files = {}
+    for part in ("model", "optimizer"):
+        writer = dcp.FileSystemWriter(folder / part, single_file_per_rank=True)
+        dcp.save({name: t for name, t in tensors.items() if name.startswith(part)}, storage_writer=writer, no_dist=True)
+        for file in (folder / part).iterdir():
+            content = file.read_bytes()
+            files[f"{part}/{file.name}"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    byte_tokenizer().save(folder / "tokenizer")
+    table = {
+        "format": 2, "step": 9, "samples": 72, "tokens": 72 * 16, "model": BYTES.as_table(), "settings": {"lr": 0.1},
+        "tokenizer": describe_tokenizer(byte_tokenizer()), "data": [{"a": 1}], "state": {"loss": 2.5}, "files": files,
+    }  # fmt: skip
+    (folder / "checkpoint.json").write_text(json.dumps(table | {"crc32": table_crc(table)}))
+    return tensors
+
+
+def test_a_checkpoint_of_format_2_is_turned_into_todays_with_its_optimizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "run" / "checkpoints" / "step-0000009", tmp_path / "new" / "checkpoints" / "step-0000009"
+    expected = of_format_2(old, random_model(BYTES))
+    for words in (["generate", "--prompt", "a", "--checkpoint"], ["evaluate", "text-loss", __file__, "--checkpoint"]):
+        assert gpt2_train.cli.main([*words, str(tmp_path / "run")]) == 2
+        assert f"format 2 of earlier versions: `gpt2 convert {old} NEW`" in capsys.readouterr().err
+    assert "by `gpt2 convert" in refused(capsys, old, tmp_path / "half", "--dtype", "bf16")
+    convert(tmp_path / "run", new)
+    info = read_info(tmp_path / "new")
+    assert (info.step, info.samples, info.settings, info.data) == (9, 72, {"lr": 0.1}, [{"a": 1}])
+    assert info.state == {"loss": 2.5} and verify_checkpoint(new, int).problems == []
+    found = {name: torch.zeros_like(tensor) for name, tensor in expected.items() if name.startswith("optimizer.")}
+    load_optimizer(info, found)
+    found |= {f"model.{name}": tensor for name, tensor in open_weights(new).items()}
+    for name, tensor in expected.items():
+        rows = slice(0, 257) if "token_embedding" in name else slice(None)
+        assert torch.equal(found[name][rows], tensor[rows]), name
+
+
+class _Attack:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+def flipped(folder: Path) -> None:
+    content = bytearray((folder / "optimizer" / "__0_0.distcp").read_bytes())
+    content[1000] ^= 1
+    (folder / "optimizer" / "__0_0.distcp").write_bytes(content)
+
+
+def with_index(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """Write another index, with a CRC that fits."""
+
+    def damage(folder: Path) -> None:
+        file = folder / "model" / ".metadata"
+        found = pickle.loads(file.read_bytes())
+        changed = change(found)
+        content = changed if isinstance(changed, bytes) else pickle.dumps(changed)
+        file.write_bytes(content)
+        table = json.loads((folder / "checkpoint.json").read_text())
+        table["files"]["model/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+        (folder / "checkpoint.json").write_text(json.dumps(table | {"crc32": table_crc(table)}))
+
+    return damage
+
+
+def without_pieces(index: Any) -> Any:
+    index.state_dict_metadata["model.final_norm.bias"].chunks = []
+    return index
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (flipped, "optimizer/__0_0.distcp is not what was written"),
+        (with_index(lambda index: _Attack(Path("attacked"))), "which no checkpoint holds"),
+        (with_index(without_pieces), "does not cover model.final_norm.bias"),
+        # An empty list, remembered under 2^24: the unpickler in C made it a table of gigabytes.
+        (
+            with_index(lambda index: b"\x80\x04]r" + (1 << 24).to_bytes(4, "little") + b"."),
+            "something else than tensors",
+        ),
+    ],
+)
+def test_a_damaged_checkpoint_of_format_2_is_one_sentence(
+    damage: Callable[[Path], None],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pitfall 27: a pickle could run anything. A valid CRC does not help an attacker either."""
+    monkeypatch.chdir(tmp_path)
+    of_format_2(tmp_path / "old", random_model(BYTES))
+    damage(tmp_path / "old")
+    error = refused(capsys, "old", "new")
+    assert said in error and error.count("\n") == 1
+    assert not Path("attacked").exists() and not Path("new").exists()
 
 
 # Megatron-LM
@@ -465,7 +587,7 @@ def test_the_target_is_whole_or_not_there(run: Path, tmp_path: Path, capsys, mon
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpt2_train.conversion.formats.hugging_face.save_file", fail)
+    monkeypatch.setattr("gpt2_train.checkpoint.save.write_tensors", fail)
     assert gpt2_train.cli.main(["convert", str(run), str(tmp_path / "hf")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
@@ -513,7 +635,7 @@ def test_the_tokenizer_beside_megatron_s_iterations_is_read(tmp_path: Path, caps
     assert f"{folder} has no tokenizer, and so what is written has none" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("target", ["hf", "checkpoint", "gguf"])
+@pytest.mark.parametrize("target", ["hf", "gguf"])
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
 ) -> None:
@@ -524,7 +646,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(
     assert not (tmp_path / "small").exists()
 
 
-@pytest.mark.parametrize("target", ["hf", "checkpoint", "gguf"])
+@pytest.mark.parametrize("target", ["hf", "gguf"])
 @pytest.mark.parametrize(
     ("dtype", "beyond", "largest"), [("fp16", 1e5, 65519.0), ("fp16", -65520.0, 65519.0), ("bf16", 3.4e38, 3.38e38)]
 )
@@ -579,7 +701,7 @@ def test_settings_beside_a_tokenizer_that_transformers_obeys_are_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, table: dict, why: str, with_json: bool
 ) -> None:
     """They were passed over: the same text had other ids here than in `AutoTokenizer` (transformers 5.23)."""
-    convert(run, tmp_path / "hf")
+    foreign(run, tmp_path / "hf")
     convert(tmp_path / "hf", tmp_path / "fine", "--to", "hf")
     if not with_json:
         (tmp_path / "hf" / "tokenizer.json").unlink()
@@ -605,7 +727,7 @@ def test_transformers_obeys_the_prefix_space_and_the_added_tokens(run: Path, tmp
 def test_what_only_transformers_takes_from_generation_config_is_said(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    convert(run, tmp_path / "hf")
+    foreign(run, tmp_path / "hf")
     (tmp_path / "hf" / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [256, 10], "top_k": 5, "temperature": None, "transformers_version": "5.23.0"})
     )

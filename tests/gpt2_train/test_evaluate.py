@@ -17,8 +17,7 @@ import torch
 from tests.documented import example
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, in_memory, random_model, save
 
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig

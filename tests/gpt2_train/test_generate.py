@@ -24,7 +24,15 @@ import numpy as np
 import pytest
 import torch
 from tests.gpt2_train import forks
-from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
+from tests.gpt2_train.small_models import (
+    BYTES,
+    END,
+    byte_tokenizer,
+    constant_model,
+    random_model,
+    save,
+    without_tokenizer,
+)
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
@@ -419,8 +427,8 @@ def test_without_its_weights_nothing_is_written_or_measured(
     Each way to be broken: test_checkpoint.py and test_hostile_models.py.
     """
     broken, textless = (shutil.copytree(run_folder, tmp_path / name) for name in ("broken", "textless"))
-    next(broken.rglob("*.distcp")).unlink()
-    shutil.rmtree(next(textless.rglob("tokenizer")))
+    next(broken.rglob("model.safetensors")).unlink()
+    without_tokenizer(textless)
     cases = {tmp_path / "missing": "no checkpoint", broken: "is damaged", textless: "tokenizer", "": "no --checkpoint"}
     for folder, sentence in cases.items():
         assert main([*words, "--checkpoint", str(folder)]) == 2
@@ -483,8 +491,9 @@ def test_a_prompt_is_encoded_once(run_folder: Path, monkeypatch: pytest.MonkeyPa
 def test_weights_are_read_when_they_are_needed_only(run_folder: Path, tmp_path: Path) -> None:
     """A prompt that cannot be written is found before the weights are read."""
     folder = shutil.copytree(run_folder, tmp_path / "run")
-    for file in (folder / "checkpoints" / "step-0000007" / "model").glob("__*"):
-        file.write_bytes(bytes(file.stat().st_size))
+    file = folder / "checkpoints" / "step-0000007" / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
     generator = TextGenerator(open_model(folder, device="cpu"))
     generator.encoder.encoded(GenerationRequest("ab"))
     with pytest.raises(Gpt2UsageError, match="is damaged"):
@@ -502,7 +511,7 @@ def test_another_tokenizer_may_be_given(run_folder: Path, tmp_path: Path, capsys
     assert Encoder(open_model(run_folder, tokenizer=str(tmp_path / "swapped"))).encode("ab") == [98, 97]
     byte_tokenizer().save_json(tmp_path / "tokenizer.json")
     textless = shutil.copytree(run_folder, tmp_path / "textless")
-    shutil.rmtree(textless / "checkpoints" / "step-0000007" / "tokenizer")
+    without_tokenizer(textless)
     own = report(capsys, "--checkpoint", run_folder, "--prompt", "ab")
     given = report(capsys, "--checkpoint", textless, "--prompt", "ab", "--tokenizer", tmp_path / "tokenizer.json")
     assert given["samples"] == own["samples"]

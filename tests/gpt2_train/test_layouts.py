@@ -20,7 +20,8 @@ from tests.gpt2_train.test_train import assert_same_bits
 from command_kit import settings_from
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.load import TensorReader
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.optimizer_state import stored_boxes
 from gpt2_train.cli import make_parser
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_layout, choose_data_parallel
@@ -146,17 +147,14 @@ def test_copies_write_samples_like_one_process(runs: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_what_copies_have_alike_is_saved_once(runs: Path) -> None:
-    """The tensor files hold what their index names, which knows each part of a tensor once, and nothing else."""
+    """Boxes that fill each tensor once, and nothing else; each of the processes writes some of them."""
     for name in ("shards", "copies resharded"):
         info = read_info(runs / name)
-        for part, tensors in (("model", 1), ("optimizer", 2)):
-            index = TensorReader(info.folder, part).read_metadata()
-            written = sum(entry["bytes"] for file, entry in info.files.items() if file.endswith(".distcp")
-                          and file.startswith(f"{part}/"))  # fmt: skip
-            assert written == sum(item.length for item in index.storage_data.values())
-            assert written > tensors * 4 * CONFIG.parameters
-            # Each of the processes writes some of it.
-            assert len({item.relative_path for item in index.storage_data.values()}) == 4
+        names = info.names(of_optimizer=True)
+        assert len(names) == 4 and sum(info.files[file]["bytes"] for file in names) > 2 * 4 * CONFIG.parameters
+        stored = [part.values for boxes in stored_boxes(info).values() for part in boxes]
+        assert sum(math.prod(values.shape) for values in stored) == 2 * sum(map(math.prod, shapes_of(CONFIG).values()))
+        assert all(info.files[file]["bytes"] > CONFIG.parameters for file in names)
 
 
 @pytest.mark.parametrize(

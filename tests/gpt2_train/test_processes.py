@@ -106,6 +106,22 @@ def test_a_tensor_parallel_checkpoint_loads_in_one_process(one: Path, tensor_par
     torch.testing.assert_close(model(tokens), single(tokens), atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("layout", ["one", "tensor_parallel", "data_parallel"])
+def test_transformers_opens_each_step_as_it_is(layout: str, request: pytest.FixtureRequest) -> None:
+    """Without a conversion, from any layout, with the logits that we have: alike but for the rounding of float32."""
+    from transformers import AutoModelForCausalLM
+
+    step = read_info(request.getfixturevalue(layout)).folder
+    theirs = AutoModelForCausalLM.from_pretrained(step, local_files_only=True).eval()
+    assert theirs.lm_head.weight is theirs.transformer.wte.weight
+    tokens = torch.randint(0, 100, (2, 16), generator=torch.Generator().manual_seed(1))
+    ours = open_weights(step).load()
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(tokens)[..., :100], theirs(tokens).logits, atol=1e-6, rtol=0)
+        exact, logits = ours.double()(tokens)[..., :100], theirs.double()(tokens).logits
+    torch.testing.assert_close(exact, logits, atol=1.5e-7, rtol=0)
+
+
 @pytest.mark.parametrize("source", ["tensor_parallel", "data_parallel"])
 def test_a_run_goes_on_in_another_layout(
     tmp_path: Path, corpus: str, one: Path, request: pytest.FixtureRequest, source: str

@@ -110,6 +110,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("run", "needs FROM and TO"),
         ("absent new", "no model"),
         ("empty new", "holds no checkpoint, nor a model of another format"),
+        ("run new --to checkpoint", "--to checkpoint is gone: a checkpoint is a Hugging Face folder"),
         ("run new --to megatron", "--to megatron is gone: Megatron-LM's formats are read only"),
         ("run new --tensor-parallel 2", "--tensor-parallel is gone: Megatron-LM's formats are read only"),
         ("x.gguf new", "written only"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
+import sysconfig
 import tomllib
 import types
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ from gpt2_train.distributed.mesh import make_world
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "packages" / "gpt2_train" / "src" / "gpt2_train"
-OTHERS = {"_exit", "_Unpickler", "_replace"}
+OTHERS = {"_asdict", "_exit", "_Unpickler", "_replace"}
 """Of Python, which names some of what it promises like that."""
 
 
@@ -61,12 +64,28 @@ def test_no_other_module_uses_private_names_of_torch() -> None:
     assert {name: names for name, names in found.items() if names} == {}
 
 
-def test_the_newest_torch_that_is_taken_is_the_one_that_is_tested() -> None:
+def test_the_newest_torch_that_is_taken_is_the_one_that_is_named() -> None:
     bounds = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]["dependencies"]
     (torch_bound,) = [bound for bound in bounds if bound.startswith("torch>")]
     major, minor = map(int, torch_private.NEWEST.split("."))
     assert torch_bound.endswith(f",<{major}.{minor + 1}")
-    assert torch.__version__.startswith(f"{torch_private.NEWEST}.")
+    assert tuple(map(int, torch.__version__.split(".")[:2])) <= (major, minor)
+
+
+@pytest.mark.exhaustive
+def test_the_newest_torch_has_them_too(tmp_path: Path) -> None:
+    """Fetched from the package index into uv's cache; everything else is what these tests run with."""
+    environment = tmp_path / "newest"
+    uv = [ROOT / "uvw", "--quiet", "--no-config"]
+    subprocess.run([*uv, "venv", environment, "--python", sys.executable], check=True, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    newest = f"torch=={torch_private.NEWEST}.*"
+    subprocess.run([*uv, "pip", "install", "--python", python, newest], check=True, cwd=tmp_path)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "rest.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    words = [python, "-m", "pytest", __file__, "-m", "not exhaustive", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_name_that_is_gone_is_one_sentence() -> None:

@@ -7,23 +7,24 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
+import practice_calls
 import pytest
 import zstandard
 from archives import Archive, page
-from practice_calls import DyingAtRenames, die_at_rename
-from ray_nodes import RayNodes
+from practice_calls import die_at_rename
 
 from webtext_prep import cli
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats import compression
 from webtext_prep.reddit import rows
-from webtext_prep.running.engines import base
-from webtext_prep.running.engines.ray import RayEngine
 from webtext_prep.stages import blacklist, extract, merge, urls
 from webtext_prep.text.classifiers import LinearModel
 
@@ -233,35 +234,12 @@ def test_killed_at_every_rename_it_ends_with_the_same_bytes(name, tmp_path, writ
     }
 
 
-class RayKiller(Killer):
-    """Kills the driver, and Ray's workers, at one rename of each kind: files that differ in numbers are of one kind."""
-
-    def __init__(self, folder: Path, output: Path) -> None:
-        super().__init__(folder)
-        self._output, self._run_tasks = output, RayEngine.run
-
-    def _replace(self, real: Callable[..., None], met: list[str], source: Path, target: Path) -> None:
-        DyingAtRenames.replace(real, self._journal, self._output, source, target)
-
-    def run_tasks(self, engine: RayEngine, call, tasks, **rest):
-        """`RayEngine.run` with workers that die."""
-        return self._run_tasks(engine, DyingAtRenames(call.call, call, self._journal, self._output), tasks, **rest)
-
-
-@pytest.fixture(scope="module")
-def ray_address():
-    """Of a cluster that this process has not joined: it forks drivers."""
-    pytest.importorskip("ray")
-    nodes = RayNodes()
-    yield nodes.address
-    nodes.stop()
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", STAGES)
 def test_on_ray_driver_and_workers_are_killed_at_renames_of_each_kind_and_the_bytes_are_the_same(
-    name, ray_address, tmp_path, write_shards, webtext, contents, monkeypatch
+    name, joined_ray, tmp_path, write_shards, webtext, contents
 ):
+    """Files whose names differ in numbers are of one kind."""
     source, flags = STAGES[name](tmp_path, write_shards)
     inputs = source if isinstance(source, list) else [source]
 
@@ -271,12 +249,16 @@ def test_on_ray_driver_and_workers_are_killed_at_renames_of_each_kind_and_the_by
 
     whole = webtext(*command("whole", "--workers", 2))
     assert whole.code == 0, whole.err
-    monkeypatch.setattr(base, "MAX_ATTEMPTS", MOST_KILLS)
-    killer = RayKiller(tmp_path, tmp_path / "out")
-    monkeypatch.setattr(RayEngine, "run", lambda engine, *given, **rest: killer.run_tasks(engine, *given, **rest))
-    assert killer.run(lambda: cli.main(command("out", "--engine", "ray", "--ray-address", ray_address))) == ""
-    kinds = {kind: killer.met.count(kind) for kind in killer.met}
-    assert len(kinds) > 4 and min(kinds.values()) > 1
+    (journal := tmp_path / "renames.txt").touch()
+    driver = [sys.executable, Path(practice_calls.__file__).with_name("dying_driver.py"), journal, tmp_path / "out"]
+    engine = ("--engine", "ray", "--ray-address", joined_ray.address)
+    for _ in range(MOST_KILLS):
+        done = subprocess.run([*driver, *command("out", *engine)], capture_output=True, text=True)
+        if done.returncode != -signal.SIGKILL:
+            break
+    assert done.returncode == 0, done.stderr
+    met = Counter(journal.read_text().splitlines())
+    assert len(met) > 4 and min(met.values()) > 1
     made = [contents(tmp_path / folder) for folder in ("out", "whole")]
     assert {name: data for name, data in made[0].items() if ".state/" not in name} == {
         name: data for name, data in made[1].items() if ".state/" not in name

@@ -1,7 +1,7 @@
 """Parts of torch that this package uses and torch does not promise to keep: each private name here and nowhere else.
 
-A version of torch that lacks one of them is refused in a sentence, most where it is imported. Tests run with `NEWEST`,
-above which pyproject.toml takes none.
+A version of torch that lacks one of them is refused in a sentence, most where it is imported. Their tests run with the
+pinned version and with `NEWEST`, above which pyproject.toml takes none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-NEWEST = "2.13"
+NEWEST = "2.15"
 """The newest version of torch that this was tested with."""
 
 

@@ -1,6 +1,7 @@
-"""The places of checkpoints, and what `checkpoint.json` says of one, its tokenizer included. Needs no torch.
+"""The places of checkpoints, what `checkpoint.json` says of one, and whether its files are what was written.
 
-Only a folder with `checkpoint.json` is a checkpoint: that file is there only once all others are complete.
+Only a folder with `checkpoint.json` is a checkpoint: that file is there only once all others are complete. The model's
+shape is said by `config.json`, the tokenizer by its own files. Needs no torch.
 """
 
 from __future__ import annotations
@@ -10,20 +11,26 @@ import dataclasses
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import msgspec
 
 from command_kit import parse_json
+from gpt2_train.checkpoint.hugging_face import CONFIG, read_config, read_tokenizer
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, LATEST_FILE, TOKENIZER_FOLDER
+from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, LATEST_FILE
 from gpt2_train.config.settings import ModelConfig
 from indexed_tokens import IndexedTokensError, Tokenizer
+from indexed_tokens.checksums import checksum_of_file
 
-FORMAT = 2
-"""Version of a checkpoint's layout; any other is refused."""
+FORMAT, OLD_FORMAT = 3, 2
+"""Versions of a checkpoint's layout: the one that is written and used, and the one that `gpt2 convert` turns into it.
+"""
+
+OPTIMIZER = "optimizer-"
+"""The beginning of the names of files with the optimizer's state."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -50,7 +57,7 @@ class CheckpointInfo:
         data: what the training files were, one entry per file.
         state: plain values that a run resumes with (loss scale, steps skipped).
         folder: the checkpoint's folder.
-        files: size (`bytes`) and CRC-32 (`crc32`) of each tensor file, by its path in the folder.
+        files: size (`bytes`) and CRC-32 (`crc32`) of each other file in the folder, by its name.
     """
 
     step: Count
@@ -64,6 +71,10 @@ class CheckpointInfo:
     folder: Path
     files: dict[str, StoredFile]
 
+    def names(self, *, of_optimizer: bool) -> list[str]:
+        """The files with the optimizer's state, or all others, which are the model."""
+        return sorted(name for name in self.files if name.startswith(OPTIMIZER) == of_optimizer)
+
 
 def read_info(path: str | Path) -> CheckpointInfo:
     """The record of the checkpoint that `path` means, without its tensors.
@@ -71,23 +82,80 @@ def read_info(path: str | Path) -> CheckpointInfo:
     Raises Gpt2UsageError if there is none, or its `checkpoint.json` is damaged or of a newer version.
     """
     folder = find_checkpoint(path)
+    table = read_description(folder)
+    if table["format"] > FORMAT:
+        raise Gpt2UsageError(f"the checkpoint {folder} was written by a newer version: update webtext-gpt2-train.")
+    if table["format"] == OLD_FORMAT:
+        raise Gpt2UsageError(
+            f"the checkpoint {folder} has the format {OLD_FORMAT} of earlier versions: `gpt2 convert {folder} NEW` "
+            "turns it into today's, once; then give NEW."
+        )
+    if table["format"] < FORMAT:
+        raise Gpt2UsageError(f"the checkpoint {folder} has the old format {table['format']}: train the model again.")
+    try:
+        known = {"folder": folder, "config": read_config(folder)}
+        # Of Path and ModelConfig, as they are.
+        info = msgspec.convert(table | known, CheckpointInfo, dec_hook=lambda kind, value: value)
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise damaged(folder, f"{CHECKPOINT_FILE} is incomplete: {error}") from error
+    except Gpt2UsageError as error:
+        raise damaged(folder, str(error).rstrip(".")) from error
+    if problem := problem_of_file(info, CONFIG):
+        raise damaged(folder, problem)
+    return info
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """What `checkpoint.json` says, of any format. Raises Gpt2UsageError if it is damaged."""
     try:
         table = parse_json((folder / CHECKPOINT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise damaged(folder, f"{CHECKPOINT_FILE} can't be read: {error}") from error
     if not isinstance(table, dict) or type(table.get("format")) is not int:
         raise damaged(folder, f"{CHECKPOINT_FILE} names no format")
-    if table["format"] > FORMAT:
-        raise Gpt2UsageError(f"the checkpoint {folder} was written by a newer version: update webtext-gpt2-train.")
-    if table["format"] < FORMAT:
-        raise Gpt2UsageError(f"the checkpoint {folder} has the old format {table['format']}: train the model again.")
-    if table.get("crc32") != table_crc(table):
+    if table["format"] in (OLD_FORMAT, FORMAT) and table.get("crc32") != table_crc(table):
         raise damaged(folder, f"{CHECKPOINT_FILE} is not what was written")
+    return table
+
+
+def check_files(info: CheckpointInfo, names: list[str], *, rank: int = 0, size: int = 1) -> None:
+    """Compare some files of a checkpoint with their sizes and CRCs; processes share the work.
+
+    Raises Gpt2UsageError naming the first file that is missing, cut off or changed.
+    """
+    for name in names[rank::size]:
+        if problem := problem_of_file(info, name):
+            raise damaged(info.folder, problem)
+
+
+def problem_of_file(info: CheckpointInfo, name: str, count: Callable[[int], object] = lambda _: None) -> str:
+    """The damage of a file of a checkpoint, in a few words; nothing if it is as it was written.
+
+    `count` is called with the bytes read since the last call.
+    """
+    if problem := problem_of_size(info, name):
+        return problem
     try:
-        table |= {"config": ModelConfig(**table["model"]), "folder": folder}
-        return msgspec.convert(table, CheckpointInfo, dec_hook=lambda kind, value: value)  # of Path, as it is
-    except (KeyError, TypeError, msgspec.ValidationError, Gpt2UsageError) as error:
-        raise damaged(folder, f"{CHECKPOINT_FILE} is incomplete: {error}") from error
+        crc = checksum_of_file(info.folder / name, count).crc32
+    except OSError as error:
+        return f"{name} can't be read: {error.strerror or error}"
+    return "" if crc == info.files[name]["crc32"] else f"{name} is not what was written"
+
+
+def problem_of_size(info: CheckpointInfo, name: str) -> str:
+    """What is wrong with a file, in a few words, as far as its name and size tell; nothing if nothing is."""
+    if name not in info.files:
+        return f"{CHECKPOINT_FILE} does not list {name}"
+    if Path(name).name != name:
+        return f"{CHECKPOINT_FILE} lists {name!r}, which is no file in it"
+    written = info.files[name]["bytes"]
+    try:
+        found = (info.folder / name).stat().st_size
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except (OSError, ValueError) as error:
+        return f"{name} can't be read: {error}"
+    return "" if found == written else f"{name} has {found:,} bytes where {written:,} were written"
 
 
 def table_crc(table: Mapping[str, Any]) -> int:
@@ -113,13 +181,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     Raises Gpt2UsageError if the checkpoint has none, or one that is not what it was made with.
     """
     info = read_info(path)
-    folder = info.folder / TOKENIZER_FOLDER
-    if not folder.is_dir():
-        raise Gpt2UsageError(f"the checkpoint {info.folder} has no tokenizer: it can't be given text.")
     try:
-        tokenizer = Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt")
+        tokenizer = read_tokenizer(info.folder)
     except IndexedTokensError as error:
         raise damaged(info.folder, f"its tokenizer can't be read: {error}".rstrip(".")) from error
+    if tokenizer is None:
+        raise Gpt2UsageError(f"the checkpoint {info.folder} has no tokenizer: it can't be given text.")
     if tokenizer.fingerprint != info.tokenizer.get("fingerprint"):
         raise damaged(info.folder, "its tokenizer is not the one that it was trained with")
     return tokenizer

@@ -1,10 +1,15 @@
-"""Writing checkpoints, each process its own share, and loading them in all processes of a run together.
+"""Writing checkpoints: a model's folder, and each process's own share of the optimizer's state beside it.
 
 A checkpoint is complete under its final name or not there at all.
 
-The order is what makes it safe: tensors under a temporary name, flushed; sizes and CRCs of all files; `checkpoint.json`
-with them, flushed; the rename; `latest`; only then older ones are removed. A kill between any two of these leaves the
-checkpoints before it as they were. In the foreground tensors are written as they are, which needs no more memory.
+The order is what makes it safe: all files under a temporary name, flushed; `checkpoint.json` with their sizes and CRCs,
+flushed; the rename; `latest`; only then older ones are removed. A kill between any two of these leaves the checkpoints
+before it as they were.
+
+Every process writes its boxes of the optimizer's state, at the same time; what several have alike one of them writes.
+Then the first one writes the model, as transformers reads it: it assembles one parameter at a time from what the others
+send, so that nobody holds a second model. Rows of padding are not stored: they have no gradient, and nothing depends on
+them.
 
 In the background training waits for a copy of its tensors, and a thread does the same in the same order; its
 communication has a group of its own. One save runs at a time: the next one waits for it. All processes
@@ -22,51 +27,122 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import math
 import mmap
 import shutil
 import threading
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from command_kit import write_json, write_text
 from command_kit.atomic import remove_folder, remove_leftovers, sync_folder, temporary_name
+from gpt2_train.checkpoint.hugging_face import write_config
 from gpt2_train.checkpoint.info import (
     FORMAT,
-    CheckpointInfo,
+    OPTIMIZER,
     describe_tokenizer,
     list_checkpoints,
-    read_info,
     step_folder,
     table_crc,
 )
-from gpt2_train.checkpoint.load import TensorReader, by_part, check_files, check_shapes, innermost, read_tensors
-from gpt2_train.checkpoint.writer import COPY_AHEAD, CopyPlanner, Files, TensorWriter
+from gpt2_train.checkpoint.load import shapes_of, without_padding
+from gpt2_train.checkpoint.names import PREFIX, gpt2_name, gpt2_shape, to_gpt2
+from gpt2_train.checkpoint.optimizer_state import box_name, box_of
+from gpt2_train.checkpoint.tensor_files import SUFFIX, Box, Files, write_tensors
 from gpt2_train.config.errors import Gpt2Error
-from gpt2_train.config.files import CHECKPOINT_FILE, LATEST_FILE, TOKENIZER_FOLDER
+from gpt2_train.config.files import CHECKPOINT_FILE, LATEST_FILE
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.collectives import (
     SHARED,
     check_is_shared,
-    from_first_rank,
     group_for_a_thread,
     on_all_ranks,
     rank_and_size,
 )
 from gpt2_train.distributed.mesh import local
 from indexed_tokens import Tokenizer
+from indexed_tokens.checksums import checksum_of_file
 
-# torch's notice to developers that a single process saves by itself. Hidden for good: hiding it while a save runs would
-# change the filters of all threads.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+FILE_BYTES = 5 * 10**9
+"""The most bytes of tensors in one file of a model, as transformers has it; more are several files."""
+
+
+def write_model(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Iterable[Tensor],
+    dtype: torch.dtype = torch.float32,
+    file_bytes: int = FILE_BYTES,
+) -> Files:
+    """Write `model.safetensors`, or several files of at most `file_bytes`, and their index; their sizes and CRCs.
+
+    `tensors` are the parameters in the model's order, as `gpt2.py` has them, on the CPU, without rows of padding, of
+    type `dtype`. One of them is in memory at a time. Raises OSError.
+    """
+    groups: list[dict[str, tuple[int, ...]]] = [{}]
+    room = file_bytes
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes_of(config).items()}
+    for name, shape in shapes_of(config).items():
+        if groups[-1] and sizes[name] > room:
+            groups.append({})
+            room = file_bytes
+        groups[-1][PREFIX + gpt2_name(name)] = gpt2_shape(name, shape)
+        room -= sizes[name]
+    stored = (to_gpt2(name, tensor, config.heads) for name, tensor in zip(shapes_of(config), tensors, strict=False))
+    files: Files = {}
+    for number, shapes in enumerate(groups, 1):
+        part = f"-{number:05}-of-{len(groups):05}" if len(groups) > 1 else ""
+        files |= write_tensors(folder / f"model{part}{SUFFIX}", shapes, stored, dtype)
+    # Also of one file: vLLM takes every .safetensors of a folder for the model's that no index leaves out.
+    where = {name: file for file, group in zip(files, groups, strict=True) for name in group}
+    table = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(where.items()))}
+    write_json(folder / f"model{SUFFIX}.index.json", table)
+    return files
+
+
+def seal(
+    folder: Path,
+    config: ModelConfig,
+    tokenizer: Tokenizer | None,
+    files: Files,
+    dtype: torch.dtype = torch.float32,
+    **record: Any,
+) -> None:
+    """Write what a folder with tensors lacks to be a checkpoint: the model's description, and `checkpoint.json` last.
+
+    `record` is what the latter says besides; `files` are the sizes and CRCs of the files with tensors.
+    """
+    write_config(folder, config, tokenizer, str(dtype).removeprefix("torch."))
+    for path in sorted(folder.iterdir()):
+        if path.name not in files:
+            files[path.name] = checksum_of_file(path)._asdict()
+    table = {
+        "format": FORMAT,
+        "step": 0,
+        "samples": 0,
+        "tokenizer": describe_tokenizer(tokenizer),
+        "settings": {},
+        "data": [],
+        "state": {},
+        **record,
+        "files": files,
+    }
+    table["tokens"] = table["samples"] * config.sequence_length
+    table["crc32"] = table_crc(table)
+    write_json(folder / CHECKPOINT_FILE, table)
+    sync_folder(folder)
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The parameters of a model under the names that savers know, `model.<name>`; tied ones once."""
+    return {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
 
 
 @dataclasses.dataclass
@@ -115,26 +191,19 @@ class Checkpointer:
         """
         folder = step_folder(self.checkpoints, step)
         unfinished = temporary_name(folder)
-        parts = by_part(tensors)
+        record = {
+            "step": step,
+            "samples": samples,
+            "settings": dict(self.settings),
+            "data": list(self.data),
+            "state": dict(state or {}),
+        }
         try:
-            on_all_ranks(lambda: self._begin(unfinished, list(parts)), self.group)
+            on_all_ranks(lambda: self._begin(unfinished), self.group)
             check_is_shared(unfinished, self.group)
-            files = self._write(unfinished, parts, copies)
-            table = {
-                "format": FORMAT,
-                "step": step,
-                "samples": samples,
-                "tokens": samples * self.config.sequence_length,
-                "model": self.config.as_table(),
-                "tokenizer": describe_tokenizer(self.tokenizer),
-                "settings": dict(self.settings),
-                "data": list(self.data),
-                "state": dict(state or {}),
-                "files": files,
-            }
-            table["crc32"] = table_crc(table)
-            on_all_ranks(lambda: self._publish(unfinished, folder, list(parts), table), self.group)
-        except (Exception, dcp.CheckpointException) as error:
+            files = self._write(unfinished, _Shares(tensors, copies, self.config, self.group))
+            on_all_ranks(lambda: self._publish(unfinished, folder, files, record), self.group)
+        except Exception as error:
             if rank_and_size()[0] == 0:
                 shutil.rmtree(unfinished, ignore_errors=True)
             raise Gpt2Error(
@@ -143,7 +212,7 @@ class Checkpointer:
             ) from error
         return folder
 
-    def _begin(self, unfinished: Path, parts: list[str]) -> None:
+    def _begin(self, unfinished: Path) -> None:
         """Make the folder under its temporary name; once per run, remove what killed ones left behind."""
         if rank_and_size()[0] != 0:
             return
@@ -152,37 +221,32 @@ class Checkpointer:
             remove_leftovers(self.checkpoints)
             self._removed_leftovers = True
         shutil.rmtree(unfinished, ignore_errors=True)
-        for part in parts:
-            (unfinished / part).mkdir(parents=True)
+        unfinished.mkdir()
 
-    def _write(
-        self, unfinished: Path, parts: Mapping[str, dict[str, Tensor]], copies: Mapping[str, Tensor] | None
-    ) -> Files:
+    def _write(self, unfinished: Path, shares: _Shares) -> Files:
         """Write this process's share of the tensors, flushed to the disk; sizes and CRCs of the files of all."""
-        own: Files = {}
-        for part, tensors in parts.items():
-            writer = TensorWriter(unfinished / part, copy_ahead=COPY_AHEAD if copies is None else 0)
-            planner = None if copies is None else CopyPlanner(copies)
-            dcp.save(
-                tensors,
-                storage_writer=writer,
-                planner=planner,
-                process_group=self.group,
-                no_dist=rank_and_size()[1] == 1,
-            )
-            own |= {f"{part}/{name}": entry for name, entry in writer.counted.written.items()}
-        return {name: entry for files in on_all_ranks(lambda: own, self.group) for name, entry in files.items()}
+        rank, size = rank_and_size()
 
-    def _publish(self, unfinished: Path, folder: Path, parts: list[str], table: dict[str, Any]) -> None:
+        def write_optimizer() -> Files:
+            return write_optimizer_boxes(unfinished, shares.of_optimizer(rank), rank, size)
+
+        def write_weights() -> Files:
+            weights = shares.parameters()
+            try:
+                return write_model(unfinished, self.config, weights) if rank == 0 else {}
+            finally:
+                # Where writing has failed the others still send theirs.
+                for _ in weights:
+                    pass
+
+        work = [write_optimizer, write_weights] if shares.has_optimizer else [write_weights]
+        return {name: entry for part in work for own in on_all_ranks(part, self.group) for name, entry in own.items()}
+
+    def _publish(self, unfinished: Path, folder: Path, files: Files, record: dict[str, Any]) -> None:
         """Rename the checkpoint to its final name, make it the latest, and remove old ones."""
         if rank_and_size()[0] != 0:
             return
-        if self.tokenizer is not None:
-            self.tokenizer.save(unfinished / TOKENIZER_FOLDER)
-        for part in parts:
-            sync_folder(unfinished / part)
-        write_json(unfinished / CHECKPOINT_FILE, table)
-        sync_folder(unfinished)
+        seal(unfinished, self.config, self.tokenizer, files, **record)
         if folder.exists():
             remove_folder(folder, CHECKPOINT_FILE)
         unfinished.replace(folder)
@@ -194,33 +258,93 @@ class Checkpointer:
                 remove_folder(path, CHECKPOINT_FILE)
 
 
-def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
-    """Fill `tensors` in place from the checkpoint that `path` means, and return what it says.
+def write_optimizer_boxes(folder: Path, boxes: Mapping[str, Tensor], rank: int = 0, size: int = 1) -> Files:
+    """Write the boxes of an optimizer's tensors that one of several processes has; size and CRC of the file."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in boxes.items()}
+    return write_tensors(folder / f"{OPTIMIZER}{rank:05}-of-{size:05}{SUFFIX}", shapes, map(_on_host, boxes.values()))
 
-    Tensors may be plain or sharded in any way (DTensor); a name or a global shape that the checkpoint does not have
-    is an error, and so is a damaged file: no tensor keeps the value that it had before. All processes call this
-    together; the first one decides which checkpoint it is. Raises Gpt2UsageError, on all of them.
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().float().contiguous()
+
+
+class _Shares:
+    """The tensors of a run as its processes have them, each its boxes, and who writes which; all make one together.
+
+    Args:
+        tensors: `model.<name>` and `optimizer.<name>`, plain (equal on all processes) or sharded.
+        copies: this process's shares of them in host memory, to be used instead.
+        config: the model's shape.
+        group: of all processes.
     """
-    rank, size = rank_and_size()
-    info = from_first_rank(lambda: read_info(path))
-    check_is_shared(info.folder)
-    parts = by_part(tensors)
-    on_all_ranks(lambda: check_files(info, parts, rank=rank, size=size))
-    on_all_ranks(lambda: check_shapes(info, parts))
-    for part, group in parts.items():
-        read_tensors(info, TensorReader(info.folder, part), group, in_one_process=size == 1)
-    return info
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        copies: Mapping[str, Tensor] | None,
+        config: ModelConfig,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self.tensors, self.copies, self.config, self.group = tensors, copies, config, group
+        self.has_optimizer = any(name.startswith("optimizer.") for name in tensors)
+        held = on_all_ranks(lambda: {name: self._box(name) for name in shapes_of(config)}, group)
+        self.holders: dict[str, dict[Box, list[int]]] = {}
+        """By parameter, then by box: the processes that have it. Its state in the optimizer is divided alike."""
+        for rank, boxes in enumerate(held):
+            for name, (offsets, sizes) in boxes.items():
+                if 0 not in sizes:
+                    self.holders.setdefault(name, {}).setdefault((offsets, sizes), []).append(rank)
+
+    def _box(self, name: str) -> Box:
+        """This process's box of a parameter, without rows of padding."""
+        offsets, sizes = box_of(self.tensors[f"model.{name}"])
+        end, *_ = without_padding(name, (offsets[0] + sizes[0],), self.config)
+        return offsets, (max(0, end - offsets[0]), *sizes[1:])
+
+    def _share(self, name: str, sizes: tuple[int, ...]) -> Tensor:
+        share = self.copies[name] if self.copies is not None else local(self.tensors[name])
+        return share[: sizes[0]]
+
+    def of_optimizer(self, rank: int) -> dict[str, Tensor]:
+        """The boxes of the optimizer's tensors that this process is to write, by their names in the file."""
+        found = {}
+        for number, name in enumerate(sorted(name for name in self.tensors if name.startswith("optimizer."))):
+            parameter = name.removeprefix("optimizer.").rpartition(".")[0]
+            for (offsets, sizes), ranks in self.holders[parameter].items():
+                if ranks[number % len(ranks)] == rank:  # Who have the same take turns.
+                    found[box_name(name.removeprefix("optimizer."), offsets)] = self._share(name, sizes)
+        return found
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The whole parameters one after another, on the first process; on the others, which send theirs, nothing."""
+        rank, _ = rank_and_size()
+        for name, shape in shapes_of(self.config).items():
+            boxes = self.holders[name]
+            own = next((sizes for (_, sizes), ranks in boxes.items() if rank == ranks[0]), None)
+            share = _on_host(self._share(f"model.{name}", own)) if own is not None else torch.empty(0)
+            if rank != 0:
+                if own is not None:
+                    dist.send(share, 0, group=self.group)
+                continue
+            if own == shape:
+                yield share
+                continue
+            whole = torch.empty(shape)
+            for (offsets, sizes), ranks in boxes.items():
+                part = share
+                if ranks[0] != 0:
+                    part = torch.empty(sizes)
+                    dist.recv(part, ranks[0], group=self.group)
+                whole[tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True))] = part
+            yield whole
 
 
 def _cause(error: BaseException) -> str:
     """The cause of a failed save; a full disk by that name."""
-    inner = [error, *(failure for failure, _ in getattr(error, "failures", {}).values())]
-    if any(isinstance(part, OSError) and part.errno in (errno.ENOSPC, errno.EDQUOT) for part in inner):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full"
-    # Where torch's writer meets a full disk inside its own file format, only a text is left of the cause.
-    if any(sign in str(part) for part in inner for sign in ("No space left", "unexpected pos", "file write failed")):
-        return "the disk is full"
-    return innermost(error).removesuffix(".")
+    text = str(error).strip()
+    return (text.splitlines()[-1] if text else type(error).__name__).removesuffix(".")
 
 
 @dataclasses.dataclass(frozen=True)

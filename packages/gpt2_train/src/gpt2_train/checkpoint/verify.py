@@ -12,9 +12,11 @@ from gpt2_train.checkpoint.info import (
     find_checkpoint,
     list_checkpoints,
     load_tokenizer,
+    problem_of_file,
     read_info,
 )
-from gpt2_train.checkpoint.load import TensorReader, check_model, part_of, problem_of_file
+from gpt2_train.checkpoint.load import check_model
+from gpt2_train.checkpoint.optimizer_state import stored_boxes
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 
@@ -26,7 +28,7 @@ class Verified:
     Attributes:
         folder: the checkpoint.
         step: optimizer steps that it says it was trained for; None if it can't be read.
-        files: how many files with tensors it has.
+        files: how many files it has.
         bytes: their size.
         has_optimizer: whether a run can resume from it.
         problems: a sentence for each; empty if there is none.
@@ -67,25 +69,20 @@ def verify_checkpoint(folder: Path, count: Callable[[int], object]) -> Verified:
     except Gpt2UsageError as error:
         return Verified(folder, None, 0, 0, False, [_why(error)])
     problems = [problem for name in sorted(info.files) if (problem := problem_of_file(info, name, count))]
-
-    def check_indices() -> None:
-        check_model(info)
-        for part in sorted({part_of(name) for name in info.files} - {"model"}):
-            TensorReader(info.folder, part).read_metadata()
-
-    # An index that was not read back would only say so once more.
-    for is_due, check in ((not problems, check_indices), (info.tokenizer, lambda: load_tokenizer(folder))):
-        try:
-            if is_due:
-                check()
-        except Exception as error:  # Any error that a damaged file makes its reader raise.
-            problems.append(_why(error))
+    try:
+        if not problems:  # What is not as it was written would only be said once more.
+            check_model(info)
+            stored_boxes(info)
+            if info.tokenizer:
+                load_tokenizer(folder)
+    except Exception as error:  # Any error that a damaged file makes its reader raise.
+        problems.append(_why(error))
     return Verified(
         folder,
         info.step,
         len(info.files),
         sum(entry["bytes"] for entry in info.files.values()),
-        any(name.startswith("optimizer/") for name in info.files),
+        bool(info.names(of_optimizer=True)),
         problems,
     )
 

@@ -35,7 +35,6 @@ OF_A_RUN = (
 
 CHECKPOINT_FILE = "checkpoint.json"
 LATEST_FILE = "latest"
-TOKENIZER_FOLDER = "tokenizer"
 
 
 def read_records(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 example:
-  gpt2 convert runs/quickstart/model work/hf                        a checkpoint for transformers
-  gpt2 convert gpt2-medium work/medium                              a Hugging Face folder for `gpt2 train --init-from`
+  gpt2 convert runs/quickstart/model work/hf                        the newest checkpoint without its optimizer
+  gpt2 convert runs/quickstart/model work/half --dtype bf16         the same, at half the size
   gpt2 convert runs/quickstart/model work/model.gguf --dtype fp16   a file for llama.cpp
 """
 
@@ -45,16 +45,15 @@ class ConvertSettings:
         "megatron": Removed(_NO_MEGATRON, "core"),
         "to megatron": Removed(_NO_MEGATRON),
         "tensor_parallel": Removed(_NO_MEGATRON, 1),
+        "to checkpoint": Removed("a checkpoint is a Hugging Face folder: leave it out, or give hf"),
     }
 
     source: str = setting(
         "", "a model in any known format, or its name on Hugging Face's hub", metavar="FROM", positional=True
     )
     target: str = setting("", "the folder or file to write; it must not be there yet", metavar="TO", positional=True)
-    to: Literal["checkpoint", "hf", "gguf"] | None = setting(
-        None,
-        "format to write; without it GGUF for a name that ends in .gguf, hf for a checkpoint, checkpoint for all else",
-        group=_OUT,
+    to: Literal["hf", "megatron", "gguf"] | None = setting(
+        None, "format to write; without it GGUF for a name that ends in .gguf, else hf", group=_OUT
     )
     dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "type of the values; the source's without it", group=_OUT
@@ -112,12 +111,14 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     Raises Gpt2UsageError if the source can't be used or the target is there already, Gpt2Error if writing fails.
     """
     from gpt2_train.conversion.formats import ReadOptions, WriteOptions, format_of, known_formats, located
+    from gpt2_train.conversion.old_checkpoint import old_checkpoint_in
     from gpt2_train.model.gpt2 import DTYPES
 
     source = located(settings.source)
+    if (old := old_checkpoint_in(source)) is not None:
+        return _renewed(old, settings)
     source_format = format_of(source)
-    otherwise = "hf" if source_format.name == "checkpoint" else "checkpoint"
-    name = settings.to or ("gguf" if settings.target.endswith(".gguf") else otherwise)
+    name = settings.to or ("gguf" if settings.target.endswith(".gguf") else "hf")
     target_format = known_formats()[name]
     read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
     weights = source_format.open(source, read)
@@ -138,8 +139,29 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
             from gpt2_train.conversion.card import write_card
 
             write_card(weights, unfinished / "README.md")
+    return _described(weights, weights.format, name, settings)
+
+
+def _renewed(old: Path, settings: ConvertSettings) -> dict[str, Any]:
+    """Turn a checkpoint of format 2 into today's, its optimizer included; raises and returns as `convert`."""
+    from gpt2_train.conversion.formats import open_weights
+    from gpt2_train.conversion.old_checkpoint import renew_checkpoint
+
+    target = Path(settings.target)
+    if settings.to not in (None, "hf") or settings.dtype or settings.card or target.suffix == ".gguf":
+        raise Gpt2UsageError(
+            f"the checkpoint {old} has the format of earlier versions: turn it into today's first, by `gpt2 convert "
+            f"{old} NEW` alone, and then convert NEW."
+        )
+    with _appearing(target, is_file=False) as unfinished:
+        renew_checkpoint(old, unfinished)
+    return _described(open_weights(target), "a checkpoint of format 2", "checkpoint", settings)
+
+
+def _described(weights: ModelWeights, origin: str, name: str, settings: ConvertSettings) -> dict[str, Any]:
+    """What was written, for `--json`."""
     return {
-        "from": source_format.name,
+        "from": origin,
         "to": name,
         "target": settings.target,
         "parameters": weights.config.parameters,

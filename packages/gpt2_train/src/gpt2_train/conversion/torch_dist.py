@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 
-from gpt2_train.checkpoint.load import _tile as boxes_fill
 from gpt2_train.checkpoint.load import is_usable
+from gpt2_train.checkpoint.tensor_files import boxes_fill
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.conversion.pickles import UnpickledObject, first_line, read_pickle
 

@@ -14,7 +14,7 @@ import datetime
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import ModelWeights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
@@ -35,7 +35,6 @@ from gpt2_train.distributed.tensor_parallel import (
     VocabParallelEmbedding,
     take_parameters_before,
 )
-from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
 from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 
 Source = TypeVar("Source")
@@ -90,44 +89,6 @@ def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.dev
     return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
 
 
-class GroupScorer(BatchScorer):
-    """Scores batches with one of several models, each of which has its own; all their processes make the same calls.
-
-    Args:
-        model: this process's part of one.
-        group: the processes that divide it; None for a whole one.
-        share: its number among the models.
-        shares: how many there are.
-    """
-
-    def __init__(self, model: GPT2, group: dist.ProcessGroup | None, share: int, shares: int) -> None:
-        super().__init__(model, group)
-        self.share, self.batches_at_once = share, shares
-
-    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of at most `batches_at_once` batches, one by each model.
-
-        Raises Gpt2Error on all processes. Any other error is this process's alone, and ends it: processes that divide
-        a model with it wait in the middle of a batch, and would for ever if it went on.
-        """
-        own: BatchScores | str | None = None
-        if self.share < len(batches):
-            try:
-                own = score_batch(self.model, batches[self.share], precision, self.group)
-            except Gpt2Error as error:
-                own = str(error)  # all that divide the model find the same
-        if self.batches_at_once > 1:
-            is_first = self.group is None or self.group.rank() == 0
-            found: list[BatchScores | str | None] = [None] * dist.get_world_size()
-            dist.all_gather_object(found, own if is_first else None)
-        else:
-            found = [own]
-        errors = [result for result in found if isinstance(result, str)]
-        if errors:
-            raise Gpt2Error(errors[0])
-        return [result for result in found if isinstance(result, BatchScores)]
-
-
 @contextlib.contextmanager
 def joined(
     read: Callable[..., Source],
@@ -169,6 +130,5 @@ def joined(
         from_first_rank(lambda: own() and None)  # A model of the hub is fetched once.
         source: Any = keep_on_all_ranks(own)
         check_division(source.config, size)
-        scorer = functools.partial(GroupScorer, share=share, shares=data_parallel)
-        yield dataclasses.replace(source, make_scorer=scorer, group=group, is_shared=True)
+        yield dataclasses.replace(source, group=group, share=share, shares=data_parallel)
         close_group()

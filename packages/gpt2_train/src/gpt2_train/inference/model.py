@@ -57,9 +57,10 @@ class InferenceModel:
         load: reads the weights.
         assumes_tokenizer: whether the tokenizer is GPT-2's for want of another.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast).
-        make_scorer: makes what scores batches with the model; `BatchScorer` without it.
         group: the processes that divide the model, for its logits; None for a whole one.
-        is_shared: whether several processes have it together, all of which do the same.
+        share, shares: the number of this model, or group, among those that score a batch each at the same time, and how
+            many these are.
+        before_batches: called before each round of batches that are scored; what it raises ends the scoring.
     """
 
     folder: Path
@@ -73,9 +74,10 @@ class InferenceModel:
     load: Callable[[], GPT2]
     assumes_tokenizer: bool = False
     precision: str = "fp32"
-    make_scorer: Callable[[GPT2, ProcessGroup | None], BatchScorer] | None = None
     group: ProcessGroup | None = None
-    is_shared: bool = False
+    share: int = 0
+    shares: int = 1
+    before_batches: Callable[[], object] = lambda: None
 
     def read_model(self) -> GPT2:
         """The model on its device, in evaluation mode; the first call reads its weights, for which all processes that
@@ -90,7 +92,12 @@ class InferenceModel:
         """The scorer of batches. Reads and raises as `read_model` does."""
         from gpt2_train.inference.runner import BatchScorer
 
-        return (self.make_scorer or BatchScorer)(self.read_model(), self.group)
+        return BatchScorer(self.read_model(), self.group, self.share, self.shares, self.before_batches)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes have it together, all of which do the same."""
+        return self.group is not None or self.shares > 1
 
     def of_first(self, work: Callable[[], Result]) -> Result:
         """The result of `work` in the first of the processes that share the model; all call this. Raises as `work`."""

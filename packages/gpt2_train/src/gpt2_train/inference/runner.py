@@ -8,7 +8,7 @@ they exchange a few numbers for each token, and never the logits.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -76,8 +76,6 @@ def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup |
         batch: the same in all processes of `group`.
         precision: of matrix products, as `autocast` knows it.
         group: the processes that divide the vocabulary among them; None for a model that has all of it.
-
-    Raises Gpt2Error if a loss is not finite.
     """
     vocabulary, device = model.config.vocabulary_size, model.position_embedding.weight.device
     rows = batch.rows.to(device)
@@ -90,11 +88,6 @@ def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup |
     with autocast(device, precision):
         logits = model(rows[:, :-1], context)[:, -batch.last :]
     losses = token_losses(logits, targets, group, vocabulary=vocabulary).cpu().double()
-    if not bool(torch.isfinite(losses).all()):
-        raise Gpt2Error(
-            "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
-            "give an earlier checkpoint, or --precision fp32."
-        )
     is_greedy = (most_likely(logits, vocabulary, group) == targets).cpu() if batch.with_greedy else None
     return BatchScores(losses, is_greedy)
 
@@ -125,19 +118,59 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
 
 
 class BatchScorer:
-    """A scorer of batches with a model, here in one process.
+    """A scorer of batches with a model; where several processes have it, all of them make the same calls.
 
     Args:
-        model: on its device, in evaluation mode.
-        group: the processes that divide it, each of which makes the same calls; None for a whole model.
+        model: on its device, in evaluation mode; this process's part of it if a group divides it.
+        group: the processes that divide it, neighbours among all; None for a whole model.
+        share, batches_at_once: the number of this model, or group, among those that score a batch each at the same
+            time, and how many these are.
+        before: called before each round of batches, on all processes; what it raises ends the scoring.
     """
 
-    batches_at_once: int = 1
-    """Batches that are scored in the time of one."""
-
-    def __init__(self, model: GPT2, group: ProcessGroup | None = None) -> None:
-        self.model, self.group = model, group
+    def __init__(
+        self,
+        model: GPT2,
+        group: ProcessGroup | None = None,
+        share: int = 0,
+        batches_at_once: int = 1,
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.model, self.group, self.share, self.batches_at_once, self.before = (
+            model, group, share, batches_at_once, before,
+        )  # fmt: skip
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
-        return [score_batch(self.model, batch, precision, self.group) for batch in batches]
+        """The scores of at most `batches_at_once` batches, in order.
+
+        Raises Gpt2Error, on all processes, if a loss is not finite. Any other error is this process's alone, and ends
+        it: others wait in the middle of a batch, and would for ever if it went on.
+        """
+        self.before()
+        own = score_batch(self.model, batches[self.share], precision, self.group) if self.share < len(batches) else None
+        found = self._exchanged(batches, own) if self.batches_at_once > 1 else [own]
+        scores = [one for one in found if one is not None]
+        if not all(bool(one.losses.isfinite().all()) for one in scores):
+            from gpt2_train.distributed.collectives import SHARED
+
+            error = Gpt2Error(
+                "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
+                "give an earlier checkpoint, or --precision fp32."
+            )
+            error.add_note(SHARED)
+            raise error
+        return scores
+
+    def _exchanged(self, batches: Sequence[Batch], own: BatchScores | None) -> Iterator[BatchScores]:
+        """The scores of all batches, each from the first process that has scored it."""
+        import torch.distributed as dist
+
+        processes = 1 if self.group is None else self.group.size()
+        for number, batch in enumerate(batches):
+            values = torch.zeros(2, len(batch.rows), batch.last, dtype=torch.float64)
+            if number == self.share and own is not None:
+                values[0] = own.losses
+                if own.is_greedy is not None:
+                    values[1] = own.is_greedy
+            dist.broadcast(values, src=number * processes)
+            yield BatchScores(values[0], values[1].bool() if batch.with_greedy else None)

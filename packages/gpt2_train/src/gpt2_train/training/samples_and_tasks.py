@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -42,7 +41,6 @@ from gpt2_train.inference.divided import divide
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file
-from gpt2_train.inference.runner import Batch, BatchScorer, BatchScores, score_batch
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.model.gpt2 import GPT2
@@ -163,39 +161,6 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
         free_gathered_parameters(model)
 
 
-class TrainingScorer(BatchScorer):
-    """Scores batches with the model of a training run; all its processes make the same calls.
-
-    Args:
-        view: what `inference_view` gives.
-        group: the processes that divide it.
-        world: this process among all.
-        is_stopped: whether a signal asked any process of the run to stop; all processes ask together.
-    """
-
-    def __init__(
-        self, view: GPT2, group: dist.ProcessGroup | None, *, world: World, is_stopped: Callable[[], bool]
-    ) -> None:
-        super().__init__(view, group)
-        self.share, self.batches_at_once, self.is_stopped = world.dp_rank, world.dp_size, is_stopped
-
-    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of at most `batches_at_once` batches, one by each data-parallel group.
-
-        Raises, on all processes, what any of them raises, or StoppedError for a signal.
-        """
-        if self.is_stopped():
-            raise StoppedError
-
-        def own() -> BatchScores | None:
-            if self.share >= len(batches):
-                return None
-            scores = score_batch(self.model, batches[self.share], precision, self.group)
-            return scores if self.group is None or self.group.rank() == 0 else None
-
-        return [scores for scores in on_all_ranks(own) if scores is not None]
-
-
 class StoppedError(Exception):
     """A signal asked for a stop."""
 
@@ -226,9 +191,19 @@ def observe(
     if todo.is_empty or is_stopped():
         return
     with inference_view(model, world) as plain, contextlib.suppress(StoppedError), _shown_by_the_first(world):
-        scorer = functools.partial(TrainingScorer, world=world, is_stopped=is_stopped)
+
+        def stop() -> None:
+            if is_stopped():
+                raise StoppedError
+
         source = dataclasses.replace(
-            source, load=lambda: plain, make_scorer=scorer, group=world.tp_group, precision=precision
+            source,
+            load=lambda: plain,
+            group=world.tp_group,
+            share=world.dp_rank,
+            shares=world.dp_size,
+            before_batches=stop,
+            precision=precision,
         )
         for at in range(0, len(todo.samples), SAMPLES_AT_ONCE):
             if is_stopped():

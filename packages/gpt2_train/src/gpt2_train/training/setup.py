@@ -25,7 +25,7 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FILE
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_in
-from gpt2_train.conversion.formats import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights, ReadOptions, open_weights
 from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, made_with, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index
@@ -279,8 +279,6 @@ def open_first_weights(settings: TrainSettings, resumed: CheckpointInfo | None) 
     """
     if not settings.init_from or (resumed is not None and not Path(settings.init_from).exists()):
         return None
-    from gpt2_train.conversion.formats import ReadOptions, open_weights
-
     return open_weights(settings.init_from, ReadOptions(heads=settings.heads, tokenizer=settings.tokenizer))
 
 
@@ -475,7 +473,7 @@ def _notes_on_data(run: Run) -> list[str]:
 
 
 def build_model(run: Run) -> GPT2:
-    """The model on its device, parallelised; with its initial weights if the run is new, else without values."""
+    """The model on its device, parallelised, with its initial weights, or those of the checkpoint to resume from."""
     change = functools.partial(
         parallelize,
         world=run.world,
@@ -485,9 +483,13 @@ def build_model(run: Run) -> GPT2:
         sequence_parallel=run.settings.sequence_parallel,
     )
     model = GPT2.empty(run.config, run.world.device, change=change)
-    if run.resumed is None and run.first_weights is not None:
-        fill(model, run.first_weights.items(run.config.padded_vocabulary))
-    elif run.resumed is None:
+    first, resumed = run.first_weights, run.resumed
+    if resumed is not None:
+        options = ReadOptions(reader=rank_and_size())
+        first = keep_on_all_ranks(lambda: open_weights(resumed.folder, options))
+    if first is not None:
+        keep_on_all_ranks(lambda: fill(model, first.items(run.config.padded_vocabulary)))
+    else:
         fill(
             model,
             model.initial_weights(torch.Generator().manual_seed(mixed_seed(run.settings.seed))),

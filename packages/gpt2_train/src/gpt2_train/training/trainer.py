@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from command_kit import UsageError
-from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
+from gpt2_train.checkpoint.optimizer_state import load_optimizer
+from gpt2_train.checkpoint.save import Checkpointer, Saver, model_tensors
 from gpt2_train.config.errors import (
     Gpt2Error,
     Gpt2UsageError,
@@ -173,7 +173,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, settings, world.device)
         tensors = model_tensors(self.model) | self.optimizer.tensors()
         if run.resumed is not None:
-            load_tensors(run.resumed.folder, tensors)
+            load_optimizer(run.resumed, self.optimizer.tensors())
             self.optimizer.set_step(self.state.step)
             world.say(f"resuming {run.folder} at step {self.state.step:,}")
             if told := _changed_rate(run, run.resumed.state.get("rate")):

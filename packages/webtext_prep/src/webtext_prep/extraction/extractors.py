@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webtext_prep.extraction.page_tree import cleaned
-from webtext_prep.text.decoding import decode, readable, scrub, title_of
+from webtext_prep.extraction.cleaning import cleaned, parsed
+from webtext_prep.text.decoding import decode, readable, scrub, title_line, title_of
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.markup import Markup
@@ -30,26 +30,6 @@ if TYPE_CHECKING:
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]*)[^<>]*?(/?)>")
 DEPTH_LIMIT = 255
 """libxml2 stops reading a page that nests deeper, and says nothing (`xmlParserMaxDepth` of its HTML parser is 256)."""
-
-_LONE_CHARACTER = re.compile(r">\s*(?:[\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)")
-"""A text that is one character, or one reference to a character, behind a tag."""
-_NOT_BY_RESILIPARSE = """
-ruby, dialog, noembed, noframes, [popover], [class*="sr-only"], [class*="screen-reader"], [class*="screenreader"],
-[class*="offscreen"], [class*="a11y-hidden"], [class*="a11yhidden"], [style*="font-size:0"], [style*="font-size: 0"],
-[style*="clip:"], [style*="display :"], [style*="!important"], a[class*="ermalink"], a[class*="erma-link"],
-a[class*="eaderlink"], a[class*="eader-link"], a[class*="eading-link"], a[class*="ash-link"], a[class*="anchor"]
-"""
-"""What pages have in them that resiliparse shows and browsers don't, or that is no text: elements."""
-_NOR_THESE = [
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"-\d{4,}px",
-        r"</(?:button|output)>\s*[^\s<]",
-        r"<(?:button|output)(?:(?<=[^>\s]<.{6})|(?<=[^>\s]\s<.{6}))",
-        r"#[^<>]{1,200}>\s*(?:[^\w\s<]{1,2}\s*</a|(?:perma|copy |direct )?link )",
-    )
-]
-"""The same in a page's source: each begins with a sign, so that it is soon found that there is none."""
 
 # Elements without an end tag, and elements whose end tag is so often left out that counting them says nothing.
 _NO_END_TAG = "area base br col embed hr img input link meta param source track wbr"
@@ -99,7 +79,7 @@ def trafilatura(html: bytes, url: str, charset: str | None = None, markup: Marku
     from trafilatura import extract
 
     page = readable(html, charset)
-    tree, _ = cleaned(page)
+    tree = cleaned(page)
     form = "txt" if markup == "plain" else "markdown"
     text = extract(page if tree is None else tree, url=url, fast=True, include_comments=False, output_format=form)
     return Extracted(scrub(text or "").strip(), title_of(page))
@@ -143,7 +123,7 @@ def newspaper(html: bytes, url: str, charset: str | None = None) -> Extracted:
     page = readable(html, charset)
     configuration = configuration_class()
     configuration.fetch_images = False
-    tree, _ = cleaned(page)
+    tree = cleaned(page)
     if tree is None:
         tree = configuration.get_parser().fromstring(page)
     if tree is None:
@@ -163,26 +143,13 @@ def newspaper(html: bytes, url: str, charset: str | None = None) -> Extracted:
 def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
     """Main text by Resiliparse: five times faster than trafilatura, and takes more of what surrounds the text.
 
-    With `main_content` it (2.0.1) drops each text that is one character of three bytes, as are kana, Han and dashes:
-    such a text gets a control character, of which a page has none and `scrub` leaves none. What else it reads as
-    browsers do, and pages that don't need it are not cleaned, which would take twice the time.
+    What `readable` mends its parser reads as browsers do.
     """
-    from lxml.html import tostring  # type: ignore[import-untyped]
     from resiliparse.extract.html2text import extract_plain_text
-    from resiliparse.parse.html import HTMLTree
 
-    page = readable(html, charset)
-    tree = HTMLTree.parse(_marked(page))
-    body = tree.body
-    if any(one.search(page) for one in _NOR_THESE) or (body and body.query_selector(_NOT_BY_RESILIPARSE)):
-        cleaner, is_changed = cleaned(page)
-        tree = HTMLTree.parse(_marked(tostring(cleaner, encoding="unicode"))) if is_changed else tree
+    tree = parsed(decode(html, charset))
     text = extract_plain_text(tree, main_content=True, alt_texts=False, list_bullets=False)
-    return Extracted(scrub(text).strip(), title_of(page))
-
-
-def _marked(page: str) -> str:
-    return _LONE_CHARACTER.sub("\\g<0>\x01", page)
+    return Extracted(scrub(text).strip(), title_line(tree.title or ""))
 
 
 def learned(html: bytes, url: str, charset: str | None = None, markup: Markup = "plain") -> Extracted:

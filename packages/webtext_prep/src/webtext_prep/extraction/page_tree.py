@@ -2,14 +2,14 @@
 
 The rules are those of browsers, by the HTML standard (WHATWG, 2026): section 13.2, how text/html is parsed, and 15.3,
 which elements are blocks and which are not displayed. `learned` asks them while it walks; the libraries get a tree
-from which the rest has been taken (`clean`).
+from which the rest has been taken (`cleaning`).
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -33,15 +33,11 @@ search section summary table tbody td tfoot th thead tr ul xmp template
 """
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that always begin a new block: `display` is `block`, `list-item` or one of a table's (section 15.3)."""
-_KNOWN = BLOCKS | INLINE | SKIPPED
+KNOWN = BLOCKS | INLINE | SKIPPED
 SHUT = frozenset({"template", "dialog"})
 """Elements that are hidden unless an attribute opens them."""
 ANNOTATIONS = frozenset({"rt", "rp", "rtc"})
 """What stands beside the text of `ruby`: readings, and the brackets around them."""
-_FALLBACKS = frozenset(
-    {"noframes", "noembed", "iframe", "textarea", "select", "datalist", "object", "video", "audio", "canvas"}
-)
-"""Elements whose content nobody sees, and that libraries may take for text."""
 HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "dt", "caption", "figcaption", "legend", "summary"})
 """What has a link to itself: headings, terms that are defined, captions."""
 
@@ -141,7 +137,7 @@ def is_inline(node: Any) -> bool:
     Browsers take elements that they don't know for inline, but pages also make their layout of them. One is inline if
     no block lies in it, and if it is empty, or text stands beside it. So are buttons, outputs, and the like.
     """
-    return not _holds_a_block(node) and (_is_empty(node) or _stands_in_text(node))
+    return not _holds_a_block(node) and (is_empty(node) or _stands_in_text(node))
 
 
 def _holds_a_block(node: Any) -> bool:
@@ -155,7 +151,8 @@ def text_of(node: Any) -> str:
     return str(etree.tostring(node, method="text", encoding="unicode", with_tail=False))
 
 
-def _is_empty(node: Any) -> bool:
+def is_empty(node: Any) -> bool:
+    """Whether there is no text in an element."""
     text = node.text
     return (text is None or text.isspace()) and not text_of(node).strip()
 
@@ -270,8 +267,16 @@ def _is_an_openers_heading(node: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=50_000)
-def _is_permalinks(classes: str) -> bool:
+def names_permalink(classes: str) -> bool:
+    """Whether classes say that a link is a heading's to itself."""
     return _PERMALINK_CLASSES.search(classes) is not None
+
+
+def is_sign(text: str) -> bool | None:
+    """Whether the text of a link is a sign, or else words that say that it is one; None for other texts."""
+    if not any(map(str.isalnum, text)):
+        return True
+    return None if len(text) > 200 or _PERMALINK_WORDS.match(text) is None else False
 
 
 def is_permalink(node: Any, classes: str | None) -> bool:
@@ -284,11 +289,10 @@ def is_permalink(node: Any, classes: str | None) -> bool:
     href = node.get("href")
     if href is None or "#" not in href:
         return False
-    text = text_of(node).strip()
-    is_sign = not any(map(str.isalnum, text))
-    if not is_sign and (len(text) > 200 or _PERMALINK_WORDS.match(text) is None):
+    sign = is_sign(text_of(node).strip())
+    if sign is None:
         return False
-    says_so = classes is not None and _is_permalinks(classes)
+    says_so = classes is not None and names_permalink(classes)
     fragment = href.partition("#")[2]
     if _is_heading_of(node.getprevious(), fragment) or _is_heading_of(node.getnext(), fragment):
         return True
@@ -297,8 +301,8 @@ def is_permalink(node: Any, classes: str | None) -> bool:
         if around is None:
             return False
         if around.tag in HEADINGS:
-            return is_sign or says_so or _is_named(around, fragment)
-        if is_sign and (says_so or around.get("id") == fragment):
+            return sign or says_so or _is_named(around, fragment)
+        if sign and (says_so or around.get("id") == fragment):
             return True
         around = around.getparent()
     return False
@@ -330,88 +334,3 @@ def is_space_of_ruby(node: Any) -> bool:
     """Whether white space behind a part of `ruby` only sets its source apart: before a reading, and at the end."""
     follows = node.getnext()
     return follows is None or follows.tag in ANNOTATIONS
-
-
-def _drop_spaces(ruby: Any) -> None:
-    """Take the white space out of `ruby` that is none of its text."""
-    if ruby.text is not None and ruby.text.isspace():
-        ruby.text = None
-    for part in ruby:
-        if part.tail is not None and part.tail.isspace() and is_space_of_ruby(part):
-            part.tail = None
-
-
-def length_of(node: Any) -> int:
-    """Characters of text in an element, without its scripts and the like, and without white space."""
-    length, left = 0, [node]
-    while left:
-        one = left.pop()
-        if one.tag in SKIPPED:
-            continue
-        length += _length(one.text)
-        for child in one:
-            length += _length(child.tail)
-            left.append(child)
-    return length
-
-
-def _length(text: str | None) -> int:
-    return 0 if text is None or text.isspace() else sum(map(len, text.split()))
-
-
-def shown_after_all(tree: Any, hidden: list[Any]) -> Container[Any]:
-    """What of a tree's hidden elements scripts show: each that has more characters than all that is seen of the page.
-
-    So does the main part of pages that wait for their scripts, but not a text for screen readers.
-    """
-    lengths = {node: length_of(node) for node in hidden}
-    large = {node for node in hidden if lengths[node] > LEAST_SHOWN and not hides(node.get("class") or "")}
-    if not large:
-        return large
-    seen = length_of(tree) - sum(lengths.values())
-    return {node for node in large if lengths[node] > seen}
-
-
-def cleaned(page: str) -> tuple[Any, bool]:
-    """A page's tree for a library, without what its reader does not see, and whether that changed it.
-
-    Taken out are hidden elements, readings of `ruby`, and links of headings to themselves; elements that stand in a
-    line of text, and that libraries may not know, leave their text there. The root of a shadow is a `div`.
-    The tree is None where there is no element in the page.
-    """
-    from lxml.html import HTMLParser  # type: ignore[import-untyped]
-
-    tree = tree_of(page, HTMLParser)
-    if tree is None:
-        return None, False
-    unseen, hidden, in_line = [], [], []
-    for node in tree.iter(etree.Element):
-        tag, names = node.tag, node.keys()
-        classes = node.get("class") if "class" in names else None
-        if (tag in _FALLBACKS and not _is_empty(node)) or (tag in ANNOTATIONS and is_annotation(node)):
-            unseen.append(node)
-        elif tag not in SKIPPED and tag not in ("html", "body") and is_hidden(node, tag, names, classes):
-            hidden.append(node)
-        elif tag == "a" and is_permalink(node, classes):
-            unseen.append(node)
-        elif tag in ("ruby", "rb") or (tag not in _KNOWN and is_inline(node)):
-            in_line.append(node)
-        elif tag == "template":
-            node.tag = "div"
-            in_line.append(None)
-    if not (unseen or hidden or in_line or len(page) >= LARGE or _MAY_BE_SELF_CLOSED.search(page)):
-        return tree, False
-    known = frozenset(hidden)
-    outermost = [node for node in hidden if known.isdisjoint(node.iterancestors())]
-    shown = shown_after_all(tree, outermost)
-    for node in tree.iter("ruby"):
-        _drop_spaces(node)
-    for node in [*unseen, *(node for node in outermost if node not in shown)]:
-        for base in node.findall("rb") if node.tag in ANNOTATIONS else []:
-            node.addprevious(base)
-        if node.getparent() is not None:
-            node.drop_tree()
-    for node in in_line:
-        if node is not None and node.getparent() is not None:
-            node.drop_tag()
-    return tree, True

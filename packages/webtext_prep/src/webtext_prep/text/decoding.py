@@ -240,9 +240,12 @@ def _decode_as(html: bytes, codec: str) -> str:
 def title_of(page: str) -> str:
     """The title of a page, on one line, or "": what stands in its first `<title>`, as browsers show it."""
     found = next(tags(page, "title"), None)
-    if found is None:
-        return ""
-    return " ".join(scrub(html_entities.unescape(found.text[:_TITLE_SOURCE])).split())[:TITLE_CHARACTERS]
+    return "" if found is None else title_line(html_entities.unescape(found.text[:_TITLE_SOURCE]))
+
+
+def title_line(text: str) -> str:
+    """The text of a title on one line, cut after TITLE_CHARACTERS."""
+    return " ".join(scrub(text).split())[:TITLE_CHARACTERS]
 
 
 def _is_good(number: str | bytes) -> bool:

@@ -1,4 +1,4 @@
-"""A model in any format, and the formats: our own here, those of other programs in one file of this folder each.
+"""A model in any format, and the formats, in one file of this folder each.
 
 Names, shapes and order of rows of a `ModelWeights` are as in `gpt2.py`, whatever it was read from. Tensors are read
 when they are asked for, one at a time, so that converting needs the memory of the tensor being written. A path may also
@@ -11,9 +11,7 @@ import abc
 import dataclasses
 import functools
 import hashlib
-import shutil
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,21 +20,18 @@ import torch
 from torch import Tensor
 
 from command_kit.plugins import find_plugins
-from gpt2_train.checkpoint.info import checkpoint_in, find_checkpoint, load_tokenizer, read_info
+from gpt2_train.checkpoint.info import find_checkpoint
 from gpt2_train.checkpoint.load import (
     EMBEDDING,
     StoredTensor,
-    StoredTensors,
-    check_model,
     checked,
     is_usable,
     missing,
-    model_tensors,
     parameter_shapes,
+    shapes_of,
     warn_if_not_finite,
 )
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.hub import fetch, hub_name
 from gpt2_train.model.gpt2 import GPT2
@@ -151,12 +146,6 @@ class ModelWeights:
         return model.eval()
 
 
-@functools.lru_cache(maxsize=8)
-def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
-    """The shape of each parameter by its name, in the model's order; the embedding's rows are the vocabulary's."""
-    return types.MappingProxyType(dict(parameter_shapes(config)))
-
-
 def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
     """An embedding (any, hidden) with exactly `rows` rows (rows, hidden): the vocabulary's, then padding.
 
@@ -189,6 +178,15 @@ def cast(origin: Path, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         f"{origin} has {values} beyond {short} in {name} (up to {largest:g}; {short} holds up to "
         f"{torch.finfo(dtype).max:g}): give --dtype {wider}."
     )
+
+
+def check_is_tied(origin: Path, output: Tensor, embedding: Tensor) -> None:
+    """Raise Gpt2UsageError if a stored output matrix is not the token embedding, to the type and the last bit."""
+    are_usable = is_usable(output) and is_usable(embedding)
+    if not (are_usable and output.dtype == embedding.dtype and torch.equal(output, embedding)):
+        raise Gpt2UsageError(
+            f"{origin} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't be converted."
+        )
 
 
 def or_assumed(tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[Tokenizer | None, bool]:
@@ -258,63 +256,10 @@ class ModelFormat(abc.ABC):
         raise Gpt2UsageError(f"{self.summary}: it can't be written.")
 
 
-class Checkpoint(ModelFormat):
-    """A run's folder, its `checkpoints` folder, or one step in it; written as one step's folder, without optimizer."""
-
-    name: ClassVar[str] = "checkpoint"
-    summary: ClassVar[str] = "a checkpoint of gpt2 train"
-
-    def recognises(self, path: Path) -> bool:
-        """Whether `path` holds a `checkpoint.json`, or a folder of checkpoints."""
-        return checkpoint_in(path) is not None
-
-    def open(self, path: Path, options: ReadOptions) -> ModelWeights:
-        """The checkpoint, with what its run recorded."""
-        info = read_info(path)
-        reader = check_model(info)
-        tokenizer = options.read_tokenizer()
-        if tokenizer is None and info.tokenizer:
-            tokenizer = load_tokenizer(info.folder)
-        tokenizer, assumes = or_assumed(tokenizer, info.config)
-        rank, size = options.reader
-        stored = StoredTensors(info, "model", reader, rank=rank, size=size)
-        return ModelWeights(
-            origin=info.folder,
-            format=self.name,
-            config=info.config,
-            tokenizer=tokenizer,
-            readers={name: functools.partial(stored.read, name) for name in shapes_of(info.config)},
-            step=info.step,
-            samples=info.samples,
-            settings=info.settings,
-            data=info.data,
-            assumes_tokenizer=assumes,
-            trained_with=info.tokenizer.get("fingerprint"),
-        )
-
-    def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
-        """One step's folder with the model alone."""
-        from gpt2_train.checkpoint.save import Checkpointer  # It takes part in exchanges between processes.
-
-        model = weights.load(dtype=options.dtype or weights.dtype)
-        saver = Checkpointer(
-            path / CHECKPOINTS_FOLDER,
-            config=weights.config,
-            tokenizer=weights.tokenizer,
-            settings=weights.settings,
-            data=weights.data,
-        )
-        folder = saver.save(model_tensors(model), step=weights.step, samples=weights.samples)
-        for entry in sorted(folder.iterdir()):
-            entry.replace(path / entry.name)
-        shutil.rmtree(path / CHECKPOINTS_FOLDER)
-
-
 @functools.lru_cache(maxsize=1)
 def known_formats() -> dict[str, ModelFormat]:
-    """Every format by its name: checkpoints of ours, those of `formats/`, and those of the group `gpt2.formats`."""
-    formats: list[type[ModelFormat]] = [Checkpoint]
-    formats += find_plugins(sys.modules[__name__], ModelFormat, group="gpt2.formats")
+    """Every format by its name: those of `formats/`, and those of the group `gpt2.formats`."""
+    formats = find_plugins(sys.modules[__name__], ModelFormat, group="gpt2.formats")
     return {found.name: found() for found in formats}
 
 
@@ -325,7 +270,7 @@ def format_of(path: str | Path) -> ModelFormat:
         raise Gpt2UsageError(f"no model {place}: give a folder or file that holds one.")
     found = next((known for known in known_formats().values() if known.recognises(place)), None)
     if found is None:
-        kinds = "; ".join(known.summary for known in known_formats().values() if known.name != "checkpoint")
+        kinds = "; ".join(known.summary for known in known_formats().values())
         raise Gpt2UsageError(
             f"{place} holds no checkpoint, nor a model of another format that is known here ({kinds}): check the path."
         )

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from gpt2_train.checkpoint.hugging_face import NORM_EPSILON
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.names import parts_first, renamed
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, cast, shapes_of
-from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
-from gpt2_train.conversion.names import parts_first, renamed
+from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, WriteOptions, cast
 from indexed_tokens import END_OF_TEXT
 
 SUFFIX = ".gguf"

@@ -9,6 +9,7 @@ order of the fused rows of query, key and value is not.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import re
@@ -20,15 +21,16 @@ import torch
 from torch import Tensor
 
 from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.names import heads_first
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
 from gpt2_train.conversion.formats import (
     ModelFormat,
     ModelWeights,
     ReadOptions,
+    check_is_tied,
     or_assumed,
 )
-from gpt2_train.conversion.names import check_is_tied, heads_first
 from gpt2_train.conversion.pickles import UnpickledObject, read_pickle
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
@@ -282,7 +284,8 @@ def _read_rank(file: Path) -> _Rank:
 def arguments_of(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a file of Megatron-LM's records."""
     arguments = whole.get("args")
-    return vars(arguments) if isinstance(arguments, UnpickledObject) else {}
+    # Megatron Core, where it was imported, lets torch make the class itself.
+    return vars(arguments) if isinstance(arguments, UnpickledObject | argparse.Namespace) else {}
 
 
 def iteration_of(whole: Mapping[str, Any]) -> int:

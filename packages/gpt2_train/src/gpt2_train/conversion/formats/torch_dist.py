@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from command_kit import parse_json
-from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored
+from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, shapes_of
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, or_assumed, shapes_of
+from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, check_is_tied, or_assumed
 from gpt2_train.conversion.formats.megatron import (
     arguments_of,
     canonical_name,
@@ -27,7 +27,6 @@ from gpt2_train.conversion.formats.megatron import (
     read_tokenizer,
     samples_of,
 )
-from gpt2_train.conversion.names import check_is_tied
 from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.conversion.torch_dist import INDEX, TorchDist
 
