@@ -31,6 +31,8 @@ from indexed_tokens.reader import (
     prefix_of,
 )
 
+MOST_TOKENS = 2**31 - 1
+"""Tokens of a document, whose length the index holds in 32 bits."""
 CODE_OF_DTYPE = {dtype: code for code, dtype in DTYPE_OF_CODE.items()}
 
 
@@ -93,8 +95,8 @@ class IndexedTokensWriter:
             )
         if values.size == 0:
             return
-        if self._unended + values.size > np.iinfo(np.int32).max:
-            raise IndexedTokensError(f"a document has more than {np.iinfo(np.int32).max:,} tokens: cut it.")
+        if self._unended + values.size > MOST_TOKENS:
+            raise IndexedTokensError(f"a document has more than {MOST_TOKENS:,} tokens: cut it.")
         if values.dtype != self.dtype:
             if values.dtype.kind == "f" and self.dtype.kind != "f":
                 raise IndexedTokensError(

@@ -106,7 +106,8 @@ class ImportTokens(Command):
             writer.end_document()
             save_corpus_tokenizer(prefix, tokenizer)
         kinds = [f"{file.path}: {file.kind}, {file.count:,} tokens" for file in files]
-        text = f"{prefix}: {writer.total_tokens:,} tokens in {writer.documents:,} documents"
+        count = f"{writer.documents:,} document{'s' if writer.documents > 1 else ''}"
+        text = f"{prefix}: {writer.total_tokens:,} tokens in {count}"
         table = {"prefix": str(prefix), "tokens": writer.total_tokens, "documents": writer.documents}
         return Findings("\n".join([*kinds, text]), {**table, "kinds": [file.kind for file in files]})
 

@@ -143,7 +143,7 @@ def newspaper(html: bytes, url: str, charset: str | None = None) -> Extracted:
 def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
     """Main text by Resiliparse: five times faster than trafilatura, and takes more of what surrounds the text.
 
-    What `readable` mends its parser reads as browsers do.
+    What `readable` mends, its parser reads as browsers do: pages are only decoded.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
