@@ -18,7 +18,7 @@ CEILINGS = {
     "packages/gpt2_train": 12_041,
     "packages/indexed_tokens": 1_426,
     "packages/webtext_audit": 3_577,
-    "packages/webtext_prep": 22_336,
+    "packages/webtext_prep": 22_340,
     "packages/webtext_run": 2_414,
     "tests": 36_862,
     "benchmarks": 4_292,

@@ -120,11 +120,16 @@ def meta_tags(body: bytes, words: Iterable[bytes], *, without_noscript: bool = F
     # From the end: CPython's search forwards for a few letters takes twice as long.
     if not any(lower.rfind(word) >= 0 for word in words):
         return []
-    found, is_in_head = [], True
-    for tag in tags(body.decode("latin-1"), "meta", "base", "body", "/head", *["noscript"] * without_noscript):
-        is_in_head = is_in_head and tag.name not in ("body", "/head")
-        if not is_in_head and tag.start >= HEAD:
+    text, names = body.decode("latin-1"), ("meta", "base", "body", "/head", *["noscript"] * without_noscript)
+    # Most heads end early: the rest of such a page is not read.
+    for part in (text[: HEAD + 4096], text):
+        found, is_in_head = list[Tag](), True
+        for tag in tags(part, *names):
+            is_in_head = is_in_head and tag.name not in ("body", "/head")
+            if not is_in_head and tag.start >= HEAD:
+                break
+            if tag.name in ("meta", "base"):
+                found.append(tag)
+        if not is_in_head or len(part) == len(text):
             break
-        if tag.name in ("meta", "base"):
-            found.append(tag)
     return found
