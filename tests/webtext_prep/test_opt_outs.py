@@ -9,6 +9,8 @@ import pytest
 
 from webtext_prep.opt_outs import signals
 from webtext_prep.opt_outs.decisions import decide
+from webtext_prep.opt_outs.licences import MAX_BYTES as MAX_LICENCE
+from webtext_prep.opt_outs.licences import read_licence
 from webtext_prep.opt_outs.preferences import MAX_RULES, MAX_WILDCARDS, MAX_WORDS, SIGNALS, HostPreferences, matches
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
 from webtext_prep.opt_outs.signals import HOST_FILES, crawlers, read_host_file
@@ -16,6 +18,7 @@ from webtext_prep.opt_outs.signals import HOST_FILES, crawlers, read_host_file
 PATIENCE = 60
 """Seconds of processor time after which a reader hangs: a thousand times what each of these takes."""
 HOST = "https://example.org"
+LICENCE_URL = f"{HOST}/license.xml"
 ENTRIES = tomllib.loads(Path(__file__).with_name("preferences").joinpath("cases.toml").read_text(encoding="utf-8"))[
     "entry"
 ]
@@ -28,6 +31,8 @@ def decided(entry, path):
     for key, file in zip(("robots", "tdmrep", "ai"), HOST_FILES, strict=True):
         if key in entry:
             host += read_host_file(file, entry[key].encode(), agent, f"{HOST}{file}")
+    if "licence" in entry:
+        host += read_licence(entry["licence"].encode(), LICENCE_URL, f"{HOST}/")
     headers = [(name.encode(), value.encode("latin-1")) for name, value in entry.get("headers", ())]
     page = entry.get("page", "").encode(entry.get("encoding", "utf-8"))
     return decide(HOST + path, host, headers, page, agent)
@@ -119,7 +124,24 @@ HOSTILE = {
     ),
     "types of files": ("/ai.txt", b"User-agent: *\n" + b"Disallow: *.html\n" * 30_000),
 }  # fmt: skip
+NAMESPACE = 'xmlns="https://rslstandard.org/rsl"'
+HOSTILE_LICENCES = {
+    "too large": f"<rsl {NAMESPACE}>{' ' * MAX_LICENCE}</rsl>",
+    "deep": f"<rsl {NAMESPACE}>" + "<content>" * 50_000,
+    "many contents": f"<rsl {NAMESPACE}>" + '<content url="/*a"/>' * 40_000 + "</rsl>",
+    "many licences": f'<rsl {NAMESPACE}><content url="/">' + "<license/>" * 80_000 + "</content></rsl>",
+    "a document type": f'<!DOCTYPE rsl [<!ENTITY a "x">]><rsl {NAMESPACE}><content url="/">&a;</content></rsl>',
+}
 LONG_URL = f"{HOST}/{'a' * 2000}?{'a=' * 500}"
+
+
+@pytest.mark.parametrize("kind", HOSTILE_LICENCES)
+def test_a_hostile_licence_costs_little_and_allows_nothing(kind):
+    start = time.process_time()
+    host = read_licence(HOSTILE_LICENCES[kind].encode(), LICENCE_URL, HOST)
+    assert (host.unreadable == ["rsl"]) == (kind not in ("many contents", "many licences"))
+    assert not any(preference.is_allowed for preference in host.for_page(LONG_URL)) or kind == "many licences"
+    assert time.process_time() - start < PATIENCE
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

@@ -134,6 +134,30 @@ def test_hosts_are_asked_for_three_files_once_and_not_for_pages_that_they_refuse
     assert not any((host, "/1") in asked for host in REFUSING[:4])
 
 
+RSL = '<rsl xmlns="https://rslstandard.org/rsl"><content url="{}"><license>{}</license></content></rsl>'
+SEARCH, FREE = '<permits type="usage">search</permits>', '<permits type="usage">ai-all</permits>'
+
+
+def test_the_licence_that_a_robots_txt_names_is_asked_for_once_also_at_another_host(site, tmp_path):
+    shared, own = site.url("/shared.xml", REFUSING[1]), site.url("/own.xml", OPEN)
+    lost = site.url("/lost.xml", REFUSING[2])
+    site.files = {
+        OPEN: {"/robots.txt": f"User-agent: *\nAllow: /\nLicense: {own}\n", "/own.xml": RSL.format("/1", SEARCH)},
+        REFUSING[0]: {"/robots.txt": f"License: {shared}\n"},
+        REFUSING[1]: {"/shared.xml": RSL.format("/", FREE)},
+        REFUSING[2]: {"/robots.txt": f"License: {lost}\n"},
+    }
+    site.routes |= dict.fromkeys(["/own.xml", "/shared.xml", "/lost.xml"], site.host_file)
+    urls = [site.url(path, host) for host in (OPEN, *REFUSING[:3]) for path in ("/1", "/2")]
+    download(write_list(tmp_path / "urls.jsonl.zst", urls), tmp_path / "out")
+    rows = {row["url"]: row for row in outcomes_of(tmp_path / "out")}
+    refusal = {"opt_out": "rsl", "opt_out_words": '<permits type="usage">search</permits>', "opt_out_source": own}
+    assert {key: rows[urls[0]][key] for key in KEYS} == refusal
+    assert [row["outcome"] for row in rows.values()] == ["opted_out"] + ["ok"] * 7
+    assert [url for url, row in rows.items() if "opt_outs_unreadable" in row] == urls[6:]
+    assert sorted(path for path in site.paths if path.endswith(".xml")) == ["/lost.xml", "/own.xml", "/shared.xml"]
+
+
 def test_what_robots_txt_forbids_is_not_asked_for_either(site, tmp_path):
     site.files = {OPEN: {"/robots.txt": "User-agent: *\nDisallow: /.well-known/\n"}}
     download(write_list(tmp_path / "urls.jsonl.zst", [site.url("/1", OPEN)]), tmp_path / "out")

@@ -101,10 +101,11 @@ class OptOuts(Command):
         asked = Download(user_agent=self.user_agent, allow_private_addresses=allowed, delay=self.delay)
         settings = asked.within_limits()
 
-        async def finish(visit: Visit, reply: Reply) -> None:
+        async def finish(visit: Visit, reply: Reply) -> str:
             preferences = visit.rules.preferences if visit.rules is not None else HostPreferences()
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             note(Host(visit.asked, "", str(reply.outcome), now, preferences.rules, preferences.unreadable))
+            return reply.outcome
 
         async with settings.client(settings.concurrency, settings.max_bytes) as client:
             visits = (Visit(origin, origin, is_for_rules=True) for origin in origins)

@@ -99,13 +99,14 @@ class Crawl:
             DatabaseWriter(self._database, self._count) as writer,
         ):
 
-            async def finish(visit: Visit, reply: Reply) -> None:
+            async def finish(visit: Visit, reply: Reply) -> str:
                 row, document = await self._row(visit, reply, pool)
                 row["attempts"] = visit.earlier.get("attempts", 0) + visit.attempts
                 row[PASSES] = visit.earlier.get(PASSES, 0) + 1
                 row["fetched_at"] = _now()
                 url = visit.asked if is_plain(visit.asked) and not visit.redirects else reply.url
                 await writer.add(Entry(row, document, self._pass, self._answer(reply, url)))
+                return str(row["outcome"])
 
             await Crawler(settings, client, finish, self._page_bytes, writer).run(visits)
 
@@ -115,7 +116,7 @@ class Crawl:
         final_url = reply.url if visit.redirects else None
         if reply.outcome != PageOutcome.OK:
             row = outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url)
-            return row | reply.decision.row, None
+            return row | reply.decision.row | ({"crawler_price": reply.price} if reply.price else {}), None
         page = Page(visit.asked, reply.body, reply.charset, reply.is_html, final_url, reply.status)
         return await make_row(page, pool, reply.decision)
 

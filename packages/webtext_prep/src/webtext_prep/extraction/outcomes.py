@@ -35,6 +35,10 @@ class PageOutcome(StrEnum):
     ROBOTS_UNREACHABLE = "robots_unreachable"
     # What its owner says of training
     OPTED_OUT = "opted_out"
+    # What stands in front of its server says
+    PAYMENT_REQUIRED = "payment_required"
+    REFUSED_BY_EDGE = "refused_by_edge"
+    CHALLENGE = "challenge"
     # The answer
     MALFORMED_RESPONSE = "malformed_response"
     BAD_REDIRECT = "bad_redirect"
@@ -65,6 +69,8 @@ NO_ANSWER = frozenset({
     PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.NO_SUCH_HOST, PageOutcome.TLS,
 })  # fmt: skip
 """What becomes of a request without any answer."""
+EDGE = frozenset({PageOutcome.PAYMENT_REQUIRED, PageOutcome.REFUSED_BY_EDGE, PageOutcome.CHALLENGE})
+"""What becomes of a request that a site's shield answers in its place."""
 _RETRYABLE = NO_ANSWER | {PageOutcome.HOST_DOWN, PageOutcome.ROBOTS_UNREACHABLE}
 _RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 _GONE = frozenset({"http_404", "http_410", PageOutcome.SOFT_404, PageOutcome.PARKED})

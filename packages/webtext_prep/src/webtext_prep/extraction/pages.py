@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from webtext_prep.documents.document import Document
+from webtext_prep.extraction.edge_refusals import is_challenge
 from webtext_prep.extraction.gone_pages import gone_outcome
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision
+from webtext_prep.text.provenance_marks import has_credentials, without_marks
 from webtext_prep.urls.urls import domain_of
 
 CAPTURE = ("archive", "captured_at")
 """The metadata of a page that a web archive had: which one, and the time of the capture."""
-PAGE_METADATA = ("title", "kind", "kind_probability", "text_share", "domain", "final_url", *CAPTURE, *KEYS)
+MARKS_REMOVED = "marks_removed"
+"""Under it a row says how many marks of where a text comes from it had."""
+_OF_TEXT = ("title", "kind", "kind_probability", "text_share", "domain", "final_url", "content_credentials")
+PAGE_METADATA = (*_OF_TEXT, *CAPTURE, *KEYS)
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -53,11 +58,13 @@ async def make_row(
     """The outcome row of a page, and its document if there is text; both with what its owner says of training."""
     address = page.url if page.final_url is None else page.final_url
     parsed = await pool.extract(page.body, address, page.charset, is_html=page.is_html)
-    outcome = parsed.outcome
+    outcome, (text, marks) = parsed.outcome, without_marks(parsed.text)
     if page.is_html and outcome in (PageOutcome.OK, PageOutcome.EMPTY, PageOutcome.OTHER_KIND):
-        outcome = gone_outcome(page.url, page.final_url, parsed.title, parsed.text, page.body) or outcome
+        outcome = gone_outcome(page.url, page.final_url, parsed.title, text, page.body) or outcome
+        if is_challenge(parsed.title, text, page.body):
+            outcome = PageOutcome.CHALLENGE
     row = outcome_row(page.url, outcome, status=page.status, final_url=page.final_url)
-    row |= {"bytes": len(page.body), **decision.row}
+    row |= {"bytes": len(page.body), **decision.row} | ({MARKS_REMOVED: marks} if marks else {})
     parts = {"kind": parsed.kind, "kind_probability": parsed.kind_probability, "detail": parsed.detail}
     row |= {name: value for name, value in parts.items() if value}
     if outcome != PageOutcome.OK:
@@ -70,6 +77,7 @@ async def make_row(
         "text_share": parsed.text_share,
         "domain": domain_of(address),
         "final_url": page.final_url,
+        "content_credentials": has_credentials(parsed.text, page.body),
     }
     known = {name: value for name, value in said.items() if value}
-    return row, Document(page.url, parsed.text, known | decision.metadata)
+    return row, Document(page.url, text, known | decision.metadata)

@@ -15,12 +15,20 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from webtext_prep.opt_outs import signals
-from webtext_prep.opt_outs.preferences import CONTENT_USAGE, SIGNALS, TDM_RESERVATION, HostPreferences, Preference
+from webtext_prep.opt_outs import licences, signals
+from webtext_prep.opt_outs.preferences import (
+    CONTENT_USAGE,
+    LICENCE,
+    SIGNALS,
+    TDM_RESERVATION,
+    HostPreferences,
+    Preference,
+)
 from webtext_prep.text.tags import meta_tags
 
 AGENT = "webtext"  # the name of our crawler, unless a user gives it another
-_HEADERS = (signals.USAGE_HEADER, signals.ROBOTS_HEADER, signals.RESERVATION, signals.POLICY)
+_IN_TAGS = (signals.SIGNAL, signals.RESERVATION, signals.POLICY)
+_HEADERS = (signals.USAGE_HEADER, signals.ROBOTS_HEADER, signals.LINK_HEADER, *_IN_TAGS)
 _IN_BYTES = frozenset(name.encode() for name in _HEADERS)
 SIGNAL, WORDS, SOURCE, UNREADABLE = "opt_out", "opt_out_words", "opt_out_source", "opt_outs_unreadable"
 KEYS = (SIGNAL, WORDS, SOURCE)
@@ -63,7 +71,9 @@ NOTHING = Decision()
 
 
 def count(row: Mapping[str, Any], notes: Counter[str]) -> None:
-    """Count what the owner of a page says, as a row of the outcomes has it."""
+    """Count what the owner of a page says, as a row of the outcomes has it, and the marks in its text."""
+    if "marks_removed" in row:
+        notes["marks_removed"] += row["marks_removed"]
     if SIGNAL in row:
         notes[f"{SIGNAL}_{row[SIGNAL]}"] += 1
     if UNREADABLE in row:
@@ -95,7 +105,14 @@ def decide(
     for name, value in headers:
         if name.lower() in _IN_BYTES:
             said.setdefault(name.lower().decode(), []).append(value.decode("latin-1"))
-    tags = [tag.attributes() for tag in meta_tags(page, (b"noai", b"tdm-reservation"))]
+    tags = [tag.attributes() for tag in meta_tags(page, (b"noai", b"tdm-reservation", b"content-signal"))]
+    named, documents = licences.in_page(page, url)
+    named += licences.linked(said.pop(signals.LINK_HEADER, []), url)
+    for licence in (licences.read_licence(document, url, url) for document in documents):
+        preferences += licence.for_page(url)
+        unreadable += licence.unreadable
+    read = {rules.source for rules in host.rules if rules.signal == LICENCE}
+    unreadable += [LICENCE for document in named if document not in read]
     if said or tags:
         preferences += _of_page(url, said, tags, agent, unreadable)
     if isinstance(known.get(SIGNAL), str):
@@ -120,8 +137,9 @@ def _of_page(
         found.append(signals.read_usage_header(said.get(signals.USAGE_HEADER, ()), url))
     except ValueError:
         unreadable.append(CONTENT_USAGE)
-    in_tags = {name: [content for key, content in named if key == name] for name in _HEADERS[2:]}
+    in_tags = {name: [content for key, content in named if key == name] for name in _IN_TAGS}
     for values in (said, in_tags):
+        found.append(signals.read_signals(values.get(signals.SIGNAL, ()), url))
         policies = values.get(signals.POLICY, [])
         found.append(signals.read_reservation(values.get(signals.RESERVATION, ()), policies, url))
     return [preference for preference in found if preference is not None]

@@ -17,8 +17,8 @@ import msgspec
 from webtext_prep.urls.urls import url_key
 
 TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE = "robots.txt", "content-signal", "content-usage"
-AI_TXT, TDM_RESERVATION, NO_AI = "ai.txt", "tdm-reservation", "noai"
-SIGNALS = (TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE, AI_TXT, TDM_RESERVATION, NO_AI)
+AI_TXT, LICENCE, TDM_RESERVATION, NO_AI = "ai.txt", "rsl", "tdm-reservation", "noai"
+SIGNALS = (TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE, AI_TXT, LICENCE, TDM_RESERVATION, NO_AI)
 """In the order in which a refusal is named where several signals refuse: of a host first, of a page last."""
 MAX_RULES = 64_000
 """Further rules of a file are left: as many as the 500 kibibytes hold that are read of it (RFC 9309, section 2.5)."""
@@ -110,10 +110,17 @@ class Rules(msgspec.Struct, omit_defaults=True, dict=True):
 
 
 class HostPreferences(msgspec.Struct, omit_defaults=True):
-    """What the files of a host say, and the signals that could not be read."""
+    """What the files of a host say, and the signals that could not be read.
+
+    Attributes:
+        rules: what they say.
+        unreadable: the signals; a licence is one as long as its document has not been read.
+        licence: the URL of the document with the licence for the host, where its robots.txt names one.
+    """
 
     rules: list[Rules] = []
     unreadable: list[str] = []
+    licence: str = ""
 
     @classmethod
     def of(cls, signal: str, source: str, rules: Iterable[Rule], unreadable: Iterable[str] = ()) -> HostPreferences:
@@ -122,7 +129,10 @@ class HostPreferences(msgspec.Struct, omit_defaults=True):
         return cls([Rules(signal, source, found)] if found else [], [*unreadable])
 
     def __add__(self, other: HostPreferences) -> HostPreferences:
-        return HostPreferences([*self.rules, *other.rules], sorted({*self.unreadable, *other.unreadable}))
+        rules, unreadable = [*self.rules, *other.rules], {*self.unreadable, *other.unreadable}
+        if any(some.signal == LICENCE for some in rules):
+            unreadable.discard(LICENCE)
+        return HostPreferences(rules, sorted(unreadable), self.licence or other.licence)
 
     def for_page(self, url: str) -> list[Preference]:
         """All preferences for a page."""

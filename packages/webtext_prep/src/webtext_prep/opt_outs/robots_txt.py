@@ -25,7 +25,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 """RFC 9309, section 2.2: no other sign ends a line, as U+2028 does for Python."""
 _AGENT = re.compile(r"user[- ]?agent[\w-]*(?:\s*:\s*(.*)|\s+(\S+))", re.IGNORECASE)
 _RULE = re.compile(r"(allow|diss?all?[oa]w|diasllow)[\w-]*(?:\s*:\s*(.*)|\s+(\S+))", re.IGNORECASE)
-_USAGE = re.compile(r"(?:crawl[- ]delay|content-signal|content-usage)\s*[:\s].*", re.IGNORECASE)
+_USAGE = re.compile(r"(?:crawl[- ]delay|content-signals?|content-usage|license)\s*[:\s].*", re.IGNORECASE)
 _DELAY = re.compile(r"crawl[- ]delay\s*[:\s]\s*([0-9.]+)", re.IGNORECASE)
 _SETTING = re.compile(r"([\w-]+)\s*:\s*(.*)")
 _TOKEN = re.compile(r"[\w-]+")

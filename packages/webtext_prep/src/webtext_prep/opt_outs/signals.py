@@ -4,7 +4,9 @@
    groups that name such a crawler count: what is forbidden to all crawlers is forbidden to ours, which is another
    matter. Each crawler obeys the groups that name it alone; a page that one of them may not have is refused, whatever
    others may.
-2. `Content-Signal: ai-train=no` in robots.txt: Cloudflare's Content Signals Policy of 24 September 2025.
+2. `Content-Signal: ai-train=no`: Cloudflare's Content Signals Policy of 24 September 2025, in robots.txt; since 1 July
+   2026 with `use=immediate`, `reference` or `full`, of which `full` alone covers training. Others write it as a header
+   and as a `<meta>` of that name, in the plural, and with other words than yes and no.
 3. `Content-Usage: train-ai=n`, the IETF's AI preferences, as header and in robots.txt: draft-ietf-aipref-vocab-08 (14
    September 2026) and draft-ietf-aipref-attach-05 (19 August 2026). A value is a dictionary of structured fields (RFC
    9651); a key or value that is not known says nothing, and neither does a value that is no dictionary. Keys of
@@ -24,6 +26,8 @@
    a name in front of a header's directives, or in place of `robots`, is the crawler that they are for. Those for all
    crawlers, for ours and for training crawlers count. `noimageai` is about pictures, and says nothing of a text. No
    tag allows anything.
+7. Licences by RSL 1.0: `licences.py`. A `License:` line of robots.txt names the document of a host: the one of our
+   group there, or else of the lines in front of all groups (section 4.4.2), or else the first one anywhere.
 """
 
 from __future__ import annotations
@@ -43,8 +47,14 @@ from webtext_prep.opt_outs.preferences import HostPreferences, Preference, Rule,
 ROBOTS_TXT, TDMREP, AI_TXT = "/robots.txt", "/.well-known/tdmrep.json", "/ai.txt"
 HOST_FILES = (ROBOTS_TXT, TDMREP, AI_TXT)
 """The files of a host in which signals stand, in the order in which they are asked for."""
-USAGE_HEADER, ROBOTS_HEADER = "content-usage", "x-robots-tag"
+USAGE_HEADER, ROBOTS_HEADER, LINK_HEADER = "content-usage", "x-robots-tag", "link"
+SIGNAL = "content-signal"
 RESERVATION, POLICY = "tdm-reservation", "tdm-policy"
+_YES, _NO = ("yes", "y", "allow", "true", "1"), ("no", "n", "disallow", "deny", "none", "false", "0")
+_SIGNALS = {
+    **{("ai-train", word): word in _YES for word in (*_YES, *_NO)},
+    **{("use", word): word == "full" for word in ("immediate", "reference", "full")},
+}
 _RESERVED = {"1": False, "0": True}
 _WITH_VALUES = frozenset({"max-snippet", "max-image-preview", "max-video-preview", "unavailable_after"})
 """Directives of robots tags that are no names of crawlers."""
@@ -90,11 +100,18 @@ def read_robots_txt(text: str, agent: str, source: str) -> HostPreferences:
     ours += robots_txt.lines_for(groups, agent)
     of_crawlers = _rules_for(robots_txt.groups_in(text), crawlers(), preferences.TRAINING_CRAWLERS, source)
     signals = _usage_in(ours, "Content-Signal", signal_allows, preferences.CONTENT_SIGNAL, source)
-    return (
-        HostPreferences(of_crawlers)
-        + signals
-        + _usage_in(ours, "Content-Usage", usage_allows, preferences.CONTENT_USAGE, source)
-    )
+    usage = _usage_in(ours, "Content-Usage", usage_allows, preferences.CONTENT_USAGE, source)
+    return HostPreferences(of_crawlers) + signals + usage + _licence_in(groups, agent)
+
+
+def _licence_in(groups: Sequence[robots_txt.Group], agent: str) -> HostPreferences:
+    """The document with the licence for a host, still to be read."""
+    anywhere = [line for group in groups for line in group.lines]
+    for lines in (robots_txt.lines_for(groups, agent), groups[0].lines, anywhere):
+        for key, value in robots_txt.settings_in(lines):
+            if key == "license" and value.lower().startswith(("https://", "http://")):
+                return HostPreferences(unreadable=[preferences.LICENCE], licence=value)
+    return HostPreferences()
 
 
 @functools.cache
@@ -135,7 +152,7 @@ def _usage_in(
     """
     found, unreadable = [], set[str]()
     for key, value in robots_txt.settings_in(lines):
-        if key == name.lower():
+        if key.removesuffix("s") == name.lower():
             path, _, said = value.replace("\t", " ").partition(" ") if value.startswith("/") else ("", "", value)
             try:
                 is_allowed = allows(said)
@@ -150,11 +167,11 @@ def _usage_in(
 def signal_allows(value: str) -> bool | None:
     """Whether a value of `Content-Signal` allows training; None where it says nothing of it.
 
-    >>> signal_allows("search=yes, ai-train=no"), signal_allows("search=yes")
-    (False, None)
+    >>> [signal_allows(value) for value in ("ai-train=no", "search=yes", "use=full", "ai-train=yes, use=reference")]
+    [False, None, True, False]
     """
-    signals = (signal.partition("=") for signal in value.lower().split(","))
-    found = [{"yes": True, "no": False}.get(said.strip()) for name, _, said in signals if name.strip() == "ai-train"]
+    signals = (map(str.strip, signal.partition("=")) for signal in value.lower().split(","))
+    found = [_SIGNALS.get((name, said)) for name, _, said in signals]
     return min((one for one in found if one is not None), default=None)
 
 
@@ -198,6 +215,15 @@ def read_usage_header(values: Iterable[str], url: str) -> Preference | None:
     is_allowed = usage_allows(value)
     words = shortened(f"Content-Usage: {value}")
     return None if is_allowed is None else Preference(preferences.CONTENT_USAGE, is_allowed, words, url)
+
+
+def read_signals(values: Iterable[str], url: str) -> Preference | None:
+    """What `Content-Signal` says as a header, or as a tag of a page."""
+    found = [(is_allowed, value) for value in values if (is_allowed := signal_allows(value)) is not None]
+    if not found:
+        return None
+    is_allowed, value = min(found)
+    return Preference(preferences.CONTENT_SIGNAL, is_allowed, shortened(f"Content-Signal: {value}"), url)
 
 
 def read_robots_header(values: Iterable[str], agent: str, url: str) -> Preference | None:

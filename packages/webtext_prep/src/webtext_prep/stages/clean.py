@@ -26,6 +26,7 @@ from webtext_prep.running.tasks import Tally
 from webtext_prep.text import quality
 from webtext_prep.text.languages import LanguageDetector, detect_language, is_in, known_detectors
 from webtext_prep.text.masks import MASKS
+from webtext_prep.text.provenance_marks import has_credentials, without_marks
 from webtext_prep.text.quality.base import Rule
 from webtext_prep.text.repair import repair, repair_all, without_places_to_break
 
@@ -64,7 +65,7 @@ class Clean(DocumentStage):
 
     name: ClassVar[str] = "clean"
     order: ClassVar[int] = 50
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
 
     language: str = setting("en", "the language to keep, as ISO 639-1 code; 'any' keeps all", metavar="CODE")
@@ -138,6 +139,8 @@ class Clean(DocumentStage):
         """
         text, changes = self._repaired(document.text)
         tally.notes.update(changes)
+        if "marks_removed" in changes and has_credentials(document.text):
+            document.metadata["content_credentials"] = True
         text = document.text = self._masked(text, tally)
         if not text.strip():
             return "empty"
@@ -157,6 +160,7 @@ class Clean(DocumentStage):
         changes: Counter[str] = Counter()
         if not self.fix_text:
             return text, changes
+        text, changes["marks_removed"] = without_marks(text)
         decoded = repair(text)
         changes["repaired_decoding"] = int(decoded != text)
         if self.fix_text == "full":

@@ -64,8 +64,8 @@ class Download(FetchSettings):
     cluster give --save-pages here, and have `webtext extract` spread over it.
     Drops, by outcome: http_404 (and other statuses), timeout, dns, no_such_host, connection, tls, host_down, robots,
     robots_unreachable, opted_out, too_large, not_html, blocked_address, too_many_redirects, bad_redirect,
-    malformed_url, malformed_response, duplicate, empty, soft_404, parked, other_kind, too_deep, extract_timeout,
-    extract_memory, extract_crash, extract_error."""
+    malformed_url, malformed_response, duplicate, empty, soft_404, parked, payment_required, refused_by_edge, challenge,
+    other_kind, too_deep, extract_timeout, extract_memory, extract_crash, extract_error."""
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30

@@ -33,7 +33,7 @@ class Tag(NamedTuple):
         name: in lower case; `!--` for a comment.
         inside: its attributes, as they are written, or the text of the comment.
         start: behind which character of the page it begins, with its name.
-        text: what stands in a `title`.
+        text: what stands in a `title` or a `script`.
     """
 
     name: str
@@ -99,7 +99,7 @@ def tags(page: str, *names: str) -> Iterator[Tag]:
             ):  # what does not end, ends with the page, but of a title only what is before the next tag
                 ending = _end_of(name).search(page, at)
                 at = ending.start() if ending else len(page)
-                if name == "title":
+                if name in ("title", "script"):
                     text = page[start:at] if ending else page[start:].partition("<")[0]
             if name in names:
                 yield Tag(name, found[3], found.start(), text)

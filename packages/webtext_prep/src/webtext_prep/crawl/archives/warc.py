@@ -25,6 +25,7 @@ from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, PageSource
 from webtext_prep.crawl.http.bodies import BodyError, TooLargeError, decoded
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.documents.records.base import SourceFile
+from webtext_prep.extraction.edge_refusals import refused_outcome
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.opt_outs.signals import HOST_FILES, ROBOTS_TXT
@@ -314,8 +315,12 @@ class ArchiveReader:
         except (OSError, ValueError):
             return replace(about, outcome=PageOutcome.MALFORMED_RESPONSE)
         about = replace(about, status=status)
-        if status is not None and status not in (200, 203):
-            return replace(about, outcome=http_outcome(status))
+        headers = tuple(record.http_headers.items_bytes()) if record.is_http_parsed else ()
+        if status is not None:
+            named = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in headers}
+            refusal = refused_outcome(status, named)
+            if refusal is not None or status not in (200, 203):
+                return replace(about, outcome=refusal or http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
         if self._reads_pages and (not may_be_page(kind) or urlsplit(about.url).path == ROBOTS_TXT):
             return replace(about, outcome=PageOutcome.NOT_HTML)
@@ -330,7 +335,6 @@ class ArchiveReader:
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)
-        headers = tuple(record.http_headers.items_bytes()) if record.is_http_parsed else ()
         return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status, headers))
 
     def _is_as_written(self, record: WarcRecord) -> bool:

@@ -21,9 +21,9 @@ from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
 from webtext_prep.crawl.http.bodies import ByteBudget, Reservation
 from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_url
 from webtext_prep.crawl.settings import FetchSettings
-from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
+from webtext_prep.extraction.outcomes import EDGE, NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
-from webtext_prep.opt_outs import robots_txt, signals
+from webtext_prep.opt_outs import licences, robots_txt, signals
 from webtext_prep.opt_outs.decisions import Decision, decide_by_host
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ LONGEST_CRAWL_DELAY = 30.0
 """Seconds: a longer Crawl-delay in robots.txt is taken for this."""
 GIVE_UP_HOST_AFTER = 10
 """URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run."""
+FEWEST_ANSWERS, MOST_REFUSED = 10, 0.2
+"""Answers of a host, and the share of them that its shield gave, above which it is not asked for its other URLs."""
 
-Finish = Callable[[Visit, Reply], Awaitable[None]]
+Finish = Callable[[Visit, Reply], Awaitable[str]]
 """Is given a visit with its end."""
 
 
@@ -53,7 +55,8 @@ class Crawler:
     Args:
         settings: how pages are fetched.
         client: makes the requests.
-        finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
+        finish: awaited once for each URL with what became of it, and gives its outcome; while it works, the URL keeps
+            its place.
         page_bytes: bytes of pages that may be in memory, but for some of the largest more.
         store: where what origins say is kept for a day, if anywhere.
     """
@@ -191,11 +194,13 @@ class Crawler:
                 reply = refusal
             elif reply.retry_now and self._retry(host, visit, reply):
                 return
-            await self._finish(visit, reply)
+            host.refusals += await self._finish(visit, reply) == PageOutcome.CHALLENGE
 
     async def _ask(self, host: Host, visit: Visit, rules: robots.RobotsRules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
+        if host.answers >= FEWEST_ANSWERS and host.refusals > host.answers * MOST_REFUSED:
+            return Reply(PageOutcome.REFUSED_BY_EDGE, visit.url)
         refusal = rules.refusal(visit.url)
         if visit.is_for_rules:
             visit.rules = rules
@@ -216,6 +221,8 @@ class Crawler:
         reply = self._settings.judged(reply, rules.preferences, Decision(visit.preference).metadata)
         if reply.outcome not in NO_ANSWER:
             host.silent = 0
+            host.answers += 1
+            host.refusals += reply.outcome in EDGE
         elif not visit.failures:
             host.silent += 1
         return reply
@@ -224,14 +231,15 @@ class Crawler:
         """One request for a robots.txt, or where a redirect of it leads, or for another file with an owner's
         preferences; the next one waits for its turn as any."""
         start, left = time.monotonic(), max(0.0, self._settings.timeout - visit.seconds)
+        path = visit.asked.removeprefix(visit.robots_of)
+        limit = robots_txt.MAX_BYTES if path in signals.HOST_FILES else licences.MAX_BYTES
         try:
-            reply = await self._client.get(visit.url, any_type=True, max_bytes=robots_txt.MAX_BYTES, seconds=left)
+            reply = await self._client.get(visit.url, any_type=True, max_bytes=limit, seconds=left)
         finally:
             host.running -= 1
             self._queues.offer(host)
             self._wake.set()
         visit.seconds += time.monotonic() - start - reply.waited
-        path = visit.asked.removeprefix(visit.robots_of)
         if reply.outcome == PageOutcome.REDIRECT and path != signals.AI_TXT:
             refusal = self._redirect_of_file(visit, reply)
             if refusal is None:
@@ -239,9 +247,8 @@ class Crawler:
                 return
             reply = refusal
         if visit.rules is not None:
-            self._learn(
-                visit, visit.rules.with_preferences(await robots.preferences_of(path, reply, self._client.user_agent))
-            )
+            found = await robots.preferences_of(visit.asked, visit.robots_of, reply, self._client.user_agent)
+            self._learn(visit, visit.rules.with_preferences(found))
             return
         if reply.retry_now and visit.failures + 1 < robots.ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
@@ -276,9 +283,10 @@ class Crawler:
     def _learn(self, visit: Visit, rules: robots.RobotsRules) -> None:
         """Take the rules of an origin from the last of its files, or ask for the next one that may be fetched."""
         if self._reads_preferences and rules.failure is None:
-            files = [visit.robots_of + path for path in signals.HOST_FILES]
-            for file in files[files.index(visit.asked) + 1 :]:
-                if rules.refusal(file) is None:
+            files = [visit.robots_of + path for path in signals.HOST_FILES] + [rules.preferences.licence]
+            for file in filter(None, files[files.index(visit.asked) + 1 :]):
+                known = rules if file.startswith(f"{visit.robots_of}/") else self._robots.get(host_and_origin(file)[1])
+                if known is None or known.refusal(file) is None:
                     self._follow_rules(self._queues.host(file), rules)
                     self._queues.add(Visit(file, file, robots_of=visit.robots_of, rules=rules))
                     self._wake.set()

@@ -71,6 +71,8 @@ class Host:
         not_before: when the next request may start.
         is_offered: whether it stands in the line of hosts that can take a request.
         silent: URLs in a row that had no answer.
+        answers: URLs that had one.
+        refusals: those of them that the host's shield refused.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Host:
     not_before: float = 0.0
     is_offered: bool = False
     silent: int = 0
+    answers: int = 0
+    refusals: int = 0
 
 
 class Queues:

@@ -21,9 +21,10 @@ import msgspec
 
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.opt_outs import signals
+from webtext_prep.opt_outs import licences, signals
 from webtext_prep.opt_outs.preferences import (
     AI_TXT,
+    LICENCE,
     TDM_RESERVATION,
     TRAINING_CRAWLERS,
     HostPreferences,
@@ -170,15 +171,18 @@ async def rules_of(reply: Reply, user_agent: str, *, with_preferences: bool = Fa
     return RobotsRules(failure=reply.outcome)
 
 
-async def preferences_of(path: str, reply: Reply, user_agent: str) -> HostPreferences:
-    """What the last reply to another file of a host says.
+async def preferences_of(file: str, origin: str, reply: Reply, user_agent: str) -> HostPreferences:
+    """What the last reply to another file says of a host: to one of its own, or to the licence that it names.
 
     A redirect of ai.txt says nothing: no text has them. Where a server is in trouble, or redirects of tdmrep.json lead
     nowhere, that is unreadable.
     """
+    path = file.removeprefix(origin)
     if reply.outcome == PageOutcome.OK:
         read = functools.partial(signals.read_host_file, path, reply.body, agent_of(user_agent), reply.url)
+        if path not in signals.HOST_FILES:
+            read = functools.partial(licences.read_licence, reply.body, file, origin)
         return read() if len(reply.body) <= PARSED_AT_ONCE else await asyncio.to_thread(read)
-    signal = AI_TXT if path == signals.AI_TXT else TDM_RESERVATION
+    signal = {signals.AI_TXT: AI_TXT, signals.TDMREP: TDM_RESERVATION}.get(path, LICENCE)
     is_lost = is_retryable(reply.outcome) or reply.outcome in _NO_PAGE_BEHIND
     return HostPreferences(unreadable=[signal] if is_lost else [])

@@ -33,6 +33,7 @@ from webtext_prep.crawl.http import addresses, bodies
 from webtext_prep.crawl.http.connections import NO_FILE_LEFT, Connector
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.errors import WebtextError
+from webtext_prep.extraction.edge_refusals import PRICE, refused_outcome
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
 from webtext_prep.text.tags import meta_tags
@@ -61,6 +62,7 @@ class Reply:
         decision: what the owner of a page says of training on it.
         waited: seconds in which no file was free for a connection.
         cookies: what a redirect and those before it want to have back.
+        price: of a page that is to be paid for, as its header `crawler-price` says.
     """
 
     outcome: str
@@ -77,6 +79,7 @@ class Reply:
     decision: Decision = NOTHING
     waited: float = 0.0
     cookies: aiohttp.CookieJar | None = None
+    price: str = ""
 
 
 def host_and_origin(url: str) -> tuple[str, str]:
@@ -342,10 +345,11 @@ class Client:
         if status in REDIRECTS and "Location" in response.headers:
             location = response.headers["Location"].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             return Reply(PageOutcome.REDIRECT, url, status, location=location)
-        if status not in (200, 203):  # 203: a page, changed by a proxy on the way
-            outcome = http_outcome(status)
+        refusal = refused_outcome(status, response.headers)
+        if refusal is not None or status not in (200, 203):  # 203: a page, changed by a proxy on the way
+            outcome, price = refusal or http_outcome(status), response.headers.get(PRICE, "")[:MAX_PRICE]
             wait = retry_after(response.headers.get("Retry-After"))
-            return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome))
+            return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome), price=price)
         kind, charset = content_type_of(",".join(response.headers.getall("Content-Type", ())))
         page = Reply(PageOutcome.OK, url, status, charset=charset, headers=response.raw_headers)
         if any_type:
@@ -384,6 +388,7 @@ async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int
     return Reply(PageOutcome.OK, url, response.status, body=bytes(body), headers=response.raw_headers)
 
 
+MAX_PRICE = 200  # characters
 MOST_COOKIES = 50
 """Cookies of one answer, as RFC 6265, section 6.1, has it for a host; further ones are left."""
 MAX_COOKIE_HEADER = 8000
