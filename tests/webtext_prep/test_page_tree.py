@@ -151,6 +151,12 @@ HIDING = [
     "class=sr-only",
     "class='note visually-hidden'",
     "class=screen-reader-text",
+    "class=visuallyhidden",
+    "class=assistive-text",
+    "class=show-for-sr",
+    "class=a-offscreen",
+    "class=element-invisible",
+    "class=ui-helper-hidden-accessible",
 ]
 
 

@@ -166,6 +166,8 @@ rt, rp, rtc, button, output, dialog:not([open]), noembed, noframes, [popover], .
 """
 """What resiliparse (2.0.1) shows of a page and browsers may not, or the other way round. Each part takes some 20
 microseconds a page, each element that is found 5."""
+_IN_HIDING_CLASSES = ("creen", "lyhidden", "assistive", "show-for-sr", "-invisible", "accessible")
+"""In the rarer classes for screen readers, which are looked for only in pages that hold them."""
 _HEADINGS = ", ".join(HEADINGS)
 _SHORT_TEXT = re.compile(
     r">\s*+(?:([\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)|[#§¶\U00010000-\U0010ffff](?=\s*<)"
@@ -191,8 +193,9 @@ def parsed(page: str) -> HTMLTree:
     if body is None:
         return tree
     found = body.query_selector_all(_SHOWN_BY_RESILIPARSE).values()
-    if "creen" in page:
-        found += body.query_selector_all('[class*="creen"]').values()
+    for word in _IN_HIDING_CLASSES:
+        if word in page:
+            found += body.query_selector_all(f'[class*="{word}"]').values()
     for node in found:
         tag = node.tag
         if tag in ANNOTATIONS:

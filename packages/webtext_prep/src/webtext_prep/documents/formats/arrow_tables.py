@@ -201,6 +201,9 @@ def new_parquet(stream: BinaryIO, schema: pa.Schema, **options: Any) -> Iterator
     target.release()
 
 
+_SIGNATURE = 28
+"""Bytes behind a footer in the clear whose file has encrypted columns: a nonce and a tag of AES GCM."""
+_ENCRYPTED = "is encrypted, or columns of it are: decrypt it first, with the keys and the program that wrote it."
 _OPTIONS: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
 
 
@@ -209,12 +212,24 @@ def open_parquet(location: Location) -> Iterator[tuple[pq.ParquetFile, BinaryIO]
     """An open Parquet file, and its stream. Pages that have a checksum are verified when they are read.
 
     Raises, also for what the block finds, DamagedFileError if it can't be read as one, or is damaged; InputError if it
-    is one of ours, by the checksum of its footer: nothing of such a file is to be taken.
+    is encrypted, or one of ours, by the checksum of its footer: nothing of such a file is to be taken.
     """
     import pyarrow.parquet as pq
 
     with storage.open_for_reading(location) as stream, arrow_errors(location, "Parquet"):
+        stream.seek(max(0, stream.seek(0, 2) - _TAIL - _SIGNATURE - 1))
+        tail = stream.read()
+        if tail.endswith(b"PARE"):
+            raise InputError(f"{location} {_ENCRYPTED}")
         file = pq.ParquetFile(stream, **_OPTIONS, coerce_int96_timestamp_unit="us")
+        # The footer of a file with encrypted columns ends, as each does, with a zero, and is signed. What is said of
+        # such a column must not be asked for: pyarrow 26.0.1 ends the process then. To read a row is safe, and tells.
+        if tail[0] == 0 and file.metadata.num_row_groups:
+            try:
+                next(file.iter_batches(batch_size=1, row_groups=[0]), None)
+            except OSError as error:
+                if "decrypt" in str(error):
+                    raise InputError(f"{location} {_ENCRYPTED}") from None
         known = file.metadata.metadata or {}
         if _SEAL in known:
             stream.seek(-_TAIL, 2)
