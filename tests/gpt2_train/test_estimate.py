@@ -201,7 +201,7 @@ def test_a_process_on_cpu_takes_what_was_estimated(tmp_path: Path, corpus: str) 
     predicted = memory_per_rank(config, micro_batch=64, on_cpu=True).peak
     measured = int(done.stdout.split()[-1]) * 1024
     # Builds of torch without GPU libraries take a third of a gigabyte less.
-    assert predicted / 2 < measured < 1.25 * predicted
+    assert 0.45 * predicted < measured < 1.25 * predicted
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ OF_TORCH_DIST: list[tuple[Damage, str]] = [
     (entry(lambda e: setattr(e.properties, "dtype", torch.bfloat16)), "is not what its index says"),
     (place(lambda item: setattr(item, "length", 1 << 60)), f"does not cover {NORMS}"),
     (place(lambda item: setattr(item, "offset", -1)), f"does not cover {NORMS}"),
-    (place(lambda item: setattr(item, "offset", 0)), "can't be read"),
+    (place(lambda item: setattr(item, "offset", 0)), "it is damaged"),
     (place(lambda item: setattr(item, "relative_path", "../common.pt")), f"does not cover {NORMS}"),
     (place(lambda item: setattr(item, "transform_descriptors", ["zstd"])), f"{NORMS} is compressed"),
     (of_index(lambda index: index.state_dict_metadata.pop(NORMS)), "holds no blocks.0.attention_norm.bias"),

@@ -168,8 +168,8 @@ def test_an_older_torch_is_not_asked_to_isolate_graphs(monkeypatch: pytest.Monke
     """torch 2.11 and 2.12 know no `isolate_recompiles`: training on a GPU ended with a TypeError there."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
-    for isolates, limit in ((True, 8), (False, 64)):
-        monkeypatch.setattr(torch_private, "_ISOLATES", isolates)
-        assert torch_private.compiled_whole(len, isolated=True)([1]) == 1
-        assert ("isolate_recompiles" in asked.pop(), torch._dynamo.config.recompile_limit) == (isolates, limit)
+    with torch._dynamo.config.patch(recompile_limit=8):
+        for isolates, limit in ((True, 8), (False, 64)):
+            monkeypatch.setattr(torch_private, "_ISOLATES", isolates)
+            assert torch_private.compiled_whole(len, isolated=True)([1]) == 1
+            assert ("isolate_recompiles" in asked.pop(), torch._dynamo.config.recompile_limit) == (isolates, limit)

@@ -13,7 +13,6 @@ import pytest
 from practice_calls import tasks_of
 
 from command_kit import CommandError, available_cores
-from webtext_prep import cli
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import engines
 from webtext_prep.running import settings as running_settings
@@ -231,7 +230,7 @@ def test_an_engine_is_added_in_one_file(tmp_path, plugin, webtext, write_shards)
     )
     plugin(engines, "backwards", source)
     folder = write_shards([["a"], ["b"], ["c"]])
-    assert cli.make_engine("backwards", 2).workers == 2
+    assert running_settings.make_engine("backwards", 2).workers == 2
     for engine in ("backwards", "local"):
         assert webtext("shout", "--input", folder, "--output", tmp_path / engine, "--engine", engine).code == 0
     one, two = ((tmp_path / name / "part-00002.jsonl.zst").read_bytes() for name in ("backwards", "local"))

@@ -19,6 +19,8 @@ import torch
 
 from gpt2_train.config.errors import Gpt2UsageError
 
+INDEX = ".metadata"
+"""The index of a folder of torch.distributed.checkpoint."""
 _READ_BY_TORCH = ("torch.", "collections.OrderedDict", "_codecs.encode", "builtins.")
 _STREAMS_BEFORE_DATA = 3
 """Pickles before the data in a file written before torch 1.6: its mark, version and machine."""

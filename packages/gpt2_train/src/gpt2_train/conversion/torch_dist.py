@@ -25,9 +25,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from gpt2_train.checkpoint.load import is_usable
 from gpt2_train.checkpoint.tensor_files import boxes_fill
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.pickles import UnpickledObject, first_line, read_pickle
-
-INDEX = ".metadata"
+from gpt2_train.conversion.pickles import INDEX, UnpickledObject, first_line, read_pickle
 
 _INDEX_CLASSES = {
     "torch.distributed.checkpoint.metadata": {

@@ -19,9 +19,8 @@ allows nothing. Those of other namespaces say nothing. Drafts of 2025 had commas
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import urljoin
-
-from lxml import etree  # type: ignore[import-untyped]
 
 from webtext_prep.opt_outs.hosts import origin_of
 from webtext_prep.opt_outs.preferences import LICENCE, HostPreferences, Rule, pattern_of, shortened
@@ -47,6 +46,8 @@ def read_licence(body: bytes, source: str, page: str) -> HostPreferences:
         source: its URL.
         page: the URL of any page of the host; of the page that it stands in or belongs to, for which an empty `url` is.
     """
+    from lxml import etree  # type: ignore[import-untyped]
+
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     try:
         root = etree.fromstring(body, parser) if len(body) <= MAX_BYTES else None
@@ -54,7 +55,7 @@ def read_licence(body: bytes, source: str, page: str) -> HostPreferences:
         return UNREADABLE
     if root is None or root.getroottree().docinfo.doctype or root.tag != f"{{{NAMESPACE}}}rsl":
         return UNREADABLE
-    is_known = {etree.QName(element).localname for element in root.iter(f"{{{NAMESPACE}}}*")} <= _KNOWN
+    is_known = {_name_of(element) for element in root.iter(f"{{{NAMESPACE}}}*")} <= _KNOWN
     rules = []
     for content in root.findall(f"{{{NAMESPACE}}}content"):
         url, refusal = content.get("url", "").strip() or "/", _refusal(content)
@@ -67,7 +68,11 @@ def read_licence(body: bytes, source: str, page: str) -> HostPreferences:
     return HostPreferences.of(LICENCE, source, rules, [] if rules else [LICENCE])
 
 
-def _refusal(content: etree._Element) -> str:
+def _name_of(element: Any) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _refusal(content: Any) -> str:
     """The words by which training is not licensed; nothing where it is."""
     if content.get("server"):
         return shortened(f'<content server="{content.get("server")}">')
@@ -75,7 +80,7 @@ def _refusal(content: etree._Element) -> str:
     for licence in content.findall(f"{{{NAMESPACE}}}license"):
         conditions.append("")
         for element in licence.iterfind(f"{{{NAMESPACE}}}*"):
-            name, kind = etree.QName(element).localname, element.get("type", "").strip().lower()
+            name, kind = _name_of(element), element.get("type", "").strip().lower()
             words = shortened(f'<{name} type="{kind}">{element.text or ""}</{name}>')
             is_of_training = bool(_TRAINING & {*re.split(r"[\s,]+", (element.text or "").lower())})
             if name == "prohibits" and kind == "usage" and is_of_training:

@@ -27,8 +27,7 @@ from gpt2_train.conversion.formats.megatron import (
     read_tokenizer,
     samples_of,
 )
-from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.torch_dist import INDEX, TorchDist
+from gpt2_train.conversion.pickles import INDEX, read_pickle
 
 NAME = "torch_dist"
 BACKEND, COMMON = "metadata.json", "common.pt"
@@ -100,6 +99,9 @@ class _StoredModel:
     """The parameters in a folder, by their names in `gpt2.py`. Raises Gpt2UsageError for what no GPT-2 has."""
 
     def __init__(self, folder: Path) -> None:
+        # It needs torch.distributed, which who reads another format should not load.
+        from gpt2_train.conversion.torch_dist import TorchDist
+
         self._tensors = TorchDist(folder, lambda name: _OF_OPTIMIZER.search(name) is None)
         self._keys: dict[str, str] = {}
         """Names there by ours; `blocks.*` for all blocks together."""

@@ -135,7 +135,7 @@ class Queues:
             return
         if not host.queue:
             # Forgotten as soon as nothing is lost by it: a list has millions of hosts.
-            is_past = host.not_before <= time.monotonic() and not host.silent
+            is_past = host.not_before <= time.monotonic() and not (host.silent or host.refusals)
             if is_past and not host.running and not host.waiting:
                 self._hosts.pop(host.name, None)
             return
