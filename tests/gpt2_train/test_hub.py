@@ -144,7 +144,8 @@ def test_a_name_of_the_hub_is_fetched_wherever_a_model_may_stand(
     # Nothing but what a GPT-2 needs: no pickle, and nothing of other programs.
     assert not [path for path in hub.asked if path.endswith((".bin", ".onnx"))]
     assert {path.name for path in fetch(NAME).iterdir()} == {
-        "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "merges.txt", "vocab.json", "tokenizer.json",
+        "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json",
+        "merges.txt", "vocab.json", "tokenizer.json",
         "tokenizer_config.json", "special_tokens_map.json",
     }  # fmt: skip
 
