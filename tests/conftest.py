@@ -47,9 +47,8 @@ def frozen_imports() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Processes of `-n auto`: three for two cores, as tests often wait; up to 8, whose memory a laptop has."""
-    cores = available_cores()
-    return min(8, cores + (cores + 1) // 2)
+    """Processes of `-n auto`: two for each core, as tests often wait; up to 8, whose memory a laptop has."""
+    return min(8, 2 * available_cores())
 
 
 def pytest_configure(config: pytest.Config) -> None:
