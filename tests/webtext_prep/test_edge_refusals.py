@@ -51,7 +51,7 @@ CHALLENGES = [
     ("Vercel Security Checkpoint", "We're verifying your browser", ""),
     ("You are being redirected...", "Javascript is required.", "<script>var sucuri_cloudproxy_js=''</script>"),
     ("Making sure you're not a bot!", "Loading...", '<img src="/.within.website/x/cmd/anubis/static/img/p.webp">'),
-    ("Making sure you&#39;re not a bot!".replace("&#39;", "’"), "Your browser is being checked.", ""),
+    ("Making sure you’re not a bot!", "Your browser is being checked.", ""),
     ("DDoS-Guard", "Checking your browser before accessing", '<script src="https://check.ddos-guard.net/check.js">'),
     ("Are you a robot?", "Please confirm that you are a human by clicking the box.", ""),
     ("Verify you are human", "Complete the captcha below.", ""),
@@ -74,7 +74,7 @@ ABOUT = [
     ("Access denied", "A film of 1999 with a car in it.", ""),
     ("Attention required!", "The bridge is closed on Monday.", ""),
     ("robots.txt", "What a crawler reads first.", ""),
-    ("The Human Verification of Theorems", "Abstract. Proofs are read by people.".replace("people", "readers"), ""),
+    ("The Human Verification of Theorems", "Abstract. Proofs are read by readers.", ""),
     ("DDoS-Guard of honour", "Soldiers.", ""),
 ]  # fmt: skip
 assert len(CHALLENGES) >= 30 and len(ABOUT) >= 30

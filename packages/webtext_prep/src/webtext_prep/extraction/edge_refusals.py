@@ -14,15 +14,14 @@ about them has text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container
 
+from webtext_prep.extraction.gone_pages import FEW_CHARACTERS
 from webtext_prep.extraction.outcomes import PageOutcome
 
 PRICE = "crawler-price"
 HEADERS = ("cf-mitigated", "x-vercel-mitigated", "x-amzn-waf-action")
 REFUSING = frozenset({401, 403, 405, 429})
-FEW_CHARACTERS = 600
-"""Of main text: a page with more is no challenge."""
 HEAD_BYTES = 1 << 16
 """Of HTML that are looked at: challenges have some ten kilobytes."""
 _ONLY_IN_CHALLENGES = re.compile(
@@ -52,8 +51,10 @@ _ASKS = re.compile(
 )
 
 
-def refused_outcome(status: int, headers: Mapping[str, str]) -> str | None:
+def refused_outcome(status: int, headers: Container[str]) -> str | None:
     """The outcome of an answer that a shield gave, or that asks for a payment; None if it is neither.
+
+    `headers` holds the names of its headers: in lower case, or whatever their case, as those of aiohttp do.
 
     >>> refused_outcome(403, {"cf-mitigated": "challenge"}), refused_outcome(402, {}), refused_outcome(403, {})
     ('refused_by_edge', 'payment_required', None)

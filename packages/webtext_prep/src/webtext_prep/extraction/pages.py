@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,7 @@ from webtext_prep.extraction.edge_refusals import is_challenge
 from webtext_prep.extraction.gone_pages import gone_outcome
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.opt_outs import decisions
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision
 from webtext_prep.text.provenance_marks import has_credentials, without_marks
 from webtext_prep.urls.urls import domain_of
@@ -50,6 +53,13 @@ def outcome_row(url: str, outcome: str, *, status: int | None, final_url: str | 
     """The row of a URL as it begins, whether or not there is a page."""
     known = {"url": url, "outcome": str(outcome), "status": status, "final_url": final_url}
     return {name: value for name, value in known.items() if value is not None}
+
+
+def count(row: Mapping[str, Any], notes: Counter[str]) -> None:
+    """Count what the owner of a page says, as a row of the outcomes has it, and the marks in its text."""
+    if MARKS_REMOVED in row:
+        notes[MARKS_REMOVED] += row[MARKS_REMOVED]
+    decisions.count(row, notes)
 
 
 async def make_row(

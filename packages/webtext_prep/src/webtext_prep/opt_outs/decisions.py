@@ -71,9 +71,7 @@ NOTHING = Decision()
 
 
 def count(row: Mapping[str, Any], notes: Counter[str]) -> None:
-    """Count what the owner of a page says, as a row of the outcomes has it, and the marks in its text."""
-    if "marks_removed" in row:
-        notes["marks_removed"] += row["marks_removed"]
+    """Count what the owner of a page says, as a row of the outcomes has it."""
     if SIGNAL in row:
         notes[f"{SIGNAL}_{row[SIGNAL]}"] += 1
     if UNREADABLE in row:

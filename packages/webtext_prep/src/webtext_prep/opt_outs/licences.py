@@ -33,7 +33,6 @@ UNREADABLE = HostPreferences(unreadable=[LICENCE])
 _TRAINING = frozenset({"all", "ai-all", "ai-train", "train-ai"})
 _KNOWN = frozenset(["rsl", "content", "license", "permits", "prohibits", "payment", "standard", "custom", "amount"])
 _KNOWN |= {"accepts", "reporting", "legal", "schema", "alternate", "copyright", "terms"}
-ALLOWS = '<permits type="usage">ai-train</permits>'
 _LINK = re.compile(r"<([^>]*)>([^<]*)")
 _PARAMETER = re.compile(r';\s*(rel|type)\s*=\s*(?:"([^"]*)"|([^\s;,"]*))', re.IGNORECASE)
 
@@ -64,7 +63,7 @@ def read_licence(body: bytes, source: str, page: str) -> HostPreferences:
         else:
             origin = origin_of(page)
         if origin == origin_of(page) and (is_known or refusal):
-            rules.append(Rule(pattern_of(url), not refusal, refusal or ALLOWS))
+            rules.append(Rule(pattern_of(url), not refusal, refusal or '<permits type="usage">ai-train</permits>'))
     return HostPreferences.of(LICENCE, source, rules, [] if rules else [LICENCE])
 
 

@@ -51,10 +51,8 @@ USAGE_HEADER, ROBOTS_HEADER, LINK_HEADER = "content-usage", "x-robots-tag", "lin
 SIGNAL = "content-signal"
 RESERVATION, POLICY = "tdm-reservation", "tdm-policy"
 _YES, _NO = ("yes", "y", "allow", "true", "1"), ("no", "n", "disallow", "deny", "none", "false", "0")
-_SIGNALS = {
-    **{("ai-train", word): word in _YES for word in (*_YES, *_NO)},
-    **{("use", word): word == "full" for word in ("immediate", "reference", "full")},
-}
+_SIGNALS = {("ai-train", word): word in _YES for word in (*_YES, *_NO)}
+_SIGNALS |= {("use", word): word == "full" for word in ("immediate", "reference", "full")}
 _RESERVED = {"1": False, "0": True}
 _WITH_VALUES = frozenset({"max-snippet", "max-image-preview", "max-video-preview", "unavailable_after"})
 """Directives of robots tags that are no names of crawlers."""

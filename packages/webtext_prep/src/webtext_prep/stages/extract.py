@@ -31,7 +31,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PageStage
 from webtext_prep.opt_outs import signals
-from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, count, decide, decide_by_host
+from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, decide, decide_by_host
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
@@ -278,7 +278,7 @@ class Extract(PageStage):
 
     async def _extract(self, task: Task, context: Context) -> dict[str, Any]:
         from webtext_prep.extraction.ordered_work import in_order
-        from webtext_prep.extraction.pages import CAPTURE, make_row, outcome_row
+        from webtext_prep.extraction.pages import CAPTURE, count, make_row, outcome_row
 
         tally, problems, page_bytes = Tally(), Problems(), 0
         hosts = Hosts(task.reads["hosts"])

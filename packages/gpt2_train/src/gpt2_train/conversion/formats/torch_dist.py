@@ -154,7 +154,7 @@ class _StoredModel:
         )
 
     def read(self, name: str) -> Tensor:
-        """One parameter, whole."""
+        """See `ModelWeights.read`."""
         key, layer = self._place(name)
         assert key is not None, name
         return self._tensors.read(key, layer)

@@ -317,8 +317,7 @@ class ArchiveReader:
         about = replace(about, status=status)
         headers = tuple(record.http_headers.items_bytes()) if record.is_http_parsed else ()
         if status is not None:
-            named = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in headers}
-            refusal = refused_outcome(status, named)
+            refusal = refused_outcome(status, {name.lower().decode("latin-1") for name, _ in headers})
             if refusal is not None or status not in (200, 203):
                 return replace(about, outcome=refusal or http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))

@@ -179,8 +179,9 @@ async def preferences_of(file: str, origin: str, reply: Reply, user_agent: str) 
     """
     path = file.removeprefix(origin)
     if reply.outcome == PageOutcome.OK:
-        read = functools.partial(signals.read_host_file, path, reply.body, agent_of(user_agent), reply.url)
-        if path not in signals.HOST_FILES:
+        if path in signals.HOST_FILES:
+            read = functools.partial(signals.read_host_file, path, reply.body, agent_of(user_agent), reply.url)
+        else:
             read = functools.partial(licences.read_licence, reply.body, file, origin)
         return read() if len(reply.body) <= PARSED_AT_ONCE else await asyncio.to_thread(read)
     signal = {signals.AI_TXT: AI_TXT, signals.TDMREP: TDM_RESERVATION}.get(path, LICENCE)

@@ -347,7 +347,7 @@ class Client:
             return Reply(PageOutcome.REDIRECT, url, status, location=location)
         refusal = refused_outcome(status, response.headers)
         if refusal is not None or status not in (200, 203):  # 203: a page, changed by a proxy on the way
-            outcome, price = refusal or http_outcome(status), response.headers.get(PRICE, "")[:MAX_PRICE]
+            outcome, price = refusal or http_outcome(status), response.headers.get(PRICE, "")[:200]
             wait = retry_after(response.headers.get("Retry-After"))
             return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome), price=price)
         kind, charset = content_type_of(",".join(response.headers.getall("Content-Type", ())))
@@ -388,7 +388,6 @@ async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int
     return Reply(PageOutcome.OK, url, response.status, body=bytes(body), headers=response.raw_headers)
 
 
-MAX_PRICE = 200  # characters
 MOST_COOKIES = 50
 """Cookies of one answer, as RFC 6265, section 6.1, has it for a host; further ones are left."""
 MAX_COOKIE_HEADER = 8000
