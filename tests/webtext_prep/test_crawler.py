@@ -146,6 +146,30 @@ def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
     assert read_at_request[0] <= 20
 
 
+def test_a_page_that_is_extracted_late_does_not_take_back_what_its_host_refused_meanwhile():
+    """Its end wrote the host's count of refusals back as it had been before: a host was asked on."""
+    urls = [f"http://shut.org/{number}" for number in range(40)]
+    asked = []
+    outcomes = {}
+
+    async def finish(visit, reply):
+        while visit.asked == urls[0] and len(asked) < crawler.FEWEST_ANSWERS - 1:
+            await asyncio.sleep(0)
+        outcomes[visit.asked] = reply.outcome
+        return reply.outcome
+
+    class Shut:
+        user_agent = "test/1"
+
+        async def get(self, url, **_):
+            asked.append(url)
+            return Reply("ok" if url == urls[0] else "refused_by_edge", url, 200)
+
+    crawl_with(Shut(), urls, finish, concurrency=2, page_bytes=1 << 30)
+    assert asked == urls[: crawler.FEWEST_ANSWERS]
+    assert set(outcomes) == set(urls)
+
+
 def test_a_robots_txt_that_is_elsewhere_waits_for_its_turn_there():
     """It was asked for past the queue of that host, however busy that was."""
     at_once: dict[str, int] = {}

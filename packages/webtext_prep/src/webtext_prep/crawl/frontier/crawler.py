@@ -194,7 +194,9 @@ class Crawler:
                 reply = refusal
             elif reply.retry_now and self._retry(host, visit, reply):
                 return
-            host.refusals += await self._finish(visit, reply) == PageOutcome.CHALLENGE
+            outcome = await self._finish(visit, reply)
+            # Added after the wait: `+= await` would write back what was counted before it.
+            host.refusals += outcome == PageOutcome.CHALLENGE
 
     async def _ask(self, host: Host, visit: Visit, rules: robots.RobotsRules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
