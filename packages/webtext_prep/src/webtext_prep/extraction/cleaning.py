@@ -28,11 +28,14 @@ from webtext_prep.extraction.page_tree import (
     is_empty,
     is_hidden,
     is_inline,
+    is_invisible,
     is_permalink,
     is_sign,
     is_space_of_ruby,
     names_permalink,
+    shown_again,
     tree_of,
+    without_visibility,
 )
 
 if TYPE_CHECKING:
@@ -93,6 +96,9 @@ def cleaned(page: str) -> Any:
     for node in [*unseen, *(node for node in outermost if node not in shown)]:
         for base in node.findall("rb") if node.tag in ANNOTATIONS else []:
             node.addprevious(base)
+        for part in shown_again(node):
+            part.tail = None
+            node.addprevious(part)
         if node.getparent() is not None:
             node.drop_tree()
     for node in in_line:
@@ -166,9 +172,18 @@ rt, rp, rtc, button, output, dialog:not([open]), noembed, noframes, [popover], .
 """
 """What resiliparse (2.0.1) shows of a page and browsers may not, or the other way round. Each part takes some 20
 microseconds a page, each element that is found 5."""
-_IN_HIDING_CLASSES = ("creen", "lyhidden", "assistive", "show-for-sr", "-invisible", "accessible")
-"""In the rarer classes for screen readers, which are looked for only in pages that hold them."""
+_RARELY_HIDING = [
+    (word, f'[{name}*="{word}"]')
+    for name, words in (
+        ("class", "creen lyhidden ly-hidden lyHidden ddenVis rOnly assistive show-for-sr -invisible accessible"),
+        ("style", "h:1px,h: 1px,00em,lity:c,lity: c"),
+    )
+    for word in words.split("," if name == "style" else " ")
+]
+"""Parts of the rarer classes and styles that hide, which are looked for only in pages that hold them, and where."""
+_SHOWN_AGAIN = [(word, f'[style*="{word}"]') for word in ("lity:visible", "lity: visible")]
 _HEADINGS = ", ".join(HEADINGS)
+_READ_BESIDE = ", ".join(("ruby", *ANNOTATIONS))
 _SHORT_TEXT = re.compile(
     r">\s*+(?:([\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)|[#§¶\U00010000-\U0010ffff](?=\s*<)"
     r"|[PpLlCcDdAa](?:erma\w++|ink\b|opy [Ll]ink|irect [Ll]ink|nchor\b))"
@@ -193,9 +208,12 @@ def parsed(page: str) -> HTMLTree:
     if body is None:
         return tree
     found = body.query_selector_all(_SHOWN_BY_RESILIPARSE).values()
-    for word in _IN_HIDING_CLASSES:
+    for word, places in _RARELY_HIDING:
         if word in page:
-            found += body.query_selector_all(f'[class*="{word}"]').values()
+            found += body.query_selector_all(places).values()
+    for word, places in _SHOWN_AGAIN:
+        for node in body.query_selector_all(places).values() if word in page else ():
+            _take_out_shown(node)
     for node in found:
         tag = node.tag
         if tag in ANNOTATIONS:
@@ -222,13 +240,27 @@ def _is_unseen(node: Any, tag: str) -> bool:
     ) and node.query_selector("math") is None
 
 
+def _take_out_shown(node: Any) -> None:
+    """See `page_tree.shown_again`."""
+    around, outermost = node.parent_element, None
+    while around is not None and around.tag not in ("body", "html"):
+        style = around.getattr("style") or ""
+        if is_invisible(style):
+            outermost = around
+        if around.hasattr("hidden") or around.tag in SHUT or hidden_by_style(without_visibility(style)) == ALL:
+            return
+        around = around.parent_element
+    if outermost is not None:
+        outermost.parent_element.insert_before(node, outermost)
+
+
 def _is_text(node: Any) -> bool:
     return node is not None and node.node_name == "#text" and not node.text.isspace()
 
 
 def _take_out_reading(node: Any) -> None:
     around, after = node.parent_element, node.next_sibling
-    if around is None or not (around.tag in _RUBY or around.tag in ANNOTATIONS):
+    if around is None or around.closest(_READ_BESIDE) is None:
         return
     is_last = after is not None and after.next_sibling is None
     for space in (around.first_child, node.previous_sibling, after if is_last else None):  # it sets the source apart
