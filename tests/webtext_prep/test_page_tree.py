@@ -100,9 +100,14 @@ def test_resiliparse_keeps_texts_of_one_character():
         ("<div><button>Share</button> <button>Like</button></div>", ["Share", "Like"]),
         ("<div>a<x-box><p>b</p></x-box>c</div>", ["a", "b", "c"]),
         ("<div>a<br><x-a>b</x-a></div>", ["a", "b"]),
+        # So is a block that its style sets in line.
+        ("<div>a <div style='display:inline'>b</div> c</div>", ["a b c"]),
+        ("<div><h4 style='color:red; display: inline'>a</h4> b</div>", ["a b"]),
+        ("<div style='display:inline'>a</div><div style='display: inline'><p>b</p></div>", ["a", "b"]),
+        ("<div>a<div style='display:inline-block'>b</div></div>", ["a", "b"]),
     ],
 )
-def test_an_unknown_element_is_inline_where_text_stands_beside_it(texts, html, found):
+def test_an_element_that_is_no_block_is_inline_where_text_stands_beside_it(texts, html, found):
     assert texts(html) == found
 
 
@@ -161,14 +166,17 @@ HIDING = [
     "class=element-invisible",
     "class=ui-helper-hidden-accessible",
     "class=govuk-visually-hidden",
-    "class=u-hiddenVisually",
     "class=visually-hidden-focusable",
-    "class=visuallyHidden__3kXq2",
-    "class=is-srOnly",
     "style='position:absolute; left:-999em'",
     "style='overflow: hidden; position: absolute; width: 1px; height: 1px'",
     "style=visibility:collapse",
 ]
+
+
+@pytest.mark.parametrize("name", ["learned", "trafilatura", "newspaper"])  # rare: all pages would cost resiliparse more
+@pytest.mark.parametrize("classes", ["u-hiddenVisually", "hide-visually", "visuallyHidden__3kXq2", "is-srOnly"])
+def test_text_for_screen_readers_is_known_by_more_names(name, classes):
+    assert "jane@example.org" in text_by(name, f"<p>Write to jane<span class={classes}>nospam</span>@example.org.</p>")
 
 
 @every_extractor

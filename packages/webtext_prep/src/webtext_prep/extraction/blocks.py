@@ -32,6 +32,7 @@ from webtext_prep.extraction.page_tree import (
     hides,
     is_annotation,
     is_hidden,
+    is_in_line,
     is_inline,
     is_not_displayed,
     is_permalink,
@@ -353,7 +354,11 @@ class _Walk:
                 self.visit(base, element, row, cell, in_link, is_pre, is_bold)
             return
         pieces = self.pieces
-        is_block = tag in BLOCKS or not (tag in INLINE or is_inline(node)) or node in self.shown
+        if tag in BLOCKS:
+            is_block = not ("style" in names and is_in_line(node.get("style")) and is_inline(node))
+        else:
+            is_block = not (tag in INLINE or is_inline(node))
+        is_block = is_block or node in self.shown
         here, inner_row, inner_cell, inner_pre = element, row, cell, is_pre
         line = None
         if is_block:

@@ -61,6 +61,7 @@ _INVISIBLE = re.compile(r"visibility\s*:\s*(?:hidden|collapse)", re.IGNORECASE)
 _VISIBLE = re.compile(r"visibility\s*:\s*visible", re.IGNORECASE)
 _NO_SIZE = re.compile(r"font-size\s*:\s*0(?:px|pt|r?em|%)?\s*(?:[;!]|$)", re.IGNORECASE)
 _OWN_LINE = re.compile(r"display\s*:\s*(?:block|table|flex|grid|list-item)\b", re.IGNORECASE)
+_IN_LINE = re.compile(r"display\s*:\s*inline\s*(?:[;!]|$)", re.IGNORECASE)
 ALL, LETTERS = "all", "letters"
 """What a style hides. Letters without a size are hidden where there is nothing else in their element: around others
 such a size only closes the gaps between them."""
@@ -149,7 +150,7 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
 
 
 def is_inline(node: Any) -> bool:
-    """Whether an element that is neither one of INLINE nor of BLOCKS stands in a line of text.
+    """Whether an element that is neither one of INLINE nor of BLOCKS, or a block by its name alone, stands in a line.
 
     Browsers take elements that they don't know for inline, but pages also make their layout of them. One is inline if
     no block lies in it, and if it is empty, or text stands beside it. So are buttons, outputs, and the like.
@@ -264,6 +265,11 @@ def is_invisible(style: str) -> bool:
     return _INVISIBLE.search(style) is not None
 
 
+def is_visible(style: str) -> bool:
+    """Whether a `style` attribute shows what the visibility of others around it hides."""
+    return _VISIBLE.search(style) is not None
+
+
 def without_visibility(style: str) -> str:
     """The rest of a `style` attribute that may hide."""
     return _INVISIBLE.sub("", style)
@@ -280,7 +286,7 @@ def shown_again(node: Any) -> list[Any]:
     while left:
         one = left.pop()
         style = one.get("style") or ""
-        if one is not node and _VISIBLE.search(style) and not is_hidden(one, one.tag, one.keys(), one.get("class")):
+        if one is not node and is_visible(style) and not is_hidden(one, one.tag, one.keys(), one.get("class")):
             found.append(one)
         elif _is_only_invisible(one, style):
             left += reversed(one)
@@ -293,6 +299,12 @@ def _is_only_invisible(node: Any, style: str) -> bool:
         node.tag in SHUT or node.tag in SKIPPED or node.get("hidden") is not None or node.get("popover") is not None
     )
     return not is_marked and hidden_by_style(without_visibility(style)) != ALL and not hides(node.get("class") or "")
+
+
+@functools.lru_cache(maxsize=50_000)
+def is_in_line(style: str) -> bool:
+    """Whether a `style` attribute makes a block one of the elements for which `is_inline` is asked."""
+    return _IN_LINE.search(style) is not None
 
 
 def _has_no_formula(node: Any) -> bool:
