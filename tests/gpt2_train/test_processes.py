@@ -106,12 +106,31 @@ def test_a_tensor_parallel_checkpoint_loads_in_one_process(one: Path, tensor_par
     torch.testing.assert_close(model(tokens), single(tokens), atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("layout", ["one", "tensor_parallel", "data_parallel"])
+@pytest.fixture(scope="module")
+def bf16(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
+    """A run in one process that multiplies in bf16."""
+    output = tmp_path_factory.mktemp("bf16") / "run"
+    assert main(command(output, *EXACT, "--precision", "bf16", data=corpus)[3:]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def bf16_tensor_parallel(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
+    """The same on two processes that share each matrix."""
+    output = tmp_path_factory.mktemp("bf16-tp") / "run"
+    done = run_command_line(output, *EXACT, "--precision", "bf16", "--tensor-parallel", 2, data=corpus)
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.mark.parametrize("layout", ["one", "tensor_parallel", "data_parallel", "bf16", "bf16_tensor_parallel"])
 def test_transformers_opens_each_step_as_it_is(layout: str, request: pytest.FixtureRequest) -> None:
-    """Without a conversion, from any layout, with the logits that we have: alike but for the rounding of float32."""
+    """Without a conversion, from any layout and precision, with our logits: alike but for the rounding of float32."""
     from transformers import AutoModelForCausalLM
 
-    step = read_info(request.getfixturevalue(layout)).folder
+    info = read_info(request.getfixturevalue(layout))
+    assert info.settings["precision"] == ("bf16" if layout.startswith("bf16") else "fp32")
+    step = info.folder
     theirs = AutoModelForCausalLM.from_pretrained(step, local_files_only=True).eval()
     assert theirs.lm_head.weight is theirs.transformer.wte.weight
     tokens = torch.randint(0, 100, (2, 16), generator=torch.Generator().manual_seed(1))
