@@ -185,7 +185,7 @@ def train_held_in_step_8(*words: str) -> None:
     def held(self: Trainer) -> bool:
         if self.state.step == 7:
             print("held in step 8", file=sys.stderr, flush=True)
-            while not self.results.stop.signal:
+            while not self.recorder.stop.signal:
                 time.sleep(0.01)
         return take(self)
 
