@@ -152,15 +152,6 @@ def test_a_run_goes_on_in_another_layout(
     assert_same_course(one, tmp_path / "run")
 
 
-def test_a_run_goes_on_with_its_tokens_divided(tmp_path: Path, corpus: str, one: Path, tensor_parallel: Path) -> None:
-    """Sequence parallelism, from a checkpoint without it; validation included."""
-    shutil.copytree(tensor_parallel, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000010")
-    done = run_command_line(tmp_path / "run", *EXACT, "--tensor-parallel", 2, "--sequence-parallel", data=corpus)
-    assert done.returncode == 0, done.stderr
-    assert_same_course(one, tmp_path / "run")
-
-
 @pytest.mark.exhaustive
 def test_a_run_of_one_process_goes_on_with_four(tmp_path: Path, corpus: str, one: Path) -> None:
     """Both kinds of parallelism at once, from a checkpoint of a single process."""

@@ -143,13 +143,11 @@ def of_two() -> dict[str, Any]:
     like = torch_private.as_part_of(part + 1, whole)
     name, rank = group.group_name, dist.get_rank()
     added = torch_private.wait(torch_private.all_reduce(torch.full((2,), rank + 1.0), "sum", name))
-    gathered = torch_private.wait(torch_private.all_gather(torch.full((1,), rank + 1.0), 2, name))
     return {
         "piece": [list(offsets), list(sizes)],
         "part": part.tolist(),
         "whole": (like.full_tensor() - whole.full_tensor()).unique().tolist(),
         "added": added.tolist(),
-        "gathered": gathered.tolist(),
     }
 
 

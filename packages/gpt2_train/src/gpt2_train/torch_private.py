@@ -60,8 +60,6 @@ def compiled_whole(function: Any, *, isolated: bool) -> Any:
 
 _collectives = required(torch.ops, "_c10d_functional")
 all_reduce = required(_collectives, "all_reduce")
-reduce_scatter = required(_collectives, "reduce_scatter_tensor")
-all_gather = required(_collectives, "all_gather_into_tensor")
 wait = required(_collectives, "wait_tensor")
 """Collectives that a compiled graph may hold; what they return is there after `wait`."""
 

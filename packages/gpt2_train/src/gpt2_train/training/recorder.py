@@ -107,7 +107,7 @@ class Recorder:
         if self.is_late:
             self._is_finite(result)
         now = time.monotonic()
-        self.state.count_step(result, now - self._begin, self.run.world.size)
+        self.state.count_step(result, now - self._begin, self.run.world.world_size)
         self._begin = now
 
     def _is_finite(self, result: StepResult) -> bool:
@@ -192,8 +192,8 @@ class Recorder:
             **({"loss_scale": state.scale.scale} if state.scale.is_active else {}),
             "skipped": state.scale.skipped,
             "tokens_per_second": speed,
-            "tokens_per_second_per_process": speed / run.world.size,
-            "mfu": speed * flops / (self.peak_flops * run.world.size) if self.peak_flops else None,
+            "tokens_per_second_per_process": speed / run.world.world_size,
+            "mfu": speed * flops / (self.peak_flops * run.world.world_size) if self.peak_flops else None,
             "peak_memory_bytes": peak_memory(run.world.device),
             "data_wait_share": min(1.0, state.waited / state.seconds),
             "seconds_left": state.seconds_left(),

@@ -46,7 +46,7 @@ from gpt2_train.metrics.records import read_run
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import backward_root, losses_and_gradient
 from gpt2_train.optim.adamw import make_optimizer
-from gpt2_train.optim.gradients import all_reduce_replicated_grads, gradient_norm, synchronize_gradients
+from gpt2_train.optim.gradients import gradient_norm, synchronize_gradients
 from gpt2_train.optim.schedule import learning_rate
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import check_shared, lock_folder, write_config
@@ -117,7 +117,7 @@ def _fit(run: Run, stop: StopRequest) -> dict[str, Any]:
             if smaller is None:
                 raise
             size = smaller.plan.micro_batch
-            if run.world.size > 1 or trainer.state.step > run.step:
+            if run.world.world_size > 1 or trainer.state.step > run.step:
                 write_config(run.folder, smaller.resolved_settings())
                 raise Gpt2Error(
                     f"out of memory with the micro-batch of {run.plan.micro_batch} that --micro-batch-size auto chose: "
@@ -265,12 +265,7 @@ class Trainer:
 
     def gradient(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
         """(what `forward_backward` returns, the norm of the gradient over all processes), both on the device."""
-        loss_here = self.forward_backward(batches)
-        parameters = self.parameters.values()
-        all_reduce_replicated_grads(
-            parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None
-        )
-        return loss_here, gradient_norm(parameters)
+        return self.forward_backward(batches), gradient_norm(self.parameters.values())
 
     def forward_backward(self, batches: Sequence[MicroBatch]) -> Tensor:
         """Add the gradient of `batches` to the parameters.
