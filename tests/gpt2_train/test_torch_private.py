@@ -159,7 +159,6 @@ def test_parts_of_tensors_and_their_sums() -> None:
             "part": [[4.0 * rank, 4.0 * rank + 1], [4.0 * rank + 2, 4.0 * rank + 3]],
             "whole": [1.0],
             "added": [3.0, 3.0],
-            "gathered": [1.0, 2.0],
         }
 
 

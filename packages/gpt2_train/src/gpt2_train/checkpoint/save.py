@@ -52,8 +52,8 @@ from gpt2_train.checkpoint.info import (
     step_folder,
     table_crc,
 )
-from gpt2_train.checkpoint.load import shapes_of, without_padding
-from gpt2_train.checkpoint.names import PREFIX, gpt2_name, gpt2_shape, to_gpt2
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.names import PREFIX, gpt2_name, gpt2_shape, to_gpt2, without_padding
 from gpt2_train.checkpoint.optimizer_state import box_name, box_of
 from gpt2_train.checkpoint.tensor_files import SUFFIX, Box, Files, write_tensors
 from gpt2_train.config.errors import Gpt2Error
