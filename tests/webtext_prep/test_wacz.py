@@ -191,7 +191,10 @@ def test_a_wacz_file_in_a_bucket_is_read_there(tmp_path, bucket):
             ": its datapackage.json is not what datapackage-digest.json says: fetch it again.",
         ),
         ({"left_out": ["datapackage.json"]}, ": it has no datapackage.json, so that no digest is checked."),
-        ({"more": [("../d.warc.gz", TWO["a.warc.gz"])]}, "crawl.wacz: ../d.warc.gz: not read: it names a place outside of it."),
+        (
+            {"more": [("../d.warc.gz", TWO["a.warc.gz"])]},
+            "../d.warc.gz: not read: it names a place outside of it.",
+        ),
         ({"more": [("/d.warc.gz", b"")]}, "crawl.wacz: /d.warc.gz: not read: it names a place outside of it."),
     ],
 )

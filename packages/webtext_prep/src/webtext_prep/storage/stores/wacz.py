@@ -10,12 +10,12 @@ there, and `Package.refused` says why.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, ClassVar, cast
@@ -138,7 +138,7 @@ class _SmallReads:
 
 
 class WaczStore(Store):
-    """The files in WACZ files, wherever these lie."""
+    """The files in WACZ files, wherever these lie. Folders are none."""
 
     protocols: ClassVar[tuple[str, ...]] = (SCHEME,)
     is_read_only: ClassVar[bool] = True
@@ -147,14 +147,14 @@ class WaczStore(Store):
         """See `Store`."""
         package, entry = _find(location)
         file = storage.open_for_reading(package)
-        file.seek(entry.header_offset)
-        head = file.read(_LOCAL_HEADER.size)
-        if len(head) < _LOCAL_HEADER.size or not head.startswith(b"PK\3\4"):
+        try:
+            begin = _begin_of(file, entry)
+            if entry.compress_type == zipfile.ZIP_DEFLATED:
+                file, begin = cast(BinaryIO, zipfile.ZipFile(file).open(entry)), 0  # noqa: SIM115 - `_Part` closes it
+        except _DAMAGES:
             file.close()
             return io.BytesIO()  # as a file of which nothing is left
-        window = _Window(file, entry.header_offset + len(head) + sum(_LOCAL_HEADER.unpack(head)), entry.compress_size)
-        is_stored = entry.compress_type == zipfile.ZIP_STORED
-        return io.BufferedReader(window if is_stored else _Inflated(window, entry.file_size), BUFFER_BYTES)
+        return io.BufferedReader(_Part(file, begin, entry.file_size), BUFFER_BYTES)
 
     def stamp(self, location: Location) -> list[Any]:
         """Name, size in bytes, and the size and version of the WACZ file."""
@@ -163,25 +163,17 @@ class WaczStore(Store):
 
     def is_file(self, location: Location) -> bool:
         """See `Store`."""
-        try:
-            _find(location)
-        except FileNotFoundError:
-            return False
-        return True
+        with contextlib.suppress(FileNotFoundError):
+            return bool(_find(location))
+        return False
 
     def is_folder(self, location: Location) -> bool:
         """See `Store`."""
-        return bool(self.list_folder(location))
+        return False
 
     def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
         """See `Store`."""
-        try:
-            package, below = split(cast(Url, folder))
-        except FileNotFoundError:
-            return []
-        prefix = f"{below}/" if below else ""
-        names = (name.removeprefix(prefix) for name in read_package(package).members if name.startswith(prefix))
-        return sorted({(folder / name.partition("/")[0], "/" in name) for name in names})
+        return []
 
 
 def _find(place: Location) -> tuple[Location, zipfile.ZipInfo]:
@@ -192,8 +184,15 @@ def _find(place: Location) -> tuple[Location, zipfile.ZipInfo]:
     return package, entry
 
 
-class _Window(io.RawIOBase):
-    """Some bytes of a file, as a file."""
+def _begin_of(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
+    """Where the bytes of a member begin, behind its header. Raises an error of `_DAMAGES`."""
+    file.seek(entry.header_offset)
+    header = file.read(_LOCAL_HEADER.size)
+    return entry.header_offset + len(header) + sum(_LOCAL_HEADER.unpack(header))
+
+
+class _Part(io.RawIOBase):
+    """A part of a file, as a file that ends where it is damaged. A place in it is gone to when something is read."""
 
     def __init__(self, file: BinaryIO, begin: int, size: int) -> None:
         self._file, self._begin, self._size, self._at = file, begin, size, 0
@@ -207,57 +206,24 @@ class _Window(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """See `io.RawIOBase`. A place is only gone to when something is read."""
+        """See `io.RawIOBase`."""
         self._at = max(0, offset + (0, self._at, self._size)[whence])
         return self._at
 
     def readinto(self, buffer: Any) -> int:
         """See `io.RawIOBase`."""
-        data = self._bytes(min(len(buffer), max(0, self._size - self._at)))
+        most = min(len(buffer), max(0, self._size - self._at))
+        try:
+            self._file.seek(self._begin + self._at)
+            data = self._file.read(most)
+        except (*_DAMAGES, EOFError, zlib.error):
+            return 0
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
-
-    def _bytes(self, most: int) -> bytes:
-        self._file.seek(self._begin + self._at)
-        return self._file.read(most)
 
     def close(self) -> None:
         """See `io.RawIOBase`."""
         if not self.closed:
             self._file.close()
         super().close()
-
-
-class _Inflated(_Window):
-    """What a deflated member holds; damaged, it ends early. To go back in it is to begin again."""
-
-    def __init__(self, window: _Window, size: int) -> None:
-        super().__init__(cast(BinaryIO, window), 0, size)
-        self._pieces, self._ready, self._reached = self._inflated(), b"", 0
-
-    def _inflated(self) -> Iterator[bytes]:
-        self._file.seek(0)
-        stream = zlib.decompressobj(-zlib.MAX_WBITS)
-        packed = b""
-        while not stream.eof and (packed := packed or self._file.read(1 << 16) or b""):
-            try:
-                data = stream.decompress(packed, 1 << 18)
-            except zlib.error:
-                return
-            packed = stream.unconsumed_tail
-            if data:
-                yield data
-        yield stream.flush()
-
-    def _bytes(self, most: int) -> bytes:
-        if self._at < self._reached:
-            self._pieces, self._ready, self._reached = self._inflated(), b"", 0
-        while self._reached + len(self._ready) <= self._at:
-            self._reached += len(self._ready)
-            self._ready = next(self._pieces, b"")
-            if not self._ready:
-                return b""
-        begin = self._at - self._reached
-        self._reached, self._ready = self._at, self._ready[begin:]
-        return self._ready[:most]
