@@ -18,7 +18,7 @@ from tests.gpt2_train.small_models import END as BYTES_END
 from torch import Tensor
 
 from gpt2_train.cli import main
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.data.corpus import open_corpora
 from gpt2_train.data.index import IndexCache
@@ -247,12 +247,6 @@ def test_how_documents_are_read_is_part_of_the_run(
     del flags[flags.index(left_out) : flags.index(left_out) + (2 if left_out == "--documents" else 1)]
     assert main(command(separate, *flags, data=texts)[3:]) == 2
     assert f"{left_out[2:].replace('-', '_')} was" in capsys.readouterr().err
-
-
-def test_runs_that_do_not_ask_for_it_record_nothing_of_it() -> None:
-    """So that those begun by earlier versions resume."""
-    assert not {"documents", "mask_end_of_text"} & set(TrainSettings().identity())
-    assert TrainSettings(documents="separate", dropout=0.0).identity()["documents"] == "separate"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from torch.distributed.tensor import DTensor
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed import jobs
@@ -91,19 +90,6 @@ def assert_same_course(first: Path, second: Path) -> None:
 
 def test_tensor_parallel_training_matches_one_process(one: Path, tensor_parallel: Path) -> None:
     assert_same_course(one, tensor_parallel)
-
-
-def test_data_parallel_training_matches_one_process(one: Path, data_parallel: Path) -> None:
-    """Pitfall 22: the number of processes changes nothing about what is learned."""
-    assert_same_course(one, data_parallel)
-
-
-def test_a_tensor_parallel_checkpoint_loads_in_one_process(one: Path, tensor_parallel: Path) -> None:
-    """Pitfall 31: a model trained on two processes could not be loaded on one."""
-    model, single = open_weights(tensor_parallel).load(), open_weights(one).load()
-    assert model.config == single.config and model.is_tied
-    tokens = torch.randint(0, 100, (2, 16), generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(model(tokens), single(tokens), atol=1e-3, rtol=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -395,12 +381,6 @@ def test_a_failure_of_the_processes_is_one_sentence(tmp_path: Path, corpus: str)
     assert done.returncode == 2
     assert done.stderr.count("error:") == 1 and "doesn't match" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_heads_that_cannot_be_shared_are_refused() -> None:
-    check_tensor_parallel(ModelConfig.preset("1.5B"), 1)
-    with pytest.raises(Gpt2UsageError, match=r"--tensor-parallel 2 does not divide the model's heads \(25\)"):
-        check_tensor_parallel(ModelConfig.preset("1.5B"), 2)
 
 
 # --- dropout ---------------------------------------------------------------------------------------------------------
