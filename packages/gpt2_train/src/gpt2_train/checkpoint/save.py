@@ -499,7 +499,6 @@ class StagingArea:
         shares = {name: local(tensor) for name, tensor in tensors.items()}
         ends = np.cumsum([-(-share.nbytes // ALIGNMENT) * ALIGNMENT for share in shares.values()], dtype=np.int64)
         self.bytes = int(ends[-1]) if len(ends) else 0
-        # Of one mapping each copy is a tensor with a storage of its own, which is what torch.save writes as it is.
         room: Any = np.frombuffer(mmap.mmap(-1, max(self.bytes, 1)), dtype=np.uint8)
         room.fill(0)  # Taken now, so that what a run needs is known before it begins.
         self._is_on_gpu = any(share.is_cuda for share in shares.values())

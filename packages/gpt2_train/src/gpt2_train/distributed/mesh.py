@@ -140,11 +140,8 @@ class World:
 
     def sum_over_processes(self, values: list[float]) -> list[float]:
         """The sums of `values` over all processes, in float64 (float32 on MPS)."""
-        if self.world_size == 1:
-            return values
-        total = torch.tensor(values, dtype=widest_float(self.device), device=self.device)
-        dist.all_reduce(total)
-        return [float(value) for value in total.tolist()]
+        _, *sums = self.sum_on_device(torch.zeros((), device=self.device), values).tolist()
+        return sums
 
 
 def _number(name: str, least: int, most: int | None = None, *, default: int | None = None) -> int:

@@ -24,7 +24,7 @@ from gpt2_train.distributed.device import autocast, peak_memory, widest_float
 from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.metrics.log import MetricsLog, line_of, peak_flops, step_of
-from gpt2_train.metrics.sinks import open_feeds
+from gpt2_train.metrics.sinks import Feed, chosen_sinks
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
 from gpt2_train.training.samples_and_tasks import observe
@@ -58,7 +58,8 @@ class Recorder:
         if run.world.rank == 0:
             table = as_table(run.resolved_settings())
             # Samples and scores of the step that is resumed may still come.
-            self.log.send_to(open_feeds(run.settings.log_to, run.folder, table, state.step, run.world.say))
+            names = chosen_sinks(run.settings.log_to)
+            self.log.send_to(Feed(name, run.folder, table, state.step, run.world.say) for name in names)
         self.peak_flops = peak_flops(run.world.device, run.plan.precision)
         self.taken = run.training.taken(state.step * run.settings.global_batch_size)
         """Samples of each stream by the last logged step."""
