@@ -86,6 +86,8 @@ def test_a_flag_that_went_is_answered_with_what_to_use_instead(
         ("cautious_decay = false", None),
         ("cautious_decay = true", "cautious_decay"),
         ('init_residual = "scaled"', None),
+        ("sequence_parallel = false", None),
+        ("sequence_parallel = true", "sequence_parallel"),
         ('init_residual = "zero"', "init_residual"),
     ],
 )

@@ -101,9 +101,6 @@ def test_operations_on_many_tensors() -> None:
     torch_private.foreach_multiply(tensors, torch.tensor(2.0))
     assert [tensor.tolist() for tensor in tensors] == [[6.0, 8.0], [10.0]]
     assert [float(norm) for norm in torch_private.foreach_norm(tensors)] == [10.0, 10.0]
-    targets = [torch.zeros(2, dtype=torch.bfloat16), torch.zeros(1)]
-    torch_private.foreach_copy(targets, tensors)
-    assert [target.tolist() for target in targets] == [[6.0, 8.0], [10.0]]
 
 
 def test_what_has_no_memory_is_given_some() -> None:

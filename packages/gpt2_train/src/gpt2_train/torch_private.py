@@ -37,8 +37,6 @@ def required(owner: Any, name: str) -> Any:
 
 foreach_multiply = required(torch, "_foreach_mul_")
 """(tensors, factor): multiply them in place, by one kernel on a GPU."""
-foreach_copy = required(torch, "_foreach_copy_")
-"""(targets, sources): copy each in place."""
 foreach_norm = required(torch, "_foreach_norm")
 """(tensors): the norm of each."""
 
