@@ -1,0 +1,16 @@
+"""Libraries that take seconds to import: each process of the tests collects all of them, and runs some."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class Lazily:
+    """A module that is imported when something of it is used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
