@@ -13,4 +13,6 @@ class Lazily:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest asks every name of a module what it is
+            raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,7 +60,7 @@ class Run:
         compiled: bool = False,
     ) -> None:
         torch._dynamo.reset()
-        counters.clear()
+        torch._dynamo.utils.counters.clear()
         self.world, self.divides_tokens = world, sequence_parallel
         config = ModelConfig(**SHAPE, dropout=dropout)
         self.model = GPT2(config).initialise(torch.Generator().manual_seed(1))
@@ -133,6 +132,7 @@ def graphs(world: World) -> None:
         expected = Run(world, dropout=dropout, sequence_parallel=divides).step()
         run = Run(world, dropout=dropout, sequence_parallel=divides, mode=mode, compiled=True)
         assert_same(run.step(), expected)
+        counters = torch._dynamo.utils.counters
         stats = dict(counters["stats"])
         # The second of two micro-batches, with other seeds, was none of its own.
         assert stats["unique_graphs"] == 3, (divides, dropout, mode, stats)
