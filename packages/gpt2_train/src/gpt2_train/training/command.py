@@ -12,7 +12,7 @@ from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.evaluation.tasks import check_readable, parse_task
 from gpt2_train.inference.prompts import prompts_of_file
-from gpt2_train.metrics.sinks import chosen_sinks, sinks
+from gpt2_train.metrics.sinks import SINKS, chosen_sinks
 
 EXAMPLE = """\
 example:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the run's summary as one JSON object at its end")
-    add_flags(parser, TrainSettings, choices={"log_to": sinks()})
+    add_flags(parser, TrainSettings, choices={"log_to": SINKS})
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,9 +79,7 @@ def check_before_torch(settings: TrainSettings) -> None:
     if not settings.output:
         raise Gpt2UsageError("no --output: give a folder for the run.")
     if settings.init_from is None:  # else the model's own shape decides, once it is read
-        check_tensor_parallel(
-            settings.model_config(), settings.tensor_parallel, sequence_parallel=settings.sequence_parallel
-        )
+        check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
     chosen_sinks(settings.log_to)
     check_observed(settings)
