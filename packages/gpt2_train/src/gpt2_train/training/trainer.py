@@ -247,7 +247,7 @@ class Trainer:
 
         loss_here, norm = self.gradient(batches)
         norm = norm / state.scale.scale
-        if not self.recorder.take(self.recorder.share(step, loss_here, norm, waited)):
+        if not self.recorder.take(step, loss_here, norm, waited):
             self.model.zero_grad()
             return False
 
