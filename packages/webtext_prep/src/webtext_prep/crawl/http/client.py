@@ -36,7 +36,7 @@ from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.edge_refusals import PRICE, refused_outcome
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
-from webtext_prep.text.tags import meta_tags
+from webtext_prep.text.tags import meta_tags, text_with
 from webtext_prep.urls import urls
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
@@ -447,7 +447,7 @@ def refresh_in(header: str | None, body: bytes, charset: str | None) -> tuple[st
     if target is not None:
         return target, ""
     base = ""
-    for tag in meta_tags(body, (b"refresh",), without_noscript=True):
+    for tag in meta_tags(text_with([b"refresh"], body), without_noscript=True):
         values = tag.attributes()
         if tag.name == "base":
             base = base or values.get("href", "").strip()
