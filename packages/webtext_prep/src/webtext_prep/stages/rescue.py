@@ -43,8 +43,7 @@ from webtext_prep.urls.urls import host_of
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.captures import Archive
-    from webtext_prep.crawl.database import CrawlDatabase
-    from webtext_prep.crawl.database_writer import DatabaseWriter
+    from webtext_prep.crawl.database import CrawlDatabase, DatabaseWriter
     from webtext_prep.crawl.http.client import Client, Reply
     from webtext_prep.extraction.pool import ExtractorPool
 
@@ -278,8 +277,7 @@ class Rescue(RequestSettings, PageReader):
 
         Returns the names of all that were asked, if the host of none was found.
         """
-        from webtext_prep.crawl.database import Entry
-        from webtext_prep.crawl.database_writer import DatabaseWriter
+        from webtext_prep.crawl.database import DatabaseWriter, Entry
         from webtext_prep.extraction.ordered_work import in_order
 
         done, was_found = itertools.count(1), dict[str, bool]()
