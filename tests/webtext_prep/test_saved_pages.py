@@ -16,7 +16,6 @@ from pages_on_loopback import write_list
 
 from webtext_prep import cli
 from webtext_prep.crawl import database as crawl_database
-from webtext_prep.crawl.archives.warc_writing import pages_of
 from webtext_prep.crawl.database import CrawlDatabase, DatabaseWriter, Entry
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.documents.document import Document
@@ -24,6 +23,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.errors import WebtextError
+from webtext_prep.extraction.page_stage import pages_of
 from webtext_prep.stages.download import Download
 
 

@@ -114,7 +114,7 @@ class Job:
                 "(for a cluster give --save-pages, and run webtext extract there)."
             )
         if stage.is_on_this_machine:
-            self.engine = LocalEngine(settings.workers)
+            self.engine, self.settings = LocalEngine(settings.workers), dataclasses.replace(settings, shared_scratch="")
         self.format = check_format(settings.format or stage.writes.format)
         beside = state_place(output, is_prefix=stage.writes.is_prefix)
         state = Path(settings.state) if settings.state else beside
@@ -390,7 +390,7 @@ class Job:
     @property
     def _shared(self) -> staging.SharedScratch | None:
         """The folder in storage for files between phases, where tasks do not see the state."""
-        if not self.settings.shared_scratch or self.is_here:
+        if not self.settings.shared_scratch:
             return None
         name = f"{self.stage.name}-{digest([storage.identity(self.output), str(self.state.resolve())])[:16]}"
         return staging.SharedScratch(location(self.settings.shared_scratch, is_written=True) / name)
