@@ -21,7 +21,7 @@ FOLDER = Path("runs/quickstart")
 PICTURE = ROOT / "docs" / "images" / "report-funnel.svg"
 FIRST_STEPS, LAST_STEPS = 2, 3
 """How many of the lines with a training loss are shown, of the first and of the last ones."""
-PROGRESS = re.compile(r"[\w-]+(: [\w ]+)?  [\d,]+(/[\d,]+)? \w+  .*(/s|left|new)")
+PROGRESS = re.compile(r"[\w-]+(: [\w ]+)?: .*\[\d\d:\d\d[\d:]*[<,].*\]$")
 """Lines of progress, which are other ones in each run."""
 MOVING = "|".join(
     [

@@ -167,6 +167,19 @@ def test_what_is_written_keeps_what_its_source_has_seen_and_the_type_of_its_valu
     assert same is (dtype == "fp32")
 
 
+def test_a_folder_that_its_user_changed_says_how_it_is_read(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was called damaged, with advice for steps of a run."""
+    convert(run, tmp_path / "hf")
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"resid_pdrop": 0.5}))
+    assert "if you changed it yourself, delete its checkpoint.json" in refused(capsys, tmp_path / "hf", tmp_path / "no")
+    (tmp_path / "hf" / "checkpoint.json").unlink()
+    convert(tmp_path / "hf", tmp_path / "again")
+    assert read_info(tmp_path / "again").config.dropout == 0.5
+
+
 # Checkpoints of format 2
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import json
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,30 +17,28 @@ import pytest
 from tests.gpt2_train.conftest import rows
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.metrics import sinks
 from gpt2_train.metrics.log import MetricsLog
-from gpt2_train.metrics.sinks import Feed, Sink, WatchedRun, chosen_sinks, open_feeds, split_names, tagged, text_of
+from gpt2_train.metrics.sinks import (
+    SINKS,
+    Feed,
+    Send,
+    Sink,
+    WatchedRun,
+    chosen_sinks,
+    open_feeds,
+    split_names,
+    tagged,
+    text_of,
+)
 
-PRACTICE = '''
-from pathlib import Path
-from gpt2_train.metrics.sinks import Sink
 
-class Practice(Sink):
+@contextlib.contextmanager
+def practice(run: WatchedRun) -> Iterator[Send]:
     """Writes what it is sent to a file."""
-
-    name, package = "practice", "json"
-
-    def open(self, run):
-        self.file = (run.folder / "practice.txt").open("a")
-        self.file.write(f"open {run.id} {run.first_step} {run.settings['lr']}\\n")
-
-    def log(self, step, values):
-        self.file.write(f"{step} {values}\\n")
-
-    def close(self):
-        self.file.write("close\\n")
-        self.file.close()
-'''
+    with (run.folder / "practice.txt").open("a") as file:
+        file.write(f"open {run.id} {run.first_step} {run.settings['lr']}\n")
+        yield lambda step, values, texts: file.write(f"{step} {values}\n")
+        file.write("close\n")
 
 
 def step_row(step: int, loss: float) -> dict[str, Any]:
@@ -72,9 +70,11 @@ def process(
     log.close()
 
 
-@pytest.fixture
-def practice(plugin: Callable[..., None]) -> None:
-    plugin(sinks, "practice", PRACTICE)
+@pytest.fixture(autouse=True)
+def _more_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setitem(SINKS, "practice", practice)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "practice" else real(name))
 
 
 def lines(folder: Path) -> list[str]:
@@ -84,7 +84,7 @@ def lines(folder: Path) -> list[str]:
 # --- any sink --------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_in_the_folder_is_a_sink(practice: None, tmp_path: Path) -> None:
+def test_a_sink_gets_the_measurements_of_each_row_by_their_names(tmp_path: Path) -> None:
     process(tmp_path, ("practice",), [step_row(1, 3.0), valid_row(1, 4.0)])
     found = (tmp_path / "practice.txt").read_text().splitlines()
     assert found[0].endswith(" 0 0.5") and found[-1] == "close"
@@ -92,7 +92,7 @@ def test_a_file_in_the_folder_is_a_sink(practice: None, tmp_path: Path) -> None:
     assert found[2].startswith("1 {'valid/loss': 4.0")
 
 
-def test_a_run_that_falls_back_sends_no_step_twice_to_a_sink_that_cannot_forget(practice: None, tmp_path: Path) -> None:
+def test_a_run_that_falls_back_sends_no_step_twice_to_a_sink_that_cannot_forget(tmp_path: Path) -> None:
     process(tmp_path, ("practice",), [step_row(step, 5.0 - step) for step in (1, 2, 3)] + [valid_row(3, 1.0)])
     process(tmp_path, ("practice",), [step_row(2, 9.0), step_row(3, 9.0), valid_row(3, 9.0), step_row(4, 1.0)], 1)
     found = lines(tmp_path)
@@ -102,13 +102,13 @@ def test_a_run_that_falls_back_sends_no_step_twice_to_a_sink_that_cannot_forget(
     assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 3, 4]
 
 
-def test_a_sink_that_is_added_later_gets_what_was_recorded_before(practice: None, tmp_path: Path) -> None:
+def test_a_sink_that_is_added_later_gets_what_was_recorded_before(tmp_path: Path) -> None:
     process(tmp_path, (), [step_row(1, 3.0), step_row(2, 2.0), step_row(3, 2.0)])
     process(tmp_path, ("practice",), [step_row(3, 1.0)], 2)
     assert [line for line in lines(tmp_path) if line[0].isdigit()] == ["1", "2", "3"]
 
 
-def test_rows_that_a_killed_process_had_not_sent_are_sent_by_the_next(practice: None, tmp_path: Path) -> None:
+def test_rows_that_a_killed_process_had_not_sent_are_sent_by_the_next(tmp_path: Path) -> None:
     process(tmp_path, ("practice",), [step_row(1, 3.0)])
     log = MetricsLog(tmp_path, True, 1)  # its feed is gone with the process
     log.write(step_row(2, 2.0))
@@ -116,8 +116,8 @@ def test_rows_that_a_killed_process_had_not_sent_are_sent_by_the_next(practice: 
     assert [line for line in lines(tmp_path) if line[0].isdigit()] == ["1", "2", "2", "3"]
 
 
-class Broken(Sink):
-    name, package = "broken", "json"
+class Broken:
+    """A sink that fails at one of its steps."""
 
     def __init__(self, at: str, error: BaseException) -> None:
         self.at, self.error, self.taken = at, error, 0
@@ -126,59 +126,69 @@ class Broken(Sink):
         if what == self.at:
             raise self.error
 
-    def open(self, run: WatchedRun) -> None:
-        self._do("open")
-
-    def log(self, step: int, values: dict[str, float]) -> None:
+    def _send(self, *_: Any) -> None:
         self.taken += 1
-        self._do("log")
+        self._do("send")
 
-    def close(self) -> None:
-        self._do("close")
+    @contextlib.contextmanager
+    def __call__(self, run: WatchedRun) -> Iterator[Send]:
+        self._do("open")
+        try:
+            yield self._send
+        finally:
+            self._do("close")
 
 
-@pytest.mark.parametrize("at", ["open", "log", "close"])
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Feed, list[str]]]:
+    """A feed of the given sink, and what it says."""
+
+    def make(sink: Sink) -> tuple[Feed, list[str]]:
+        monkeypatch.setitem(SINKS, "broken", sink)
+        said: list[str] = []
+        return Feed("broken", tmp_path, {}, 0, said.append), said
+
+    return make
+
+
+@pytest.mark.parametrize("at", ["open", "send", "close"])
 @pytest.mark.parametrize("error", [OSError("no network\nat all"), SystemExit(1)])
-def test_a_sink_that_fails_is_one_warning_and_stops_nothing(tmp_path: Path, at: str, error: BaseException) -> None:
-    said: list[str] = []
+def test_a_sink_that_fails_is_one_warning_and_stops_nothing(
+    tmp_path: Path, at: str, error: BaseException, broken: Callable[..., tuple[Feed, list[str]]]
+) -> None:
     sink = Broken(at, error)
     log = MetricsLog(tmp_path, True, -1)
-    feed = Feed(sink, tmp_path, {}, 0, said.append)
+    feed, said = broken(sink)
     log.send_to([feed])
     for step in (1, 2, 3):
         log.write(step_row(step, 1.0))
     log.close()
     words = "no network at all" if isinstance(error, OSError) else "1"
     assert said == [f"warning: --log-to broken: {words}. Nothing more is sent there; metrics.jsonl has everything."]
-    assert sink.taken == {"open": 0, "log": 1, "close": 3}[at]
+    assert sink.taken == {"open": 0, "send": 1, "close": 3}[at]
     assert len(rows(tmp_path)) == 3
 
 
-def test_a_run_keeps_its_id_at_a_sink_from_before_that_begins(tmp_path: Path) -> None:
+def test_a_run_keeps_its_id_at_a_sink_from_before_that_begins(
+    tmp_path: Path, broken: Callable[..., tuple[Feed, list[str]]]
+) -> None:
     """A run killed while W&B started had another id afterwards, and an empty run there."""
-    sink = Broken("open", OSError("killed here"))
-    Feed(sink, tmp_path, {}, 0, lambda line: None).close()
-    record = tmp_path / "sinks" / "broken.json"
-    first = json.loads(record.read_text())["id"]
-    Feed(sink, tmp_path, {}, 0, lambda line: None).close()
-    assert json.loads(record.read_text())["id"] == first
+    record, ids = tmp_path / "sinks" / "broken.json", set()
+    for _ in range(2):
+        broken(Broken("open", OSError("killed here")))[0].close()
+        ids.add(json.loads(record.read_text())["id"])
+    assert len(ids) == 1
 
 
-def test_a_password_in_an_error_is_not_shown(tmp_path: Path) -> None:
-    said: list[str] = []
-    Feed(Broken("open", OSError("can't reach http://me:secret@host/x")), tmp_path, {}, 0, said.append).close()
+def test_a_password_in_an_error_is_not_shown(broken: Callable[..., tuple[Feed, list[str]]]) -> None:
+    feed, said = broken(Broken("open", OSError("can't reach http://me:secret@host/x")))
+    feed.close()
     assert "secret" not in said[0] and "host" in said[0]
 
 
-def test_a_sink_that_hangs_does_not_hold_up_the_run(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_a_sink_that_hangs_does_not_hold_up_the_run(broken: Callable[..., tuple[Feed, list[str]]]) -> None:
     freed = threading.Event()
-
-    class Hanging(Broken):
-        def log(self, step: int, values: dict[str, float]) -> None:
-            freed.wait()
-
-    feed = Feed(Hanging("never", OSError()), tmp_path, {}, 0, said.append)
+    feed, said = broken(lambda run: contextlib.nullcontext(lambda *_: freed.wait()))
     feed.put(step_row(1, 1.0))
     feed.close(patience=0.01)
     freed.set()
@@ -196,15 +206,9 @@ def test_names_are_read_and_a_missing_package_is_one_sentence(monkeypatch: pytes
 def test_names_of_measurements() -> None:
     assert tagged(task_row(3, 0.5)) == {"tasks/lambada_test/last_word_accuracy": 0.5, "progress/tokens": 1.0}
     assert tagged({"step": 1, "steps": 9, "used_seconds": 1.5, "loss": 2.0}) == {"train/loss": 2.0}  # a plan
-    assert tagged(sample_row(1)) == {} and text_of(step_row(1, 1.0)) is None
-    assert text_of(sample_row(1)) == ("samples/To_be", "To be or <b>")
-    assert text_of({"kind": "sample", "prompt": "", "sample": 2, "text": "x"}) == ("samples/no_prompt_2", "x")
-
-
-def test_sinks_are_not_imported_before_they_are_used() -> None:
-    real = {name for name in ("tensorboard", "wandb") if name in sys.modules}
-    assert {"tensorboard", "wandb"} <= sinks.sinks().keys()
-    assert {name for name in ("tensorboard", "wandb") if name in sys.modules} == real
+    assert tagged(sample_row(1)) == {} and text_of(step_row(1, 1.0)) == {}
+    assert text_of(sample_row(1)) == {"samples/To_be": "To be or <b>"}
+    assert text_of({"kind": "sample", "prompt": "", "sample": 2, "text": "x"}) == {"samples/no_prompt_2": "x"}
 
 
 # --- each of them ----------------------------------------------------------------------------------------------------

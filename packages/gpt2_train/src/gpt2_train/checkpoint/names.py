@@ -59,12 +59,9 @@ def to_gpt2(name: str, tensor: Tensor, heads: int) -> Tensor:
 
 
 def from_gpt2(name: str, tensor: Tensor, heads: int) -> Tensor:
-    """A parameter that lies in GPT-2's layout as `gpt2.py` has it."""
-    if name.endswith(_MATRICES):
-        tensor = tensor.t()
-    if ".attention.qkv." in name:
-        tensor = heads_first(tensor, heads)
-    return tensor.contiguous()
+    """A parameter that lies in GPT-2's layout as `gpt2.py` has it, in the same memory where that can be."""
+    tensor = tensor.t() if name.endswith(_MATRICES) else tensor
+    return heads_first(tensor, heads) if ".attention.qkv." in name else tensor
 
 
 def parts_first(rows: Tensor, heads: int) -> Tensor:

@@ -12,7 +12,7 @@ from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.evaluation.tasks import check_readable, parse_task
 from gpt2_train.inference.prompts import prompts_of_file
-from gpt2_train.metrics.sinks import chosen_sinks, sinks
+from gpt2_train.metrics.sinks import SINKS, chosen_sinks
 
 EXAMPLE = """\
 example:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the run's summary as one JSON object at its end")
-    add_flags(parser, TrainSettings, choices={"log_to": sinks()})
+    add_flags(parser, TrainSettings, choices={"log_to": SINKS})
 
 
 def run(arguments: argparse.Namespace) -> int:
