@@ -21,7 +21,8 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, s
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import describe_tokenizer, read_info, table_crc
-from gpt2_train.checkpoint.load import EMBEDDING, shapes_of
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.checkpoint.optimizer_state import load_optimizer
 from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.checkpoint.verify import verify_checkpoint
@@ -165,6 +166,19 @@ def test_what_is_written_keeps_what_its_source_has_seen_and_the_type_of_its_valu
         assert json.loads((folder / "config.json").read_text())["torch_dtype"] == str(DTYPES[dtype])[6:]
     same = (tmp_path / "copy" / "model.safetensors").read_bytes() == (step / "model.safetensors").read_bytes()
     assert same is (dtype == "fp32")
+
+
+def test_a_folder_that_its_user_changed_says_how_it_is_read(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was called damaged, with advice for steps of a run."""
+    convert(run, tmp_path / "hf")
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"resid_pdrop": 0.5}))
+    assert "if you changed it yourself, delete its checkpoint.json" in refused(capsys, tmp_path / "hf", tmp_path / "no")
+    (tmp_path / "hf" / "checkpoint.json").unlink()
+    convert(tmp_path / "hf", tmp_path / "again")
+    assert read_info(tmp_path / "again").config.dropout == 0.5
 
 
 # Checkpoints of format 2

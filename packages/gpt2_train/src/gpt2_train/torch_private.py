@@ -37,8 +37,6 @@ def required(owner: Any, name: str) -> Any:
 
 foreach_multiply = required(torch, "_foreach_mul_")
 """(tensors, factor): multiply them in place, by one kernel on a GPU."""
-foreach_copy = required(torch, "_foreach_copy_")
-"""(targets, sources): copy each in place."""
 foreach_norm = required(torch, "_foreach_norm")
 """(tensors): the norm of each."""
 
@@ -60,8 +58,6 @@ def compiled_whole(function: Any, *, isolated: bool) -> Any:
 
 _collectives = required(torch.ops, "_c10d_functional")
 all_reduce = required(_collectives, "all_reduce")
-reduce_scatter = required(_collectives, "reduce_scatter_tensor")
-all_gather = required(_collectives, "all_gather_into_tensor")
 wait = required(_collectives, "wait_tensor")
 """Collectives that a compiled graph may hold; what they return is there after `wait`."""
 
@@ -104,7 +100,8 @@ def backend_on_gpus(group: ProcessGroup) -> Any:
 
 def give_memory(module: nn.Module, device: torch.device | str) -> None:
     """Allocate memory on `device`, without values, for what of `module` is on the meta device."""
-    required(module, "_apply")(lambda old: torch.empty_like(old, device=device) if old.is_meta else old)
+    # `empty_like` of what has no memory is Python in torch 2.13, and loads sympy for it: 0.7 s of a core.
+    required(module, "_apply")(lambda old: old.new_empty(old.shape, device=device) if old.is_meta else old)
 
 
 def packs_weights() -> bool:

@@ -30,7 +30,7 @@ from webtext_run.steps import Step, words_of
 
 if TYPE_CHECKING:
     from gpt2_train.config.settings import ModelConfig, TrainSettings
-    from webtext_prep.crawl.http.addresses import PrivateAddresses
+    from webtext_prep.crawl.http.connections import PrivateAddresses
 
 
 @dataclass
@@ -102,7 +102,7 @@ def check_files(step: Step, steps: Sequence[Step]) -> None:
             check_token_files(prefix, step)
         if settings.init_from is None:  # else the model's own shape decides, once it is read
             config = settings.model_config(vocabulary_size(steps, step))
-            check_tensor_parallel(config, settings.tensor_parallel, sequence_parallel=settings.sequence_parallel)
+            check_tensor_parallel(config, settings.tensor_parallel)
     elif step.program == "gpt2_train":
         check_texts(step, next((other for other in steps if other.name == "train"), None))
 
@@ -146,7 +146,7 @@ def check_addresses(step: Step, first: Step) -> None:
 
 def _is_refused(url: str, private: PrivateAddresses) -> bool:
     """Whether a URL's host is a private address; a name, which would have to be looked up, is none."""
-    from webtext_prep.crawl.http.addresses import BlockedAddressError, check_host
+    from webtext_prep.crawl.http.connections import BlockedAddressError, check_host
 
     try:
         host = urlsplit(url).hostname or ""
@@ -260,7 +260,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
             "setting out."
         )
     config = model_config(settings, vocabulary)
-    check_tensor_parallel(config, settings.tensor_parallel, sequence_parallel=settings.sequence_parallel)
+    check_tensor_parallel(config, settings.tensor_parallel)
     if not step.restart:
         check_run_folder(settings, config)
     layout = layout_of(settings) | {

@@ -257,9 +257,9 @@ class DamagedCheckpoint(Gpt2UsageError):
 
 def damaged(folder: Path, why: str) -> DamagedCheckpoint:
     """The error for a checkpoint that can't be used, with what to do about it."""
-    error = DamagedCheckpoint(
-        f"the checkpoint {folder} is damaged ({why}): give an older one, or delete this folder to resume from the "
-        "checkpoint before it."
-    )
+    advice = "give an older one, or delete this folder to resume from the checkpoint before it"
+    if not _STEP_FOLDER.fullmatch(folder.name):
+        advice = f"make it again; if you changed it yourself, delete its {CHECKPOINT_FILE}, and it is read as it is"
+    error = DamagedCheckpoint(f"the checkpoint {folder} is damaged ({why}): {advice}.")
     error.why = why
     return error

@@ -22,7 +22,6 @@ from torch import Tensor
 from command_kit.plugins import find_plugins
 from gpt2_train.checkpoint.info import find_checkpoint
 from gpt2_train.checkpoint.load import (
-    EMBEDDING,
     StoredTensor,
     checked,
     is_usable,
@@ -31,6 +30,7 @@ from gpt2_train.checkpoint.load import (
     shapes_of,
     warn_if_not_finite,
 )
+from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.hub import fetch, hub_name
@@ -83,7 +83,7 @@ class ModelWeights:
         return self.read("final_norm.weight").dtype
 
     def read(self, name: str, *, rows: int | None = None) -> Tensor:
-        """One parameter, on the CPU, contiguous.
+        """One parameter, on the CPU.
 
         Args:
             name: as in `GPT2.named_parameters()`.
@@ -98,15 +98,15 @@ class ModelWeights:
             self._warned.add(name)
         if name == EMBEDDING and rows is not None:
             return with_rows(tensor, rows, self.config.vocabulary_size)
-        return tensor.contiguous()
+        return tensor
 
     def items(self, rows: int | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Name and values of each parameter, the embedding with `rows`, those of the vocabulary without a number.
+        """Name and values, contiguous, of each parameter, the embedding with as many rows as the vocabulary or `rows`.
 
         Raises Gpt2UsageError as `read` does.
         """
         for name in shapes_of(self.config):
-            yield name, self.read(name, rows=rows or self.config.vocabulary_size)
+            yield name, self.read(name, rows=rows or self.config.vocabulary_size).contiguous()
 
     def digest(self) -> str:
         """SHA-256 of shape and values in float32: the same for any format."""
@@ -138,11 +138,16 @@ class ModelWeights:
         """
         model = GPT2.empty(self.config, device, dtype, divide)
         for name, parameter in model.named_parameters():
-            whole = self.read(name, rows=len(parameter) * size)
-            for dimension, length in enumerate(parameter.shape):
+            whole, part = self.read(name), parameter.detach()
+            if name == EMBEDDING:
+                known = self.config.vocabulary_size
+                own = whole[rank * len(part) : known][: len(part)]
+                part[len(own) :] = whole[known - 1]  # as `with_rows`
+                whole, part = own, part[: len(own)]
+            for dimension, length in enumerate(part.shape):
                 if whole.size(dimension) != length:
                     whole = whole.narrow(dimension, rank * length, length)
-            parameter.copy_(cast(self.origin, name, whole, parameter.dtype))
+            part.copy_(cast(self.origin, name, whole, part.dtype))
         return model.eval()
 
 
