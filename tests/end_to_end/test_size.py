@@ -20,7 +20,7 @@ CEILINGS = {
     "packages/webtext_run": 2_414,
     "tests": 37_018,
     "benchmarks": 4_291,
-    "tools": 552,
+    "tools": 553,
 }
 """By folder, lines."""
 
