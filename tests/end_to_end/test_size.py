@@ -12,15 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
-    "packages/command_kit": 1_647,
+    "packages/command_kit": 1_650,
     "packages/gpt2_train": 12_041,
-    "packages/indexed_tokens": 1_389,
-    "packages/webtext_audit": 3_576,
-    "packages/webtext_prep": 22_239,
+    "packages/indexed_tokens": 1_387,
+    "packages/webtext_audit": 3_574,
+    "packages/webtext_prep": 22_315,
     "packages/webtext_run": 2_414,
-    "tests": 36_994,
+    "tests": 36_984,
     "benchmarks": 4_291,
-    "tools": 553,
+    "tools": 552,
 }
 """By folder, lines."""
 

@@ -138,7 +138,7 @@ class ModelWeights:
         """
         model = GPT2.empty(self.config, device, dtype, divide)
         for name, parameter in model.named_parameters():
-            whole, part = self.read(name), parameter
+            whole, part = self.read(name), parameter.detach()
             if name == EMBEDDING:
                 known = self.config.vocabulary_size
                 own = whole[rank * len(part) : known][: len(part)]
