@@ -16,11 +16,11 @@ CEILINGS = {
     "packages/gpt2_train": 11_879,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_314,
+    "packages/webtext_prep": 22_417,
     "packages/webtext_run": 2_414,
-    "tests": 36_984,
+    "tests": 37_063,
     "benchmarks": 4_291,
-    "tools": 552,
+    "tools": 553,
 }
 """By folder, lines."""
 
