@@ -21,7 +21,7 @@ import torch
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import DeviceKind
-from gpt2_train.inference.engine import Engine, TokenRequest, WritingOptions
+from gpt2_train.inference.engine import Engine, GenerationRequest
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import for_writing, open_model
 from gpt2_train.inference.sampling import Sampling
@@ -95,14 +95,11 @@ def ours(
         engine = Engine(cached, vocabulary_size=source.vocabulary_size)
         found: dict[int, list[int]] = {}
         for prompt in prompts:
-            found[
-                engine.add(
-                    TokenRequest(prompt, np.random.default_rng(1), WritingOptions(tokens=tokens, sampling=sampling))
-                )
-            ] = []
+            request = GenerationRequest("", tokens=tokens, sampling=sampling, prompt_tokens=tuple(prompt))
+            found[engine.add(request)] = []
         while engine.writing or engine.waiting:
-            for new in engine.step():
-                found[new.number].append(new.token)
+            for sequence, new in engine.step():
+                found[sequence.number].append(new.token)
         return list(found.values())
 
     return write

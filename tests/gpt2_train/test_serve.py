@@ -26,7 +26,8 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator, TextSession
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import Encoder, TextGenerator, TextSession
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.serving import app, command

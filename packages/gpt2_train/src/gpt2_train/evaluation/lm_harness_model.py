@@ -20,7 +20,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import TextGenerator
 from gpt2_train.inference.model import InferenceSettings
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer

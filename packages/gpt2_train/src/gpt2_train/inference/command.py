@@ -33,7 +33,8 @@ from gpt2_train.inference.prompts import (
 from indexed_tokens.tracer import Tracer, shown
 
 if TYPE_CHECKING:
-    from gpt2_train.inference.generator import GeneratedText, GenerationRequest, TextGenerator
+    from gpt2_train.inference.engine import GenerationRequest
+    from gpt2_train.inference.generator import GeneratedText, TextGenerator
 
 
 EXAMPLE = """\
@@ -102,7 +103,7 @@ def requests_for(
     settings: GenerateSettings, prompts: Iterable[str], numbers: Numbers | None = None
 ) -> list[GenerationRequest]:
     """The texts to write for `prompts`, in order; a prompt that comes again gets further samples, not the same."""
-    from gpt2_train.inference.generator import GenerationRequest, valid_text
+    from gpt2_train.inference.engine import GenerationRequest, valid_text
     from gpt2_train.inference.sampling import Sampling
 
     numbers = collections.defaultdict(itertools.count) if numbers is None else numbers

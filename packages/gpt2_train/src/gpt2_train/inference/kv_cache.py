@@ -105,7 +105,7 @@ class CachedModel:
             with torch.inference_mode():
                 self._static.prepare()
 
-    def agreed(self, tokens: Tensor) -> Tensor:
+    def from_first_rank(self, tokens: Tensor) -> Tensor:
         """`tokens`, int64, as the first of the processes that divide the model has chosen them."""
         if self.group is not None:
             import torch.distributed as dist  # A single process has no group and needs none of this.
@@ -113,7 +113,7 @@ class CachedModel:
             dist.broadcast(tokens, group=self.group, group_src=0)
         return tokens
 
-    def forget(self, row: int) -> None:
+    def clear(self, row: int) -> None:
         """Empty a row."""
         self.lengths[row] = 0
 
@@ -295,13 +295,12 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, rows: int) -> None:
         super().__init__()
-        self._weight = torch_private.packed_weight(linear.weight.detach(), rows)
-        self._bias = linear.bias
+        self._product = torch_private.packed_linear(linear.weight.detach(), linear.bias, rows)
         self._type = linear.weight.dtype
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        return torch_private.packed_product(x.to(self._type), self._weight, self._bias)
+        return self._product(x.to(self._type))
 
 
 def can_pack(device: torch.device, precision: str) -> bool:

@@ -119,7 +119,7 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     encoder = Encoder(source)
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
     session = TextSession(source, settings.batch_size)
-    session.cache.prepare()
+    session.kv_cache.prepare()
     thread = ModelThread(session, settings.batch_size + settings.queue)
     name = settings.name or model_name(settings.checkpoint)
     limits = Limits(

@@ -38,7 +38,8 @@ from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.distributed.tensor_parallel import TPContext
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.divided import divide
-from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import Encoder, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file
 from gpt2_train.inference.sampling import Sampling
