@@ -11,6 +11,7 @@ import torch
 from gpt2_train.checkpoint.info import find_checkpoint, table_crc
 from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.config.settings import ModelConfig
+from gpt2_train.conversion.formats import StoredModel
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import END_OF_TEXT, Tokenizer
@@ -57,9 +58,8 @@ def constant_model(logits: Mapping[int, float], config: ModelConfig = BYTES, oth
 
 def in_memory(model: GPT2) -> InferenceModel:
     """A model that was never saved, with the tokenizer of bytes."""
-    return InferenceModel(
-        Path("nowhere"), 0, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
-    )
+    stored = StoredModel(origin=Path("nowhere"), config=model.config, tokenizer=byte_tokenizer())
+    return InferenceModel(stored=stored, load=lambda: model, device=torch.device("cpu"))
 
 
 def save(folder: Path, model: GPT2, tokenizer: Tokenizer | None = None, step: int = 7) -> Path:

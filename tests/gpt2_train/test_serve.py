@@ -252,7 +252,7 @@ def test_a_prompt_of_megabytes_is_refused_before_its_tokens_are_looked_for(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch, prompt: Any, more: dict[str, int]
 ) -> None:
     """Its tokens took seconds, which all others waited for."""
-    encoder = Encoder(open_model(run_folder, device="cpu"))
+    encoder = Encoder(open_model(run_folder, device="cpu").stored)
     for name in ("encode", "check_tokens"):
         monkeypatch.setattr(encoder, name, lambda given: pytest.fail("looked for tokens"))
     body = json.dumps({"prompt": prompt, **more}).encode()

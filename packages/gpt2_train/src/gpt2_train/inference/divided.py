@@ -9,14 +9,12 @@ neighbours have chosen is the first one's, so that no rounding lets them part.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,9 +22,9 @@ from torch import nn
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.formats import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights, ReadOptions, find_model, open_weights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
-from gpt2_train.distributed.device import DeviceKind
+from gpt2_train.distributed.device import DeviceKind, default_precision
 from gpt2_train.distributed.jobs import Place, close_group
 from gpt2_train.distributed.tensor_parallel import (
     DividedLayer,
@@ -35,9 +33,8 @@ from gpt2_train.distributed.tensor_parallel import (
     VocabParallelEmbedding,
     take_parameters_before,
 )
+from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
-
-Source = TypeVar("Source")
 
 GROUP_TIMEOUT = datetime.timedelta(days=365)
 """The time that processes wait for each other: a conversation may rest for days. That one has ended is seen at once."""
@@ -86,21 +83,23 @@ def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.dev
     Raises Gpt2UsageError if it is damaged.
     """
     part = TPContext.of(group)
-    return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
+    return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank)
 
 
 @contextlib.contextmanager
 def joined(
-    read: Callable[..., Source],
+    path: str,
     *,
+    tokenizer: str | None,
     tensor_parallel: int,
     data_parallel: int,
     device: DeviceKind,
+    precision: str | None,
     threads: int | None,
-) -> Iterator[Source]:
-    """The model that `read` (`open_model`) opens, in this process of a job; only the first shows notes and progress.
+) -> Iterator[InferenceModel]:
+    """The model that `path` names, in this process of a job; only the first shows notes and progress.
 
-    Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `read` raises.
+    Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `open_model` raises.
     """
     place, size = Place.of_environment(), tensor_parallel
     if place.size != size * data_parallel:
@@ -116,19 +115,29 @@ def joined(
     # Every process takes part in making every group.
     firsts = range(0, place.size, size) if size > 1 else ()
     groups = [dist.new_group(list(range(first, first + size)), timeout=GROUP_TIMEOUT) for first in firsts]
-    share = place.rank // size
-    group = groups[share] if groups else None
+    dp_rank = place.rank // size
+    group = groups[dp_rank] if groups else None
 
-    def load(weights: ModelWeights) -> GPT2:
-        part = (lambda: weights.load(where)) if group is None else (lambda: load_part(weights, group, where))
-        return keep_on_all_ranks(part)
+    def read() -> ModelWeights:
+        options = ReadOptions(tokenizer=tokenizer, rank=place.rank, world_size=place.size)
+        return open_weights(find_model(path), options)
 
     with contextlib.ExitStack() as shown:
         if place.rank > 0:
             shown.enter_context(contextlib.redirect_stderr(shown.enter_context(Path(os.devnull).open("w"))))
-        own = functools.partial(read, device=where, load=load, reader=(place.rank, place.size))
-        from_first_rank(lambda: own() and None)  # A model of the hub is fetched once.
-        source: Any = keep_on_all_ranks(own)
-        check_division(source.config, size)
-        yield dataclasses.replace(source, group=group, share=share, shares=data_parallel)
+        from_first_rank(lambda: read() and None)  # A model of the hub is fetched once.
+        weights = keep_on_all_ranks(read)
+        check_division(weights.config, size)
+        part = functools.partial(weights.load, where)
+        if group is not None:
+            part = functools.partial(load_part, weights, group, where)
+        yield InferenceModel(
+            stored=weights,
+            load=lambda: keep_on_all_ranks(part),
+            device=where,
+            precision=precision or default_precision(where),
+            group=group,
+            dp_rank=dp_rank,
+            dp_size=data_parallel,
+        )
         close_group()

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from gpt2_train.config.errors import Gpt2UsageError, shortened
+from gpt2_train.conversion.formats import StoredModel
 from gpt2_train.inference.engine import Engine, GenerationRequest, OpenSequence, Token
-from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
 from gpt2_train.inference.model import InferenceModel
 from indexed_tokens import Tokenizer
 
@@ -146,10 +147,10 @@ class Encoder:
     Raises Gpt2UsageError if the model has no tokenizer.
     """
 
-    def __init__(self, source: InferenceModel) -> None:
-        self.source = source
-        self.tokenizer: Tokenizer = source.required_tokenizer
-        self.vocabulary_size, self.end = source.vocabulary_size, source.end_of_text
+    def __init__(self, model: StoredModel) -> None:
+        self.model = model
+        self.tokenizer: Tokenizer = model.required_tokenizer
+        self.vocabulary_size, self.end = model.vocabulary_size, model.end_of_text
 
     def encode(self, prompt: str) -> list[int]:
         """The token ids of `prompt`, that of `<|endoftext|>` for an empty one.
@@ -203,6 +204,7 @@ class TextSession:
         rows: texts written at once; further ones wait in the order in which they came.
         length: positions that a text may take, prompt included; without it the model's, which are enough for
             any length: a text then goes on after the last half of them.
+        arranged: for how many texts at once the weights are arranged (`arrange_weights`); not at all without it.
 
     Attributes:
         engine: what writes, and knows how many requests are written and waiting.
@@ -211,11 +213,16 @@ class TextSession:
     Raises Gpt2UsageError if the model has no tokenizer or its weights are damaged.
     """
 
-    def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
-        self.encoder = Encoder(source)
+    def __init__(
+        self, source: InferenceModel, rows: int = 8, length: int | None = None, *, arranged: int | None = None
+    ) -> None:
+        self.encoder = Encoder(source.stored)
         self.rows = rows
-        self.kv_cache = CachedModel(source.read_model(), rows, length, precision=source.precision, group=source.group)
-        self.engine = Engine(self.kv_cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
+        model, precision = source.read_model(), source.precision
+        if arranged is not None:
+            arrange_weights(model, precision, arranged)
+        self.kv_cache = CachedModel(model, rows, length, precision=precision, group=source.group)
+        self.engine = Engine(self.kv_cache, vocabulary_size=self.encoder.vocabulary_size, end=self.encoder.end)
         self._writers: dict[int, _Writer] = {}
 
     def submit(self, request: GenerationRequest) -> int:
@@ -253,13 +260,14 @@ class TextGenerator:
     Args:
         source: the model; its weights are read when the first text is written.
         rows: texts written at once.
+        arranged: whether the weights are arranged for as many: the model can do nothing else then.
 
     Raises Gpt2UsageError if the model has no tokenizer.
     """
 
-    def __init__(self, source: InferenceModel, rows: int = 8) -> None:
-        self.source, self.rows = source, rows
-        self.encoder = Encoder(source)
+    def __init__(self, source: InferenceModel, rows: int = 8, *, arranged: bool = False) -> None:
+        self.source, self.rows, self.arranged = source, rows, rows if arranged else None
+        self.encoder = Encoder(source.stored)
         self._session: TextSession | None = None
 
     def generate(
@@ -304,10 +312,10 @@ class TextGenerator:
     def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
         longest = max(len(request.prompt_tokens or ()) + request.tokens for request in requests)
-        length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
+        length, rows = min(longest, self.source.stored.config.sequence_length), min(self.rows, len(requests))
         if self._session is None or self._session.kv_cache.length < length or self._session.rows < rows:
             self._session = None
-            self._session = TextSession(self.source, rows, length)
+            self._session = TextSession(self.source, rows, length, arranged=self.arranged)
         return self._session
 
 

@@ -325,8 +325,10 @@ def arrange_weights(model: GPT2, precision: str, rows: int) -> GPT2:
     twentieth for the largest. The model can't be trained or saved any more.
 
     Norms and positions stay in float32. Changes the model, or this process's part of it, in place and returns it; what
-    is arranged already stays so.
+    is arranged already stays so. On CUDA, products in fp32 may use TF32 from here on.
     """
+    if model.final_norm.weight.is_cuda:
+        torch.set_float32_matmul_precision("high")
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding) and module is not model.position_embedding:
             module.to(DTYPES[precision])

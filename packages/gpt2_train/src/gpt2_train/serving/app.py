@@ -99,14 +99,14 @@ class Service:
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, object]:
-        config = self.encoder.source.config
+        config = self.encoder.model.config
         return {
             "id": self.name,
             "object": "model",
             "created": self.started,
             "owned_by": "gpt2",
             "parameters": config.parameters,
-            "step": self.encoder.source.step,
+            "step": self.encoder.model.step,
             "max_model_len": config.sequence_length,
             "max_tokens": self.limits.tokens,
         }
