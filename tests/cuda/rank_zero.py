@@ -118,7 +118,7 @@ def take_steps(layout: dict[str, Any], data: str, folder: Path) -> dict[str, Any
         compiled=run.plan.compiled,
         precision=run.plan.precision,
         **{name: getattr(settings, name) for name in (
-            "tensor_parallel", "sequence_parallel", "data_parallel", "data_parallel_replicate", "reshard",
+            "tensor_parallel", "data_parallel", "data_parallel_replicate", "reshard",
             "activation_checkpointing", "optimizer",
         )},
     )  # fmt: skip

@@ -6,7 +6,7 @@ HSDP = {"data_parallel": 64, "data_parallel_replicate": 8}
 EVERYDAY = [
     {"model": "124M", "micro": 8, "activation_checkpointing": "full", "precision": "fp16"},
     {"model": "124M", "micro": 8, "data_parallel": 8},
-    {"model": "345M", "micro": 4, "tensor_parallel": 2, "sequence_parallel": True},
+    {"model": "345M", "micro": 4, "tensor_parallel": 2},
 ]
 OTHERS = [
     {"model": "124M", "micro": 8},
@@ -17,7 +17,7 @@ OTHERS = [
     {"model": "345M", "micro": 8, "activation_checkpointing": "selective"},
     {"model": "345M", "micro": 4, "data_parallel": 8, "reshard": True, "accumulation": 2},
     {"model": "774M", "micro": 4, "tensor_parallel": 2, "data_parallel": 4},
-    {"model": "774M", "micro": 4, "tensor_parallel": 4, "data_parallel": 16, "sequence_parallel": True},
+    {"model": "774M", "micro": 4, "tensor_parallel": 4, "data_parallel": 16},
     {"model": "1.5B", "micro": 1},
     {"model": "1.5B", "micro": 4, "data_parallel": 8},
     {"model": "1.5B", "micro": 4, "data_parallel": 8, "reshard": True, "activation_checkpointing": "full"},
@@ -26,7 +26,7 @@ OTHERS = [
     {"model": "1.5B", "micro": 4, **HSDP, "reshard": True, "accumulation": 2},
     {"model": "124M", "micro": 8, "compile": "blocks"},
     {"model": "345M", "micro": 8, "compile": "blocks", "data_parallel": 8},
-    {"model": "345M", "micro": 8, "compile": "blocks", "tensor_parallel": 2, "sequence_parallel": True},
+    {"model": "345M", "micro": 8, "compile": "blocks", "tensor_parallel": 2},
     {
         "model": "774M",
         "micro": 4,

@@ -14,7 +14,6 @@ LAYOUTS = {
     "data parallel 8, `--reshard`": {"data_parallel": 8, "reshard": True},
     "data parallel 8, `--reshard`, 2 micro-batches": {"data_parallel": 8, "reshard": True, "accumulation": 2},
     "tensor parallel 2": {"tensor_parallel": 2},
-    "tensor parallel 2, `--sequence-parallel`": {"tensor_parallel": 2, "sequence_parallel": True},
     "data parallel 64, `--data-parallel-replicate 8`": {"data_parallel": 64, "data_parallel_replicate": 8},
 }
 OTHERS = {"fp16": {"precision": "fp16"}, "2 micro-batches, dropout": {"accumulation": 2, "dropout": 0.1}}
@@ -59,17 +58,8 @@ def cell(messages: dict[str, list[int]], kind: str) -> str:
 
 
 def test_the_guide_says_what_is_sent_in_a_step(steps):
-    """Numbers and bytes of messages are those of the guide's table. It said that sequence parallelism sends no more."""
+    """Numbers and bytes of messages are those of the guide's table."""
     page = PAGE.read_text(encoding="utf-8")
     for layout in LAYOUTS:
         cells = [cell(steps[layout]["messages"], kind) for kind in ("all_gather", "reduce_scatter", "all_reduce")]
         assert f"| {layout} | {' | '.join(cells)} |\n" in page
-
-
-@pytest.mark.exhaustive
-def test_compiled_blocks_gather_nothing_twice(first_process):
-    """With sequence parallelism they keep what was gathered before each matrix: as many bytes as without it."""
-    layout = {"micro": 8, "tensor_parallel": 2, "sequence_parallel": True, "compile": "blocks"}
-    (row,) = first_process([layout])
-    assert row["messages"]["all_gather"][0] == 4 * 12 + 2 + 1  # one for the loss
-    assert row["messages"]["reduce_scatter"][0] == 4 * 12 + 2

@@ -18,17 +18,13 @@ from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import backward_root, losses_and_gradient
-from gpt2_train.optim.gradients import all_reduce_replicated_grads, gradient_norm
+from gpt2_train.optim.gradients import gradient_norm
 
 CPU = torch.device("cpu")
 SHAPE = {"layers": 2, "hidden": 32, "heads": 4, "sequence_length": 16, "vocabulary_size": 100}
 END = 7
-CASES: list[tuple[bool, float, Literal["none", "full", "selective"]]] = [
-    (False, 0.1, "none"),
-    (True, 0.0, "none"),
-    (True, 0.1, "selective"),
-]
-"""Of compilation: whether tokens are divided, dropout, activation checkpointing."""
+CASES: list[tuple[float, Literal["none", "full", "selective"]]] = [(0.0, "none"), (0.1, "none"), (0.1, "selective")]
+"""Of compilation: dropout, activation checkpointing."""
 
 
 class Collectives(TorchDispatchMode):
@@ -56,13 +52,12 @@ class Run:
         world: World,
         *,
         dropout: float = 0.0,
-        sequence_parallel: bool = False,
         mode: Literal["none", "full", "selective"] = "none",
         compiled: bool = False,
     ) -> None:
         torch._dynamo.reset()
         counters.clear()
-        self.world, self.divides_tokens = world, sequence_parallel
+        self.world = world
         config = ModelConfig(**SHAPE, dropout=dropout)
         self.model = GPT2(config).initialise(torch.Generator().manual_seed(1))
         with torch.no_grad():
@@ -71,10 +66,7 @@ class Run:
         for block in self.model.blocks:
             # Its random numbers are the device's, of which a graph takes others.
             block.attention.dropout = 0.0  # type: ignore[union-attr]
-        parallelize(
-            self.model.train(), world, activation_checkpointing=mode, compiled=compiled,
-            sequence_parallel=sequence_parallel,
-        )  # fmt: skip
+        parallelize(self.model.train(), world, activation_checkpointing=mode, compiled=compiled)
         self.parameters: list[Tensor] = list(self.model.parameters())
 
     def step(self, *, separate: bool = False, half: bool = False) -> dict[str, Any]:
@@ -94,13 +86,8 @@ class Run:
             losses = losses_and_gradient(gradient, targets, weights, self.world.tp_group, vocabulary=100)
             root.backward()
             loss += losses.mean().item()
-        self.settle()
         norm = float(gradient_norm(self.parameters))
         return {"loss": loss, "norm": norm, "gradients": self.gradients()}
-
-    def settle(self) -> None:
-        """Add up what processes have in parts."""
-        all_reduce_replicated_grads(self.parameters, self.world.tp_group if self.divides_tokens else None)
 
     def gradients(self) -> dict[str, Tensor]:
         """Whole gradients by name."""
@@ -129,50 +116,36 @@ def without_code_generation() -> Iterator[None]:
 
 def graphs(world: World) -> None:
     """First block, other blocks and output are a graph each, whatever the seed, and compute what others do."""
-    for divides, dropout, mode in CASES:
-        expected = Run(world, dropout=dropout, sequence_parallel=divides).step()
-        run = Run(world, dropout=dropout, sequence_parallel=divides, mode=mode, compiled=True)
+    for dropout, mode in CASES:
+        expected = Run(world, dropout=dropout).step()
+        run = Run(world, dropout=dropout, mode=mode, compiled=True)
         assert_same(run.step(), expected)
         stats = dict(counters["stats"])
         # The second of two micro-batches, with other seeds, was none of its own.
-        assert stats["unique_graphs"] == 3, (divides, dropout, mode, stats)
+        assert stats["unique_graphs"] == 3, (dropout, mode, stats)
         assert not counters["graph_break"], dict(counters["graph_break"])
 
 
 def layouts(world: World) -> None:
-    """Sequence parallelism computes what tensor parallelism does, with dropout too, and one process without it."""
-    single = World(CPU)
+    """Tensor parallelism computes what one process does, and recomputed activations drop the same elements again."""
     for separate in (False, True):
-        expected = Run(single).step(separate=separate)
-        for divides in (False, True):
-            assert_same(Run(world, sequence_parallel=divides).step(separate=separate), expected)
+        assert_same(Run(world).step(separate=separate), Run(World(CPU)).step(separate=separate))
     dropped = Run(world, dropout=0.3).step()
-    for mode in ("none", "full", "selective"):
-        assert_same(Run(world, dropout=0.3, sequence_parallel=True, mode=mode).step(), dropped)
-
-
-def sequences(world: World) -> None:
-    """The same of sequence parallelism alone, in fewer steps."""
-    assert_same(Run(world, sequence_parallel=True).step(), Run(World(CPU)).step())
-    assert_same(Run(world, dropout=0.3, sequence_parallel=True).step(), Run(world, dropout=0.3).step())
+    for mode in ("full", "selective"):
+        assert_same(Run(world, dropout=0.3, mode=mode).step(), dropped)
 
 
 def collectives(world: World) -> dict[str, Any]:
-    """What a micro-batch exchanges, forward and backward, and a step in its end; in bf16 and in float32."""
+    """What a micro-batch exchanges, forward and backward; in bf16 and in float32."""
     found = {}
-    for divides in (False, True):
-        for half in (False, True):
-            run = Run(world, sequence_parallel=divides)
-            with Collectives() as recorded:
-                with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                    logits = run.model(torch.arange(64).view(4, 16))
-                forward = len(recorded.calls)
-                logits.float().square().sum().backward()
-                backward = len(recorded.calls)
-                run.settle()
-            key = ("sequence" if divides else "tensor") + (" bf16" if half else " fp32")
-            calls = recorded.calls
-            found[key] = {"forward": calls[:forward], "backward": calls[forward:backward], "step": calls[backward:]}
+    for half in (False, True):
+        run = Run(world)
+        with Collectives() as recorded:
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                logits = run.model(torch.arange(64).view(4, 16))
+            forward = len(recorded.calls)
+            logits.float().square().sum().backward()
+        found["bf16" if half else "fp32"] = {"forward": recorded.calls[:forward], "backward": recorded.calls[forward:]}
     return found
 
 
@@ -188,5 +161,5 @@ def run_tasks(*tasks: str) -> dict[str, Any] | None:
             with without_code_generation():
                 graphs(world)
         else:
-            {"layouts": layouts, "sequences": sequences}[name](world)
+            layouts(world)
     return found

@@ -258,8 +258,6 @@ def test_the_copy_takes_what_the_tensors_take(tmp_path: Path) -> None:
     assert area.bytes == 64 + 64 + 0 + 64 + 128
     area.copy()()
     assert all(torch.equal(area.copies[name], tensor) for name, tensor in tensors.items())
-    # torch.save writes a tensor's whole storage: one for all would be written once for each of them.
-    assert all(copy.untyped_storage().nbytes() == copy.nbytes for copy in area.copies.values())
     tensors["matrix"].zero_()
     assert area.copies["matrix"].abs().sum() > 0
 

@@ -71,13 +71,6 @@ def test_the_tokenizer_travels_along(tmp_path: Path, save: Callable[..., Path]) 
     assert read_info(tmp_path).tokenizer["name"] == "gpt2"
 
 
-def test_another_tokenizer_put_in_its_place_is_noticed(tmp_path: Path, save: Callable[..., Path]) -> None:
-    step = save(tokenizer=Tokenizer.gpt2())
-    byte_tokenizer().save_json(step / "tokenizer.json")
-    with pytest.raises(Gpt2UsageError, match="not the one"):
-        load_tokenizer(tmp_path)
-
-
 @pytest.mark.parametrize("place", ["nowhere", "empty"])
 def test_a_missing_checkpoint_is_an_error_and_never_random_weights(tmp_path: Path, place: str) -> None:
     """Pitfall 29: it was a warning, then text from random weights."""

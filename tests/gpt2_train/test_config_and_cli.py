@@ -19,12 +19,13 @@ from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_compile_failure, explained_out_of_memory
 from gpt2_train.config.layout import check_layout, choose_data_parallel, plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.optim.gradients import LossScale
 from gpt2_train.training import launch
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.launch import check_batch, processes_wanted, use_compile_cache
 from gpt2_train.training.plan import plan_steps
 from gpt2_train.training.run_folder import lock_folder
-from gpt2_train.training.state import Heartbeat, StepClock
+from gpt2_train.training.state import Heartbeat, StepResult, TrainState
 
 
 def test_the_defaults_follow_the_345m_recipe() -> None:
@@ -314,10 +315,12 @@ def test_a_slow_run_shows_a_line_every_half_minute() -> None:
 
 def test_the_time_left_is_known_from_the_first_step_on() -> None:
     """It was shown from the second logged step on, which on a CPU is minutes later."""
-    clock = StepClock()
-    assert clock.seconds_left(10) is None
-    clock.add(1.0, 2.5, 0.0)
-    assert clock.seconds_left(10) == pytest.approx(25.0)
+    state = TrainState(LossScale(), Heartbeat(30.0), steps=10)
+    assert state.seconds_left() is None
+    result = StepResult(1, torch.ones(()), torch.zeros(5))
+    result.read()
+    state.count_step(result, 2.5, 1)
+    assert state.seconds_left() == pytest.approx(25.0)
 
 
 def test_compiled_code_is_kept_on_this_machine_where_nobody_else_can_write(

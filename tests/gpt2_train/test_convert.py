@@ -21,7 +21,8 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, s
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import describe_tokenizer, read_info, table_crc
-from gpt2_train.checkpoint.load import EMBEDDING, shapes_of
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.checkpoint.optimizer_state import load_optimizer
 from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.checkpoint.verify import verify_checkpoint

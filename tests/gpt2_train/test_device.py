@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from command_kit.machine import physical_cores
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.distributed import parallelize
+from gpt2_train.distributed import jobs, parallelize
 from gpt2_train.distributed.device import (
     choose_device,
     choose_precision,
@@ -29,7 +29,7 @@ from gpt2_train.distributed.device import (
     use_threads,
     widest_float,
 )
-from gpt2_train.distributed.jobs import Place
+from gpt2_train.distributed.mesh import World
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.sampling import Sampling, choose_for_each, choose_tokens
 from gpt2_train.metrics.log import peak_flops_of
@@ -239,9 +239,9 @@ def test_the_process_group_is_told_its_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: calls.append({"backend": backend, **more}))
     gpu = torch.device("cuda", 3)
     store = dist.HashStore()
-    monkeypatch.setattr(Place, "meet", lambda *_: store)
-    Place(11, 16, 3, 8).join(gpu)
-    Place(0, 1, 0, 1, Path("job")).join(torch.device("cpu"))
+    monkeypatch.setattr(jobs, "meet_in_job", lambda *_: store)
+    jobs.join(World(gpu, 11, 16, 3, 8))
+    jobs.join(World(torch.device("cpu"), folder=Path("job")))
     common = {"store": store, "timeout": None}
     assert calls == [
         {"backend": "cpu:gloo,cuda:nccl", "device_id": gpu, "rank": 11, "world_size": 16, **common},
@@ -254,9 +254,9 @@ def test_two_processes_on_one_gpu_are_explained(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000")
 
     monkeypatch.setattr(dist, "init_process_group", refused)
-    monkeypatch.setattr(Place, "meet", lambda *_: dist.HashStore())
+    monkeypatch.setattr(jobs, "meet_in_job", lambda *_: dist.HashStore())
     with pytest.raises(Gpt2UsageError, match="start one process for each GPU"):
-        Place(0, 2, 0, 2, Path("job")).join(torch.device("cuda", 0))
+        jobs.join(World(torch.device("cuda", 0), 0, 2, folder=Path("job")))
 
 
 @pytest.mark.parametrize(

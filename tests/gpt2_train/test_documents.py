@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.gpt2_train.small_models import END as BYTES_END
 from torch import Tensor
 
 from gpt2_train.cli import main
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import open_weights
 from gpt2_train.data.corpus import open_corpora
 from gpt2_train.data.index import IndexCache
@@ -230,29 +229,6 @@ def test_documents_are_separate_in_every_layout(
     last, expected = rows(tmp_path / "run")[-1], rows(separate)[-1]
     assert last["valid_loss"] == pytest.approx(expected["valid_loss"], abs=1e-4)
     assert last["valid_tokens"] == expected["valid_tokens"]
-
-
-def test_a_resumed_run_repeats_an_unbroken_one(tmp_path: Path, texts: str, separate: Path) -> None:
-    shutil.copytree(separate, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000006")
-    assert main(command(tmp_path / "run", *SEPARATE, data=texts)[3:]) == 0
-    assert losses(tmp_path / "run") == losses(separate)
-
-
-@pytest.mark.parametrize("left_out", ["--documents", "--mask-end-of-text"])
-def test_how_documents_are_read_is_part_of_the_run(
-    separate: Path, texts: str, left_out: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = list(SEPARATE)
-    del flags[flags.index(left_out) : flags.index(left_out) + (2 if left_out == "--documents" else 1)]
-    assert main(command(separate, *flags, data=texts)[3:]) == 2
-    assert f"{left_out[2:].replace('-', '_')} was" in capsys.readouterr().err
-
-
-def test_runs_that_do_not_ask_for_it_record_nothing_of_it() -> None:
-    """So that those begun by earlier versions resume."""
-    assert not {"documents", "mask_end_of_text"} & set(TrainSettings().identity())
-    assert TrainSettings(documents="separate", dropout=0.0).identity()["documents"] == "separate"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.load import EMBEDDING, parameter_shapes
+from gpt2_train.checkpoint.load import parameter_shapes
+from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig
 from gpt2_train.conversion.formats import open_weights

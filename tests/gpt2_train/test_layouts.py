@@ -23,11 +23,10 @@ from gpt2_train.checkpoint.info import read_info
 from gpt2_train.checkpoint.load import shapes_of
 from gpt2_train.checkpoint.optimizer_state import stored_boxes
 from gpt2_train.cli import make_parser
-from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_layout, choose_data_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import open_weights
-from gpt2_train.distributed.mesh import make_world, mixed_seed
+from gpt2_train.distributed.mesh import mixed_seed
 from gpt2_train.training.memory import memory_per_rank
 
 CONFIG = ModelConfig(2, 32, 4, 16, 100, dropout=0.0)
@@ -314,12 +313,6 @@ def test_each_sample_is_read_once_while_the_number_of_processes_changes(runs: Pa
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
-
-
-def test_copies_that_cannot_be_are_refused() -> None:
-    sentence = "--data-parallel-replicate 2 does not divide the 1 data-parallel process:"
-    with pytest.raises(Gpt2UsageError, match=sentence):
-        make_world(torch.device("cpu"), 1, 2)
 
 
 def test_copies_decide_how_many_gpus_are_used() -> None:

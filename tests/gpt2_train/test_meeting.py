@@ -16,7 +16,8 @@ from tests.gpt2_train.conftest import command, read_until, rows
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.layout import is_in_job
 from gpt2_train.distributed import meeting
-from gpt2_train.distributed.jobs import Place
+from gpt2_train.distributed.jobs import meet_in_job
+from gpt2_train.distributed.mesh import World
 
 STEPS = ("--steps", 2)
 
@@ -149,7 +150,7 @@ def test_variables_that_no_launcher_sets_are_refused(
     for name, value in ({"RANK": "0", "WORLD_SIZE": "4"} | variables).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(Gpt2UsageError, match=said):
-        Place.of_environment().meet(datetime.timedelta(seconds=0.1))
+        meet_in_job(World.of_environment(), datetime.timedelta(seconds=0.1))
 
 
 def test_the_first_process_of_a_debian_is_reached_by_its_address_in_the_network(

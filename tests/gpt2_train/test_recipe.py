@@ -58,9 +58,9 @@ def test_all_options_together_resume_bit_for_bit_and_convert(tmp_path: Path, gpt
 
 def test_settings_that_came_later_are_no_part_of_a_run_without_them() -> None:
     """So that a run that was begun before there were these options resumes."""
-    later = {"optimizer", "order"}
-    assert not later & TrainSettings().identity().keys()
-    assert later <= TrainSettings(optimizer="muon", order="hashed", steps=1).identity().keys()
+    later: dict[str, Any] = {"optimizer": "muon", "order": "hashed", "documents": "separate", "mask_end_of_text": True}
+    assert not later.keys() & TrainSettings().identity().keys()
+    assert later.items() <= TrainSettings(**later, steps=1, dropout=0.0).identity().items()
 
 
 # --- settings that went ----------------------------------------------------------------------------------------------
@@ -86,6 +86,8 @@ def test_a_flag_that_went_is_answered_with_what_to_use_instead(
         ("cautious_decay = false", None),
         ("cautious_decay = true", "cautious_decay"),
         ('init_residual = "scaled"', None),
+        ("sequence_parallel = false", None),
+        ("sequence_parallel = true", "sequence_parallel"),
         ('init_residual = "zero"', "init_residual"),
     ],
 )

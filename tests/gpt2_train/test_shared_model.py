@@ -18,7 +18,7 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
-from gpt2_train.checkpoint.load import EMBEDDING
+from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig

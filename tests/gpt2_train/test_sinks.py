@@ -25,7 +25,6 @@ from gpt2_train.metrics.sinks import (
     Sink,
     WatchedRun,
     chosen_sinks,
-    open_feeds,
     split_names,
     tagged,
     text_of,
@@ -64,7 +63,8 @@ def process(
 ) -> None:
     """What one process of a run does: cut the rows behind its checkpoint, write its own, close."""
     log = MetricsLog(folder, True, -1 if resumed is None else resumed)
-    log.send_to(open_feeds(names, folder, {"lr": 0.5}, 0 if resumed is None else resumed + 1, said))
+    first_step = 0 if resumed is None else resumed + 1
+    log.send_to([Feed(name, folder, {"lr": 0.5}, first_step, said) for name in names])
     for row in found:
         log.write(row)
     log.close()

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.training import trainer as train_module
-from gpt2_train.training.state import Heartbeat, StepFigures, StepResult
+from gpt2_train.training.state import Heartbeat, StepResult
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
@@ -59,9 +59,9 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[tupl
         with waits:
             return plain_step(self)
 
-    def noted(self: StepResult) -> StepFigures:
+    def noted(self: StepResult) -> None:
         read.append((self.step, begun))
-        return plain_read(self)
+        plain_read(self)
 
     monkeypatch.setattr(train_module, "works_by_itself", lambda device: True)
     monkeypatch.setattr(Trainer, "train_step", counted_step)

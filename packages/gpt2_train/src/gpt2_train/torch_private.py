@@ -38,8 +38,6 @@ def required(owner: Any, name: str) -> Any:
 
 foreach_multiply = required(torch, "_foreach_mul_")
 """(tensors, factor): multiply them in place, by one kernel on a GPU."""
-foreach_copy = required(torch, "_foreach_copy_")
-"""(targets, sources): copy each in place."""
 foreach_norm = required(torch, "_foreach_norm")
 """(tensors): the norm of each."""
 
@@ -61,8 +59,6 @@ def compiled_whole(function: Any, *, isolated: bool) -> Any:
 
 _collectives = required(torch.ops, "_c10d_functional")
 all_reduce = required(_collectives, "all_reduce")
-reduce_scatter = required(_collectives, "reduce_scatter_tensor")
-all_gather = required(_collectives, "all_gather_into_tensor")
 wait = required(_collectives, "wait_tensor")
 """Collectives that a compiled graph may hold; what they return is there after `wait`."""
 

@@ -102,7 +102,7 @@ def check_files(step: Step, steps: Sequence[Step]) -> None:
             check_token_files(prefix, step)
         if settings.init_from is None:  # else the model's own shape decides, once it is read
             config = settings.model_config(vocabulary_size(steps, step))
-            check_tensor_parallel(config, settings.tensor_parallel, sequence_parallel=settings.sequence_parallel)
+            check_tensor_parallel(config, settings.tensor_parallel)
     elif step.program == "gpt2_train":
         check_texts(step, next((other for other in steps if other.name == "train"), None))
 
@@ -260,7 +260,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
             "setting out."
         )
     config = model_config(settings, vocabulary)
-    check_tensor_parallel(config, settings.tensor_parallel, sequence_parallel=settings.sequence_parallel)
+    check_tensor_parallel(config, settings.tensor_parallel)
     if not step.restart:
         check_run_folder(settings, config)
     layout = layout_of(settings) | {

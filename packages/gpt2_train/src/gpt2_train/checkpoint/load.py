@@ -20,13 +20,10 @@ from torch import Tensor
 from command_kit.command import print_warning
 from gpt2_train.checkpoint.hugging_face import read_table
 from gpt2_train.checkpoint.info import CheckpointInfo, damaged, problem_of_size
-from gpt2_train.checkpoint.names import PREFIX, from_gpt2, gpt2_name, gpt2_shape
+from gpt2_train.checkpoint.names import EMBEDDING, PREFIX, from_gpt2, gpt2_name, gpt2_shape
 from gpt2_train.checkpoint.tensor_files import SUFFIX, FileTensor, open_tensors
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-
-EMBEDDING = "token_embedding.weight"
-"""The matrix with a row for each token id, which is the output matrix, too."""
 
 
 class StoredTensor(NamedTuple):
@@ -74,11 +71,6 @@ def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]
 def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     """The shape of each parameter by its name, in the model's order; the embedding's rows are the vocabulary's."""
     return types.MappingProxyType(dict(parameter_shapes(config)))
-
-
-def without_padding(name: str, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
-    """The shape of a parameter, or of its state in an optimizer, without rows of padding."""
-    return (min(shape[0], config.vocabulary_size), *shape[1:]) if name == EMBEDDING else shape
 
 
 def check_stored(origin: Path, config: ModelConfig, size: int, stored: Callable[[str], StoredTensor | None]) -> None:

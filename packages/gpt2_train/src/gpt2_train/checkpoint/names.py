@@ -1,10 +1,15 @@
-"""Names and order of rows as other programs have them, from and to those of `gpt2.py`."""
+"""Names, rows and their order as files have them, from and to those of `gpt2.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from torch import Tensor
+
+from gpt2_train.config.settings import ModelConfig
+
+EMBEDDING = "token_embedding.weight"
+"""The matrix with a row for each token id, which is the output matrix, too."""
 
 PREFIX = "transformer."
 """The beginning of each name in the files of transformers."""
@@ -62,6 +67,11 @@ def from_gpt2(name: str, tensor: Tensor, heads: int) -> Tensor:
     """A parameter that lies in GPT-2's layout as `gpt2.py` has it, in the same memory where that can be."""
     tensor = tensor.t() if name.endswith(_MATRICES) else tensor
     return heads_first(tensor, heads) if ".attention.qkv." in name else tensor
+
+
+def without_padding(name: str, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
+    """The shape of a parameter, or of its state in an optimizer, without rows of padding."""
+    return (min(shape[0], config.vocabulary_size), *shape[1:]) if name == EMBEDDING else shape
 
 
 def parts_first(rows: Tensor, heads: int) -> Tensor:

@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor
 
 from gpt2_train import torch_private
 from gpt2_train.checkpoint.info import CheckpointInfo, check_files, damaged, problem_of_size
-from gpt2_train.checkpoint.load import shapes_of, without_padding
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.names import without_padding
 from gpt2_train.checkpoint.tensor_files import Box, FileTensor, boxes_fill, open_tensors
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.collectives import keep_on_all_ranks, on_all_ranks, rank_and_size

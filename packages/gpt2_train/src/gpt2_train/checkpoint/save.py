@@ -52,8 +52,8 @@ from gpt2_train.checkpoint.info import (
     step_folder,
     table_crc,
 )
-from gpt2_train.checkpoint.load import shapes_of, without_padding
-from gpt2_train.checkpoint.names import PREFIX, gpt2_name, gpt2_shape, to_gpt2
+from gpt2_train.checkpoint.load import shapes_of
+from gpt2_train.checkpoint.names import PREFIX, gpt2_name, gpt2_shape, to_gpt2, without_padding
 from gpt2_train.checkpoint.optimizer_state import box_name, box_of
 from gpt2_train.checkpoint.tensor_files import SUFFIX, Box, Files, write_tensors
 from gpt2_train.config.errors import Gpt2Error
@@ -499,7 +499,6 @@ class StagingArea:
         shares = {name: local(tensor) for name, tensor in tensors.items()}
         ends = np.cumsum([-(-share.nbytes // ALIGNMENT) * ALIGNMENT for share in shares.values()], dtype=np.int64)
         self.bytes = int(ends[-1]) if len(ends) else 0
-        # Of one mapping each copy is a tensor with a storage of its own, which is what torch.save writes as it is.
         room: Any = np.frombuffer(mmap.mmap(-1, max(self.bytes, 1)), dtype=np.uint8)
         room.fill(0)  # Taken now, so that what a run needs is known before it begins.
         self._is_on_gpu = any(share.is_cuda for share in shares.values())

@@ -92,21 +92,14 @@ def check_replicas(data_parallel: int, replicas: int) -> None:
         )
 
 
-def check_tensor_parallel(config: ModelConfig, size: int, *, sequence_parallel: bool = False) -> None:
-    """Raise Gpt2UsageError if heads, width, vocabulary or sequences can't be shared among `size` processes."""
+def check_tensor_parallel(config: ModelConfig, size: int) -> None:
+    """Raise Gpt2UsageError if heads, width or vocabulary can't be shared among `size` processes."""
     for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
         if value % size:
             raise Gpt2UsageError(
                 f"--tensor-parallel {size} does not divide the model's {what} ({value:,}): choose a divisor of "
                 f"{config.heads} heads and {config.padded_vocabulary:,} ids."
             )
-    if sequence_parallel and size == 1:
-        raise Gpt2UsageError("--sequence-parallel divides tokens as --tensor-parallel divides matrices: give both.")
-    if sequence_parallel and config.sequence_length % size:
-        raise Gpt2UsageError(
-            f"--sequence-parallel can't divide sequences of {config.sequence_length:,} tokens among "
-            f"--tensor-parallel {size}: give a --sequence-length that is a multiple of {size}."
-        )
 
 
 def plan_batches(

@@ -298,6 +298,7 @@ def sequences_in(tokens: int, length: int) -> int:
 GONE = {
     "average_tail": Removed("the last weights of --schedule wsd are better than a mean of them", unused=0.0),
     "cautious_decay": Removed("--weight-decay decays all weights, with the same loss", unused=False),
+    "sequence_parallel": Removed("--tensor-parallel and --activation-checkpointing save memory", unused=False),
     "log_to trackio": Removed("send to wandb or tensorboard"),
     "threads auto": Removed("leave it out, and each core of the machine has a thread"),
     "eval_batches": Removed("give --eval-tokens: the validation loss no longer depends on the batch", unused=10),
@@ -372,11 +373,6 @@ class TrainSettings(ModelSettings, DataSettings):
         "recompute activations in the backward pass: full keeps one per block, selective keeps the matrix products",
     )
     tensor_parallel: int = _speed(1, "tensor-parallel size: processes that share each matrix", ge=1)
-    sequence_parallel: bool = _speed(
-        False,
-        "with --tensor-parallel, divide the tokens, too, where no matrix is: less memory for activations, as much "
-        "communication; the sequence length must be a multiple of the tensor-parallel size",
-    )
     data_parallel: int | None = _speed(
         None,
         "data-parallel size: processes that share each batch; without it as many of the GPUs as divide the global "

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from gpt2_train.checkpoint.info import OLD_FORMAT, OPTIMIZER, checkpoint_in, damaged, read_description, read_info
-from gpt2_train.checkpoint.load import StoredTensor, check_stored, shapes_of, without_padding
+from gpt2_train.checkpoint.load import StoredTensor, check_stored, shapes_of
+from gpt2_train.checkpoint.names import without_padding
 from gpt2_train.checkpoint.optimizer_state import box_name, stored_boxes
 from gpt2_train.checkpoint.save import seal, write_model
 from gpt2_train.checkpoint.tensor_files import SUFFIX, write_tensors

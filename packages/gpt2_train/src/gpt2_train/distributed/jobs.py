@@ -1,13 +1,12 @@
 """A process of a job: started by a command on this machine (`local_job`), or on many machines by torchrun.
 
-It finds its place among the others by torchrun's variables, joins their group, and ends with an error that the command
+It joins the group of the others (`mesh.World` says which it is), works, and ends with an error that the command
 that started it shows; under torchrun it prints it itself. It ends with the command that started it, however that ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import gc
 import json
@@ -22,7 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-import torch
 import torch.distributed as dist
 
 from command_kit.atomic import write_text
@@ -32,8 +30,8 @@ from command_kit.processes import end_after
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import JOB_FOLDER
 from gpt2_train.distributed.collectives import is_shared
-from gpt2_train.distributed.device import DeviceKind, choose_device, use_threads
 from gpt2_train.distributed.meeting import meet
+from gpt2_train.distributed.mesh import World
 
 PARENT = "GPT2_JOB_PARENT"
 """The variable by which a process of a local job knows that of the command."""
@@ -51,102 +49,57 @@ def words_file(folder: Path, rank: int) -> Path:
     return folder / f"words-{rank}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """The place of this process in a job.
+def join(
+    world: World,
+    timeout: datetime.timedelta | None = None,
+    patience: datetime.timedelta | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> dist.Store:
+    """Join the process group, whose operations wait for `timeout`; returns the store at which all have met.
 
-    Attributes:
-        rank, size: its number among all, and how many there are.
-        local_rank, local_size: the same on its machine.
-        folder: of a local job; None under torchrun.
+    `patience` and `look` as in `meeting.meet`.
+
+    Objects and barriers go over gloo, tensors of a GPU over nccl, which is given its GPU at once: it would
+    otherwise guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
     """
+    is_local = world.folder is not None or os.environ.get("LOCAL_WORLD_SIZE") == str(world.world_size)
+    if is_local and sys.platform == "linux":
+        # The default asks for the address of the host's name, which may have none.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = meet_in_job(world, patience, look)
+    is_gpu = world.device.type == "cuda"
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
+            device_id=world.device if is_gpu else None,
+            store=store,
+            rank=world.rank,
+            world_size=world.world_size,
+            timeout=timeout,
+        )
+    except RuntimeError as error:
+        if "Duplicate GPU" in str(error):
+            raise Gpt2UsageError(
+                "two processes of the job were given the same GPU: start one process for each GPU."
+            ) from error
+        raise
+    return store
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    folder: Path | None = None
 
-    @classmethod
-    def of_environment(cls) -> Place:
-        """The place that the command, torchrun, or another launcher has put into the environment.
-
-        Raises Gpt2UsageError where it is none.
-        """
-        size = _number("WORLD_SIZE", 1)
-        rank = _number("RANK", 0, size - 1)
-        local_size = _number("LOCAL_WORLD_SIZE", 1, default=size)
-        local_rank = _number("LOCAL_RANK", 0, default=rank)
-        folder = os.environ.get(JOB_FOLDER)
-        return cls(rank, size, local_rank, local_size, Path(folder) if folder else None)
-
-    def take_device(self, kind: DeviceKind, threads: int | None) -> torch.device:
-        """This process's device, its share of CPU threads set. Raises Gpt2UsageError as `choose_device` does."""
-        use_threads(threads, self.local_size)
-        sees_own_only = self.folder is None
-        return choose_device(kind, local_rank=self.local_rank, local_size=self.local_size, sees_own_only=sees_own_only)
-
-    def join(
-        self,
-        device: torch.device,
-        timeout: datetime.timedelta | None = None,
-        patience: datetime.timedelta | None = None,
-        look: Callable[[], None] = lambda: None,
-    ) -> dist.Store:
-        """Join the process group, whose operations wait for `timeout`; returns the store at which all have met.
-
-        `patience` and `look` as in `meeting.meet`.
-
-        Objects and barriers go over gloo, tensors of a GPU over nccl, which is given its GPU at once: it would
-        otherwise guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
-        """
-        is_local = self.folder is not None or os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
-        if is_local and sys.platform == "linux":
-            # The default asks for the address of the host's name, which may have none.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = self.meet(patience, look)
-        is_gpu = device.type == "cuda"
-        try:
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
-                device_id=device if is_gpu else None,
-                store=store,
-                rank=self.rank,
-                world_size=self.size,
-                timeout=timeout,
-            )
-        except RuntimeError as error:
-            if "Duplicate GPU" in str(error):
-                raise Gpt2UsageError(
-                    "two processes of the job were given the same GPU: start one process for each GPU."
-                ) from error
-            raise
+def meet_in_job(
+    world: World, patience: datetime.timedelta | None = None, look: Callable[[], None] = lambda: None
+) -> dist.Store:
+    """The store of the job; of a local one, on a port that the system chooses and the first process tells."""
+    if world.folder is None:
+        return meet(world.rank, world.world_size, patience, look)
+    port = world.folder / "port"
+    if world.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        write_text(port, str(store.port), durable=False)
         return store
-
-    def meet(self, patience: datetime.timedelta | None = None, look: Callable[[], None] = lambda: None) -> dist.Store:
-        """The store of the job; of a local one, on a port that the system chooses and the first process tells."""
-        if self.folder is None:
-            return meet(self.rank, self.size, patience, look)
-        port = self.folder / "port"
-        if self.rank == 0:
-            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            write_text(port, str(store.port), durable=False)
-            return store
-        while not port.exists():
-            time.sleep(POLL_SECONDS)
-        return dist.TCPStore("127.0.0.1", int(port.read_text()))
-
-
-def _number(name: str, least: int, most: int | None = None, *, default: int | None = None) -> int:
-    """The whole number that the environment has under `name`. Raises Gpt2UsageError if it has none in these bounds."""
-    word = os.environ.get(name, "" if default is None else str(default))
-    if word.isascii() and word.isdigit() and least <= int(word) and (most is None or int(word) <= most):
-        return int(word)
-    bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
-    raise Gpt2UsageError(
-        f"{name} is {word!r} in the environment, where the launcher of several processes puts a number {bounds}: unset "
-        "RANK and WORLD_SIZE to run alone, or start with torchrun."
-    )
+    while not port.exists():
+        time.sleep(POLL_SECONDS)
+    return dist.TCPStore("127.0.0.1", int(port.read_text()))
 
 
 def work_in_job(work: Callable[[], int], *, debug: bool = False) -> NoReturn:
@@ -154,14 +107,14 @@ def work_in_job(work: Callable[[], int], *, debug: bool = False) -> NoReturn:
 
     Only the first process writes to standard output.
     """
-    place = Place.of_environment()
-    if place.folder is not None:
+    world = World.of_environment()
+    if world.folder is not None:
         parent = int(os.environ[PARENT])
-        folder = place.folder
+        folder = world.folder
         end_after(lambda: outlive(parent, folder))
         if os.environ.get(LOG_LEVEL) == ERRORS:
-            _keep_words(words_file(place.folder, place.rank))
-    if place.rank > 0:
+            _keep_words(words_file(world.folder, world.rank))
+    if world.rank > 0:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     try:
         code = work()

@@ -11,9 +11,11 @@ their own heads, and share the seeds of the residual stream's dropout (`tensor_p
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,8 +28,8 @@ from command_kit.colours import BOLD, CLEAR, CYAN, GREEN, YELLOW, Paint, columns
 from command_kit.command import in_words
 from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.layout import check_replicas
-from gpt2_train.distributed.device import widest_float
+from gpt2_train.config.layout import JOB_FOLDER, check_replicas
+from gpt2_train.distributed.device import DeviceKind, choose_device, use_threads, widest_float
 
 LINE = re.compile(
     r"(?P<label>step [\d,]+(?:/[\d,]+)?|\w+:)?(?P<gap> *)(?P<loss>(?:valid )?loss \S+)?(?P<rest>.*?)"
@@ -52,7 +54,9 @@ class World:
 
     Attributes:
         device: where it computes.
-        rank, size: its number among all processes; tensor-parallel neighbours have neighbouring numbers.
+        rank, world_size: its number among all processes; tensor-parallel neighbours have neighbouring numbers.
+        local_rank, local_size: the same on its machine, where a job of several processes begins.
+        folder: of a job that a command has started on this machine; None under torchrun, and for a process alone.
         dp_rank, dp_size: among the processes that share each batch; neighbours share one copy of the model's state.
         tp_rank, tp_size: on the tensor-parallel axis.
         replicas: copies of the model's state among the data-parallel processes.
@@ -61,13 +65,39 @@ class World:
 
     device: torch.device
     rank: int = 0
-    size: int = 1
+    world_size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    folder: Path | None = None
     dp_rank: int = 0
     dp_size: int = 1
     tp_rank: int = 0
     tp_size: int = 1
     replicas: int = 1
     mesh: DeviceMesh | None = None
+
+    @classmethod
+    def of_environment(cls) -> World:
+        """The place that a command, torchrun, or another launcher has put into the environment, before it is joined.
+
+        Raises Gpt2UsageError where it is none.
+        """
+        size = _number("WORLD_SIZE", 1)
+        rank = _number("RANK", 0, size - 1)
+        local_size = _number("LOCAL_WORLD_SIZE", 1, default=size)
+        local_rank = _number("LOCAL_RANK", 0, default=rank)
+        folder = os.environ.get(JOB_FOLDER)
+        where = torch.device("cpu")
+        return cls(where, rank, size, local_rank, local_size, Path(folder) if folder else None)
+
+    def take_device(self, kind: DeviceKind, threads: int | None) -> World:
+        """The same with this process's device, its share of CPU threads set. Raises as `choose_device` does."""
+        use_threads(threads, self.local_size)
+        sees_own_only = self.folder is None
+        device = choose_device(
+            kind, local_rank=self.local_rank, local_size=self.local_size, sees_own_only=sees_own_only
+        )
+        return dataclasses.replace(self, device=device)
 
     @property
     def dp_mesh(self) -> DeviceMesh:
@@ -104,17 +134,26 @@ class World:
         rest = torch.tensor(values, dtype=kind)
         rest = rest.pin_memory() if self.device.type == "cuda" else rest
         total = torch.cat([here.detach().to(kind)[None], rest.to(self.device, non_blocking=True)])
-        if self.size > 1:
+        if self.world_size > 1:
             dist.all_reduce(total)
         return total
 
     def sum_over_processes(self, values: list[float]) -> list[float]:
         """The sums of `values` over all processes, in float64 (float32 on MPS)."""
-        if self.size == 1:
-            return values
-        total = torch.tensor(values, dtype=widest_float(self.device), device=self.device)
-        dist.all_reduce(total)
-        return [float(value) for value in total.tolist()]
+        _, *sums = self.sum_on_device(torch.zeros((), device=self.device), values).tolist()
+        return sums
+
+
+def _number(name: str, least: int, most: int | None = None, *, default: int | None = None) -> int:
+    """The whole number that the environment has under `name`. Raises Gpt2UsageError if it has none in these bounds."""
+    word = os.environ.get(name, "" if default is None else str(default))
+    if word.isascii() and word.isdigit() and least <= int(word) and (most is None or int(word) <= most):
+        return int(word)
+    bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
+    raise Gpt2UsageError(
+        f"{name} is {word!r} in the environment, where the launcher of several processes puts a number {bounds}: unset "
+        "RANK and WORLD_SIZE to run alone, or start with torchrun."
+    )
 
 
 def make_world(device: torch.device, tensor_parallel: int, replicas: int = 1) -> World:
@@ -143,7 +182,10 @@ def make_world(device: torch.device, tensor_parallel: int, replicas: int = 1) ->
     axes = [name for name in sizes if sizes[name] > 1 or (name == "dp_shard" and data_parallel > 1)] or ["dp_shard"]
     mesh = init_device_mesh(device.type, tuple(sizes[name] for name in axes), mesh_dim_names=tuple(axes))
     dp_rank, tp_rank = divmod(rank, tensor_parallel)
-    return World(device, rank, size, dp_rank, data_parallel, tp_rank, tensor_parallel, replicas, mesh)
+    return World(
+        device, rank, size, dp_rank=dp_rank, dp_size=data_parallel, tp_rank=tp_rank, tp_size=tensor_parallel,
+        replicas=replicas, mesh=mesh,
+    )  # fmt: skip
 
 
 def local(tensor: Tensor) -> Tensor:

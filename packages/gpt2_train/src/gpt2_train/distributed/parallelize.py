@@ -68,14 +68,13 @@ def parallelize(
     activation_checkpointing: Literal["none", "full", "selective"] = "none",
     compiled: bool = False,
     reshard: bool = False,
-    sequence_parallel: bool = False,
 ) -> GPT2:
     """Put all that is asked for on `model`, in place, in the one order that works; returns it.
 
     In a single process only checkpointing and compilation remain. Raises as `apply_tensor_parallel` does.
     """
     if world.tp_size > 1:
-        apply_tensor_parallel(model, world, sequence_parallel=sequence_parallel)
+        apply_tensor_parallel(model, world)
     apply_activation_checkpointing(model, activation_checkpointing, world.device)
     if compiled:
         apply_compile(model)

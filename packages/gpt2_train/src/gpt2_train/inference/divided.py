@@ -25,11 +25,11 @@ from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import ModelWeights, ReadOptions, find_model, open_weights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
 from gpt2_train.distributed.device import DeviceKind, default_precision
-from gpt2_train.distributed.jobs import Place, close_group
+from gpt2_train.distributed.jobs import close_group, join
+from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.tensor_parallel import (
     DividedLayer,
     RowLinear,
-    TPContext,
     VocabParallelEmbedding,
     take_parameters_before,
 )
@@ -50,7 +50,7 @@ def check_division(config: ModelConfig, size: int) -> None:
         )
 
 
-def divide(model: GPT2, part: TPContext) -> None:
+def divide(model: GPT2, group: dist.ProcessGroup) -> None:
     """Make `model`, built on the meta device, this process's part of it, in place.
 
     The layers are the same as in training (`distributed.tensor_parallel`), with plain tensors for parameters: without
@@ -59,11 +59,11 @@ def divide(model: GPT2, part: TPContext) -> None:
     All have equally many rows of the embedding, more padding than in training where that is needed; logits are for
     this process's rows.
     """
-    config, width = model.config, model.config.hidden // part.size
-    ids = math.ceil(config.padded_vocabulary / part.size)
+    config, width = model.config, model.config.hidden // group.size()
+    ids = math.ceil(config.padded_vocabulary / group.size())
     with torch.device("meta"):
-        model.token_embedding = empty_embedding(ids * part.size, config.hidden)
-    VocabParallelEmbedding.divide(model.token_embedding, part)
+        whole = empty_embedding(ids * group.size(), config.hidden)
+    model.register_module("token_embedding", VocabParallelEmbedding(whole, group))
     model.output = nn.Linear(config.hidden, ids, bias=False, device="meta")
     model.tie()
     for block in model.blocks:
@@ -72,8 +72,8 @@ def divide(model: GPT2, part: TPContext) -> None:
         # Nothing is sent before a matrix: without gradients its rows are a plain layer, which may be packed.
         attention.qkv = nn.Linear(config.hidden, 3 * width, device="meta")
         feed_forward.up = nn.Linear(config.hidden, 4 * width, device="meta")
-        RowLinear.divide(attention.out, part)
-        RowLinear.divide(feed_forward.down, part)
+        attention.register_module("out", RowLinear(attention.out, group))
+        feed_forward.register_module("down", RowLinear(feed_forward.down, group))
     take_parameters_before(model, [layer for layer in model.modules() if isinstance(layer, DividedLayer)])
 
 
@@ -82,8 +82,7 @@ def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.dev
 
     Raises Gpt2UsageError if it is damaged.
     """
-    part = TPContext.of(group)
-    return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank)
+    return weights.load(device, divide=functools.partial(divide, group=group), rank=group.rank())
 
 
 @contextlib.contextmanager
@@ -101,29 +100,30 @@ def joined(
 
     Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `open_model` raises.
     """
-    place, size = Place.of_environment(), tensor_parallel
-    if place.size != size * data_parallel:
+    world, size = World.of_environment(), tensor_parallel
+    if world.world_size != size * data_parallel:
         with_data = f" times --data-parallel {data_parallel}" if data_parallel > 1 else ""
         error = Gpt2UsageError(
-            f"the launcher started {place.size} processes, and --tensor-parallel {size}{with_data} asks for "
+            f"the launcher started {world.world_size} processes, and --tensor-parallel {size}{with_data} asks for "
             f"{size * data_parallel}: make them equal."
         )
         error.add_note(SHARED)
         raise error
-    where = place.take_device(device, threads)
-    place.join(where, GROUP_TIMEOUT)
+    world = world.take_device(device, threads)
+    join(world, GROUP_TIMEOUT)
+    where = world.device
     # Every process takes part in making every group.
-    firsts = range(0, place.size, size) if size > 1 else ()
+    firsts = range(0, world.world_size, size) if size > 1 else ()
     groups = [dist.new_group(list(range(first, first + size)), timeout=GROUP_TIMEOUT) for first in firsts]
-    dp_rank = place.rank // size
+    dp_rank = world.rank // size
     group = groups[dp_rank] if groups else None
 
     def read() -> ModelWeights:
-        options = ReadOptions(tokenizer=tokenizer, rank=place.rank, world_size=place.size)
+        options = ReadOptions(tokenizer=tokenizer, rank=world.rank, world_size=world.world_size)
         return open_weights(find_model(path), options)
 
     with contextlib.ExitStack() as shown:
-        if place.rank > 0:
+        if world.rank > 0:
             shown.enter_context(contextlib.redirect_stderr(shown.enter_context(Path(os.devnull).open("w"))))
         from_first_rank(lambda: read() and None)  # A model of the hub is fetched once.
         weights = keep_on_all_ranks(read)

@@ -139,13 +139,6 @@ class Sent:
         return cls(secrets.token_hex(4))
 
 
-def open_feeds(
-    names: Iterable[str], folder: Path, settings: dict[str, Any], first_step: int, say: Callable[[str], object]
-) -> list[Feed]:
-    """A feed for each sink that `--log-to` names. Raises Gpt2UsageError as `chosen_sinks` does."""
-    return [Feed(name, folder, settings, first_step, say) for name in chosen_sinks(names)]
-
-
 class Feed:
     """Sends the rows of one run to one sink.
 

@@ -41,10 +41,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: Context = PACKED) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
-        fused = self.qkv(x)
-        # Not the input's shape, of which sequence parallelism has a share.
-        batch, length, _ = fused.shape
-        fused = fused.view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
+        batch, length, _ = x.shape
+        fused = self.qkv(x).view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
         mixed = context.attend(self, *fused.unbind(3))  # (B, T, heads, d)
         return self.out(mixed.reshape(batch, length, -1))
 

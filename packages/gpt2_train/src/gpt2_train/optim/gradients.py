@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor
 
 from gpt2_train import torch_private
 from gpt2_train.distributed.device import widest_float
-from gpt2_train.distributed.mesh import gradient_of, local
 
 FIRST_LOSS_SCALE = 2.0**16
 """High enough for small gradients; 2^32, a common start, wastes the first 16 steps on overflows."""
@@ -37,32 +36,6 @@ def synchronize_gradients(model: nn.Module, is_last: bool, *, reshard: bool = Fa
         model.set_requires_gradient_sync(is_last or reshard)
         model.set_requires_all_reduce(is_last)
         model.set_reshard_after_backward(is_last or reshard)
-
-
-@torch.no_grad()
-def all_reduce_replicated_grads(parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Add up over `group` the gradients of parameters that are whole on each of its processes, in one message.
-
-    With sequence parallelism each of them has the gradient of its own tokens; once all micro-batches of a step are
-    through, and data parallelism has averaged them, is early enough. None: there is nothing to add up.
-    """
-    if group is None:
-        return
-    gradients = [local(gradient_of(parameter)) for parameter in parameters if is_whole(parameter)]
-    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(together, group=group)
-    parts = together.split([gradient.numel() for gradient in gradients])
-    torch_private.foreach_copy(
-        gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-    )
-
-
-def is_whole(parameter: Tensor) -> bool:
-    """Whether each tensor-parallel process has the same part of a parameter."""
-    if not isinstance(parameter, DTensor):
-        return True
-    axes = parameter.device_mesh.mesh_dim_names or ()
-    return "tp" not in axes or parameter.placements[axes.index("tp")].is_replicate()
 
 
 @torch.no_grad()  # Else each DTensor's part would be taken for autograd.

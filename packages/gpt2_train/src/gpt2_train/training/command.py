@@ -79,9 +79,7 @@ def check_before_torch(settings: TrainSettings) -> None:
     if not settings.output:
         raise Gpt2UsageError("no --output: give a folder for the run.")
     if settings.init_from is None:  # else the model's own shape decides, once it is read
-        check_tensor_parallel(
-            settings.model_config(), settings.tensor_parallel, sequence_parallel=settings.sequence_parallel
-        )
+        check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
     chosen_sinks(settings.log_to)
     check_observed(settings)

@@ -58,7 +58,6 @@ class EstimateSettings(ModelSettings):
     REMOVED: ClassVar[Mapping[str, Removed]] = TrainSettings.REMOVED
 
     tensor_parallel: int = _of_train("tensor_parallel")
-    sequence_parallel: bool = _of_train("sequence_parallel")
     data_parallel: int = _of_train(
         "data_parallel", default=1, help="data-parallel size: processes that share each batch"
     )
@@ -108,7 +107,7 @@ class EstimateSettings(ModelSettings):
         if self.price is not None and self.tflops is None:
             raise Gpt2UsageError("--price is for an hour: give --tflops, and --tokens or --steps, too.")
         self.check_model()
-        check_tensor_parallel(self.model_config(), self.tensor_parallel, sequence_parallel=self.sequence_parallel)
+        check_tensor_parallel(self.model_config(), self.tensor_parallel)
         check_replicas(self.data_parallel, self.data_parallel_replicate)
         self.batches()
 

@@ -30,7 +30,7 @@ from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import jobs
 from gpt2_train.distributed.collectives import SHARED, TimeoutReporter
 from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
-from gpt2_train.distributed.jobs import Place, StopRequest
+from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.local_job import LocalJob
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
@@ -159,37 +159,37 @@ def use_compile_cache(environment: Callable[[str, str], Any] = os.environ.setdef
 
 def _take_part(settings: TrainSettings, stop: StopRequest, work: Work, *, debug: bool) -> dict[str, Any]:
     """Do the work of one process of a job, from joining its group to closing it; returns the run's summary."""
-    place = Place.of_environment()
+    world = World.of_environment()
     wanted = settings.data_parallel
     try:
-        if wanted is not None and wanted * settings.tensor_parallel != place.size:
+        if wanted is not None and wanted * settings.tensor_parallel != world.world_size:
             raise Gpt2UsageError(
-                f"the launcher started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
-                f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
+                f"the launcher started {world.world_size} processes, --tensor-parallel {settings.tensor_parallel} "
+                f"times --data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
-        if place.folder is None:
-            check_batch(settings, place.size)
+        if world.folder is None:
+            check_batch(settings, world.world_size)
     except Gpt2UsageError as error:
         error.add_note(SHARED)
         raise
-    device = place.take_device(settings.device, settings.threads)
-    keep_freed_memory(device)
+    world = world.take_device(settings.device, settings.threads)
+    keep_freed_memory(world.device)
     minutes = settings.distributed_timeout
     patience = datetime.timedelta(minutes=minutes) if minutes else None
     try:
-        store = place.join(device, patience=patience, look=stop.end_if_asked)
+        store = jobs.join(world, patience=patience, look=stop.end_if_asked)
     except jobs.Stopped as stopped:
         print_note(f"stopped by {stopped.signal.name} while this process waited for the others: nothing had begun")
         return {"stopped_by": stopped.signal.name}
-    timeouts = TimeoutReporter(store, place.rank, place.size)
+    timeouts = TimeoutReporter(store, world.rank, world.world_size)
     try:
-        world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
+        world = make_world(world.device, settings.tensor_parallel, settings.data_parallel_replicate)
         assert world.mesh is not None
         groups = {
             group.group_name: group for group in (dist.group.WORLD, *world.mesh.get_all_groups()) if group is not None
         }
         timeouts.set_timeout(groups.values(), settings.distributed_timeout)
-        if device.type == "cuda":
+        if world.device.type == "cuda":
             # NCCL gives up in a thread of its own.
             timeouts.watch(groups.values(), functools.partial(jobs.end_with, debug=debug))
         found = work(settings, world, stop)

@@ -57,7 +57,7 @@ MARGIN = 0.05
 """The part of a GPU's free memory that is left where a peak is above its figure: 4% at most were seen (see above)."""
 
 _LAYOUT = (
-    "sequence_parallel", "data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer",
+    "data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer",
 )  # fmt: skip
 _SIZES = ("layers", "hidden", "heads", "sequence_length", "vocabulary_size", "global_batch_size")
 _DECIDE_MEMORY = (*_SIZES, *_LAYOUT, "tensor_parallel", "data_parallel", "documents", "device")
@@ -152,13 +152,11 @@ def block_activations(
     micro_batch: int,
     *,
     tensor_parallel: int = 1,
-    sequence_parallel: bool = False,
     precision: str = "fp32",
     on_cpu: bool = False,
 ) -> BlockActivations:
     """Bytes that each block saves for a micro-batch of `micro_batch` whole sequences."""
     h, t, length = config.hidden, tensor_parallel, config.sequence_length
-    s = t if sequence_parallel else 1
     tokens, size = micro_batch * length, 4 if precision == "fp32" else 2
     residual = 4 * h  # The residual stream is float32 in any precision.
     norms = 2 * (residual + size * h + 8)  # Input and output of both, and mean and deviation of each row.
@@ -171,9 +169,9 @@ def block_activations(
             attention += (12 * length - 4) * config.heads // t + (3 * size * h // t if size == 2 else 0)
     products = size * (2 * h + 8 * h // t) + 4 * config.heads // t  # qkv, attention, out, up, down.
     return BlockActivations(
-        none=tokens * ((norms + dropped) // s + attention + feed_forward),
-        selective=tokens * (residual // s + products),
-        full=tokens * residual // s,
+        none=tokens * (norms + dropped + attention + feed_forward),
+        selective=tokens * (residual + products),
+        full=tokens * residual,
         casts=2 * 12 * h * h // t if size == 2 else 0,
     )
 
@@ -192,7 +190,6 @@ def memory_per_rank(
     *,
     micro_batch: int,
     tensor_parallel: int = 1,
-    sequence_parallel: bool = False,
     data_parallel: int = 1,
     data_parallel_replicate: int = 1,
     reshard: bool = False,
@@ -210,7 +207,6 @@ def memory_per_rank(
         config: the model.
         micro_batch: sequences that a process takes at once.
         tensor_parallel, data_parallel: processes on each axis.
-        sequence_parallel: whether tensor-parallel processes also divide the tokens between the matrices.
         data_parallel_replicate: copies of parameters, gradients and optimizer among the data-parallel processes.
         reshard: whether blocks are gathered one at a time.
         accumulation: micro-batches of a process in one step; gradients are then there from the start of the last.
@@ -224,7 +220,6 @@ def memory_per_rank(
     The model can be shared so (`check_tensor_parallel`, `check_replicas`).
     """
     h, t = config.hidden, tensor_parallel
-    s = t if sequence_parallel else 1
     half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
     size = half or 4
     tokens, vocabulary = micro_batch * config.sequence_length, config.padded_vocabulary // t
@@ -240,12 +235,7 @@ def memory_per_rank(
         gathered, at_output = 4 * (around + min(2, config.layers) * in_block), 4 * around
     state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
 
-    block = block_activations(
-        config, micro_batch, tensor_parallel=t, sequence_parallel=sequence_parallel, precision=precision, on_cpu=on_cpu
-    )
-    if compiled and sequence_parallel:
-        # What was gathered before a matrix is kept, where it would be gathered again.
-        block = dataclasses.replace(block, none=block.none + 2 * tokens * size * h * (s - 1) // s)
+    block = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
     by_mode = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
     kept = by_mode[activation_checkpointing]
     # Autocast's copies of weights are kept to the end of the forward pass, where parameters are.
@@ -253,7 +243,7 @@ def memory_per_rank(
     # Around the blocks: the final norm (input, output, mean and deviation), the mask of the embeddings, and the ids and
     # numbers of the loss.
     mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
-    activations = config.layers * kept + tokens * ((4 * h + size * h + 8 + mask) // s + 28)
+    activations = config.layers * kept + tokens * (4 * h + size * h + 8 + mask + 28)
     output_copy, logits = half * vocabulary * h, tokens * vocabulary * size
 
     # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
@@ -261,11 +251,9 @@ def memory_per_rank(
     # and all activations of one block where they are computed again.
     piece = min(PIECE_ELEMENTS["cpu" if on_cpu else "cuda"], tokens * vocabulary)
     loss_work = 0 if compiled else piece * 4 * (2 if half else 1)
-    # Where tokens are divided, a matrix has all of them gathered, and the gradient of all before it is reduced.
-    whole_tokens = 2 * size if sequence_parallel else 0
     # Logits have gone before a gradient in half precision becomes one in float32.
-    output_work = vocabulary * h * size + tokens * h * (size // s + whole_tokens)
-    block_work = tokens * h * (8 // s + 8 * size // t + whole_tokens) + 4 * h * h // t * (4 + half)
+    output_work = vocabulary * h * size + tokens * h * size
+    block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)
     block_work += block.none + block.casts - kept
     # The gradient of a block before and after it is sent; while a block is computed, what is sent of the one before.
     # At the end the same of the embeddings, whose parameters are whole until then.

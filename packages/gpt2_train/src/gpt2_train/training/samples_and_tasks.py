@@ -36,7 +36,6 @@ from gpt2_train.conversion.formats import StoredModel
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.mesh import World, local
 from gpt2_train.distributed.parallelize import free_gathered_parameters
-from gpt2_train.distributed.tensor_parallel import TPContext
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.divided import divide
 from gpt2_train.inference.engine import GenerationRequest
@@ -147,7 +146,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     parallelism it is this process's part of the model, as `inference.divided.divide` makes it.
     """
     group = world.tp_group
-    divided = functools.partial(divide, part=TPContext.of(group)) if group is not None else None
+    divided = functools.partial(divide, group=group) if group is not None else None
     plain = GPT2.empty(model.config, "meta", change=divided)
     try:
         with torch.no_grad():

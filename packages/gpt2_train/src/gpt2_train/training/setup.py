@@ -159,7 +159,7 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
     assumes = not names_tokenizer(settings) and not (resumed is not None and resumed.tokenizer)
     first = keep_on_all_ranks(lambda: open_first_weights(settings, resumed))
     settings, config = keep_on_all_ranks(lambda: shape_of_run(settings, resumed, first, tokenizer))
-    check_tensor_parallel(config, world.tp_size, sequence_parallel=settings.sequence_parallel)
+    check_tensor_parallel(config, world.tp_size)
     corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
     data, prefixes = data_identity(corpora, weights), [prefix for _, prefix in settings.corpora()]
     check_same_data(data, prefixes)
@@ -436,7 +436,7 @@ def describe_run(run: Run) -> list[str]:
         size_line(config, memory),
         f"data: {run.training.epoch_tokens:,} tokens to train on ({run.training.epoch_samples:,} sequences per epoch), "
         f"{run.validation.epoch_tokens if run.validation else 0:,} to validate{of_files}",
-        f"run: {length} on {world.size} process{'es' if world.size > 1 else ''} ({world.device.type}, "
+        f"run: {length} on {world.world_size} process{'es' if world.world_size > 1 else ''} ({world.device.type}, "
         f"{plan.precision}): data parallel {data_parallel}, tensor parallel {world.tp_size}, "
         f"{plan.micro_batch} × {plan.accumulation} sequences each",
         *([str(plan.attention)] if plan.attention is not None else []),
@@ -480,7 +480,6 @@ def build_model(run: Run) -> GPT2:
         activation_checkpointing=run.settings.activation_checkpointing,
         compiled=run.plan.compiled,
         reshard=run.settings.reshard,
-        sequence_parallel=run.settings.sequence_parallel,
     )
     model = GPT2.empty(run.config, run.world.device, change=change)
     first, resumed = run.first_weights, run.resumed

@@ -4,7 +4,7 @@ What a step does is a function of the settings, the step's number and the last c
 dropout follow from the step. So a run that is stopped, killed or made longer continues as if nothing had happened, bit
 for bit on CPU with the same number of threads and processes. In a run by time the steps are planned by the clock, and
 the plans recorded. Signals end the loop between two steps, after saving. What happens between the steps is
-`Recorder.after_step`; how a step's result reaches the host is `StepResults`.
+`Recorder.after_step`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from gpt2_train.metrics.records import read_run
 from gpt2_train.model.attention_kernels import attention_by
 from gpt2_train.model.loss import backward_root, losses_and_gradient
 from gpt2_train.optim.adamw import make_optimizer
-from gpt2_train.optim.gradients import all_reduce_replicated_grads, gradient_norm, synchronize_gradients
+from gpt2_train.optim.gradients import gradient_norm, synchronize_gradients
 from gpt2_train.optim.schedule import learning_rate
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.run_folder import check_shared, lock_folder, write_config
 from gpt2_train.training.setup import Run, build_model, describe_run, set_up
-from gpt2_train.training.state import StepFigures, StepResult, StepResults, TrainState, open_time_plan, summary
+from gpt2_train.training.state import TrainState, open_time_plan, summary
 
 CLIP_EPSILON = 1e-6
 
@@ -117,7 +117,7 @@ def _fit(run: Run, stop: StopRequest) -> dict[str, Any]:
             if smaller is None:
                 raise
             size = smaller.plan.micro_batch
-            if run.world.size > 1 or trainer.state.step > run.step:
+            if run.world.world_size > 1 or trainer.state.step > run.step:
                 write_config(run.folder, smaller.resolved_settings())
                 raise Gpt2Error(
                     f"out of memory with the micro-batch of {run.plan.micro_batch} that --micro-batch-size auto chose: "
@@ -197,8 +197,7 @@ class Trainer:
         )
         if run.saves_in_background:
             self.saver.prepare()
-        self.results = StepResults(run, self.state, self.saver, stop, is_late=is_late)
-        self.recorder = Recorder(run, self.state, self.model, self.saver, self.results)
+        self.recorder = Recorder(run, self.state, self.model, self.saver, stop, is_late=is_late)
         self.reader = BatchReader(
             run.training,
             global_batch=settings.global_batch_size,
@@ -241,22 +240,18 @@ class Trainer:
         Raises Gpt2Error if the gradient is not finite in another precision: on CUDA after the next step has begun.
         """
         run, state = self.run, self.state
-        step, scale = state.step + 1, state.scale.scale
-        self.results.begin_step()
+        step = state.step + 1
+        self.recorder.begin_step()
         # The next batch is read again only if an overflow repeats this step.
         batches, waited = self.reader.take(step, read_ahead=state.goes_past(step))
 
         loss_here, norm = self.gradient(batches)
-        sums = self.results.sum_up(step, loss_here, waited, sum(batch.counted for batch in batches))
-        # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
-        token_normaliser = run.plan.tokens_per_step * run.world.tp_size / sums.predictions.clamp(min=1)
-        norm, loss = norm / scale * token_normaliser, sums.loss / run.world.tp_size * token_normaliser
-        figures = StepFigures(loss, norm, sums.waited, sums.signal, sums.failed_save, sums.steps)
-        if not self.results.take(StepResult(step, figures)):
+        norm = norm / state.scale.scale
+        if not self.recorder.take(self.recorder.share(step, loss_here, norm, waited)):
             self.model.zero_grad()
             return False
 
-        factor = token_normaliser / scale
+        factor = torch.full_like(norm, 1 / state.scale.scale)
         if run.settings.clip:
             factor = factor * (run.settings.clip / (norm + CLIP_EPSILON)).clamp(max=1.0)
         if state.time is not None and step in state.time.since:
@@ -270,12 +265,7 @@ class Trainer:
 
     def gradient(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
         """(what `forward_backward` returns, the norm of the gradient over all processes), both on the device."""
-        loss_here = self.forward_backward(batches)
-        parameters = self.parameters.values()
-        all_reduce_replicated_grads(
-            parameters, self.run.world.tp_group if self.run.settings.sequence_parallel else None
-        )
-        return loss_here, gradient_norm(parameters)
+        return self.forward_backward(batches), gradient_norm(self.parameters.values())
 
     def forward_backward(self, batches: Sequence[MicroBatch]) -> Tensor:
         """Add the gradient of `batches` to the parameters.
@@ -284,6 +274,10 @@ class Trainer:
         """
         settings, world, plan = self.run.settings, self.run.world, self.run.plan
         total = torch.zeros((), device=world.device)
+        predictions = self.predictions(batches)
+        # Data parallelism averages gradients where the loss of the global batch is a sum.
+        loss_factor = world.dp_size * self.state.scale.scale
+        weights = torch.full(batches[0].targets.shape, loss_factor, device=world.device) / predictions
         for micro, on_host in enumerate(batches):
             batch = self.run.batches.on_device(on_host)
             seed_micro_step(self.model, settings.seed, self.state.step, micro, world)
@@ -293,27 +287,31 @@ class Trainer:
             keeps_copies = not settings.reshard
             with autocast(world.device, plan.precision, keeps_copies=keeps_copies):
                 logits = self.model(batch.inputs, batch.context)
-            # Data parallelism averages gradients where the loss of the global batch is a sum.
-            loss_factor = world.dp_size * self.state.scale.scale
-            of_each = torch.full(batch.targets.shape, loss_factor / plan.tokens_per_step, device=world.device)
             gradient = logits.detach()  # The same memory: it holds the logits until the losses are known.
             root = backward_root(logits, gradient)
             losses = losses_and_gradient(
                 gradient,
                 batch.targets,
-                self.run.batches.counted(of_each, batch),
+                self.run.batches.counted(weights, batch),
                 world.tp_group,
                 vocabulary=self.model.config.vocabulary_size,
                 compiled=plan.compiled,
             )
-            share = self.run.batches.counted(losses, batch).sum() / plan.tokens_per_step
-            total += share
+            total += self.run.batches.counted(losses, batch).sum() / predictions
             del losses, logits, gradient  # The backward pass frees the gradient when the output layer had it.
             root.backward()
             if not is_last and self.state.heartbeat.is_due():
                 step = step_of(self.state.step + 1, self.state.steps)
                 world.show(f"{step}  micro-batch {micro + 1:,} of {plan.accumulation:,}")
         return total
+
+    def predictions(self, batches: Sequence[MicroBatch]) -> int | Tensor:
+        """The predictions of the global batch that count in its loss; on the device where not all of them may."""
+        if not self.run.settings.mask_end_of_text:
+            return self.run.plan.tokens_per_step
+        world, here = self.run.world, float(sum(batch.counted for batch in batches))
+        everywhere = world.sum_on_device(torch.zeros((), device=world.device), [here])[1]
+        return (everywhere / world.tp_size).clamp(min=1)
 
     def close(self) -> None:
         """End the thread that reads batches, close open files, and wait for what is sent elsewhere."""

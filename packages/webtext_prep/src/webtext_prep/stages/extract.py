@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from command_kit import hide_credentials, setting
 from webtext_prep import storage
+from webtext_prep.crawl.archives import wacz
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
 from webtext_prep.documents.folders.sampling import Sample
@@ -35,9 +36,10 @@ from webtext_prep.opt_outs.decisions import AGENT, KEYS, NOTHING, Decision, deci
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
-from webtext_prep.running.stage import Outcome, Reads, shard_writer, shards_outcome
+from webtext_prep.running.stage import Chosen, Outcome, Reads, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Problems, Tally, Task
 from webtext_prep.storage.locations import Location
+from webtext_prep.storage.stores.wacz import SUFFIX, is_wacz
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
@@ -56,7 +58,18 @@ def _is_html(path: Location) -> bool:
 
 def _is_read(path: Location) -> bool:
     """Whether it is an archive, a file of HTML, or one that may lie next to them."""
-    return _is_archive(path) or _is_html(path) or path.suffix.lower() == ".json"
+    return _is_archive(path) or _is_html(path) or path.suffix.lower() in (".json", SUFFIX)
+
+
+def _with_packed(files: list[Location], folders: Sequence[Location]) -> Chosen:
+    """The archives in WACZ files in their place. Raises InputError where nothing at all is left to read."""
+    problems, found = Problems(), list[Location]()
+    for file in files:
+        found += wacz.archives_in(file, _is_archive, problems) if is_wacz(file) else [file]
+    sentences = problems.sentences()
+    if not found:
+        raise InputError(" ".join(sentences[:3]))
+    return found, sentences
 
 
 def _saved_pages(given: str) -> list[str]:
@@ -99,10 +112,10 @@ class Extract(PageStage):
     """Extract the text of pages that are there already: in web archives, or in files of HTML.
 
     Reads WARC files (.warc, .warc.gz, .warc.zst: of Common Crawl, of `webtext download --save-pages`, and of other
-    crawlers), the texts in WET files, and HTML files (.html, .htm, compressed or not). The output of `webtext rescue`,
-    or of a download with saved pages, may be given as it is. A page in a file has the URL that is in a .json file of
-    the same name next to it, or is the file's name, decoded; or else the one that the page says it has; or
-    file:folder/name.html. Writes document shards, and outcomes/ with one row for each page.
+    crawlers), also those in WACZ files, the texts in WET files, and HTML files (.html, .htm, compressed or not). The
+    output of `webtext rescue`, or of a download with saved pages, may be given as it is. A page in a file has the URL
+    that is in a .json file of the same name next to it, or is the file's name, decoded; or else the one that the page
+    says it has; or file:folder/name.html. Writes document shards, and outcomes/ with one row for each page.
     Drops, by outcome: http_404 (and other statuses), not_html, not_a_page, too_large, truncated, revisit,
     malformed_response, malformed_url, unreadable, damaged, opted_out, payment_required, refused_by_edge, challenge,
     empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory, extract_crash, extract_error."""
@@ -113,11 +126,12 @@ class Extract(PageStage):
     oldest: ClassVar[int] = 10
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     reads = Reads(
-        "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)",
+        "web archives (.warc, .warc.gz, .warc.zst, .wet.gz, .wacz) and HTML files (.html, .htm)",
         _is_read,
         "pages",
         is_one_document=_is_html,
         named=_saved_pages,
+        choose=_with_packed,
     )
 
     pages_per_range: ClassVar[int] = 5_000
@@ -150,6 +164,7 @@ class Extract(PageStage):
         sizes = dict(zip(files, storage.sizes(files), strict=True))
         archives = {path for path in files if _is_archive(path)}
         of_archives = {path: size for path, size in sizes.items() if path in archives}
+        unlike = self._digests(job, of_archives)
         ranges, hosts = self._ranges(job, of_archives), self._hosts(job, of_archives)
         groups = file_groups(files, list(sizes.values()), archives, at_least=BYTES_PER_SHARD)
         of_html = [group for group in groups if group[0] not in archives]
@@ -175,7 +190,7 @@ class Extract(PageStage):
         sentences = problems.sentences()
         if outcome.tally.read == 0 and sentences:
             raise InputError(f"{self.name}: no pages in the input: {sentences[0]}")
-        for sentence in sentences:
+        for sentence in [*sentences, *unlike.sentences()]:
             outcome.tally.problem(sentence)
         alone = len(set(job.inputs) - set(files) - set(sidecars.values()))
         if alone:
@@ -184,6 +199,16 @@ class Extract(PageStage):
             outcome.advice = None  # archives may have none of the pages
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         return outcome
+
+    def _digests(self, job: Job, sizes: dict[Location, int]) -> Problems:
+        """The archives in WACZ files that are not what these say."""
+        packed, unlike = list(filter(wacz.is_packed, sizes)), Problems()
+        tasks = [Task(f"archive-{number:05}", Files(archive=path)) for number, path in enumerate(packed)]
+        found = job.map("digests", self.check_digest, tasks, unit="bytes", total=sum(sizes[path] for path in packed))
+        for path, sentence in zip(packed, found, strict=True):
+            if sentence:
+                unlike.add(sentence, sentence, [str(path)])
+        return unlike
 
     def _ranges(self, job: Job, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
         """Large archives, each with its ranges of pages: the place after which one begins, and that of its last page.
@@ -264,6 +289,10 @@ class Extract(PageStage):
                 file.write(encode_host(host) + b"\n")
                 count += 1
         return count
+
+    def check_digest(self, task: Task, context: Context) -> str:
+        """Task: whether an archive is what its WACZ file says."""
+        return wacz.check_digest(task.reads.archive, context.report)
 
     def find_ranges(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the places in an archive after which a range of its pages begins."""

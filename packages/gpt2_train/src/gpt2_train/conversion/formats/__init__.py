@@ -22,7 +22,6 @@ from torch import Tensor
 from command_kit.plugins import find_plugins
 from gpt2_train.checkpoint.info import find_checkpoint
 from gpt2_train.checkpoint.load import (
-    EMBEDDING,
     StoredTensor,
     checked,
     is_usable,
@@ -31,6 +30,7 @@ from gpt2_train.checkpoint.load import (
     shapes_of,
     warn_if_not_finite,
 )
+from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.hub import fetch, hub_name

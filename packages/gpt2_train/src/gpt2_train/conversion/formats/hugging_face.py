@@ -16,8 +16,8 @@ from torch import Tensor
 from command_kit.command import print_warning
 from gpt2_train.checkpoint.hugging_face import CONFIG, GENERATION, read_config, read_table, read_tokenizer
 from gpt2_train.checkpoint.info import check_files, checkpoint_in, load_tokenizer, read_info
-from gpt2_train.checkpoint.load import EMBEDDING, check_model, is_usable, readers_of, stored_model, tensor_files
-from gpt2_train.checkpoint.names import PREFIX, gpt2_name
+from gpt2_train.checkpoint.load import check_model, is_usable, readers_of, stored_model, tensor_files
+from gpt2_train.checkpoint.names import EMBEDDING, PREFIX, gpt2_name
 from gpt2_train.checkpoint.tensor_files import FileTensor
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, is_usable
-from gpt2_train.checkpoint.names import heads_first
+from gpt2_train.checkpoint.load import StoredTensor, check_stored, is_usable
+from gpt2_train.checkpoint.names import EMBEDDING, heads_first
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
 from gpt2_train.conversion.formats import (

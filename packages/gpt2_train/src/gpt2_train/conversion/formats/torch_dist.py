@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from command_kit import parse_json
-from gpt2_train.checkpoint.load import EMBEDDING, StoredTensor, check_stored, shapes_of
+from gpt2_train.checkpoint.load import StoredTensor, check_stored, shapes_of
+from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.conversion.formats import ModelFormat, ModelWeights, ReadOptions, check_is_tied, or_assumed
 from gpt2_train.conversion.formats.megatron import (

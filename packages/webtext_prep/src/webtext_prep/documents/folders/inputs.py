@@ -36,7 +36,7 @@ _SUFFIXES_SHOWN = 10
 
 def is_page_file(place: Location) -> bool:
     """Whether the name is that of an HTML file or a web archive, which `webtext extract` reads."""
-    return bare_name(place).lower().endswith((".html", ".htm", ".xhtml", ".warc", ".wet"))
+    return bare_name(place).lower().endswith((".html", ".htm", ".xhtml", ".warc", ".wacz", ".wet"))
 
 
 def is_url_list(place: Location) -> bool:
