@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -56,9 +57,10 @@ def constant_model(logits: Mapping[int, float], config: ModelConfig = BYTES, oth
     return model
 
 
-def in_memory(model: GPT2) -> InferenceModel:
-    """A model that was never saved, with the tokenizer of bytes."""
-    stored = StoredModel(origin=Path("nowhere"), config=model.config, tokenizer=byte_tokenizer())
+def in_memory(model: GPT2, **known: Any) -> InferenceModel:
+    """A model that was never saved, with the tokenizer of bytes unless something else is `known` of it."""
+    known = {"tokenizer": byte_tokenizer(), **known}
+    stored = StoredModel(origin=Path("nowhere"), config=model.config, **known)
     return InferenceModel(stored=stored, load=lambda: model, device=torch.device("cpu"))
 
 

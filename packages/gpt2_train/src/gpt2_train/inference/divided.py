@@ -125,7 +125,7 @@ def joined(
     with contextlib.ExitStack() as shown:
         if world.rank > 0:
             shown.enter_context(contextlib.redirect_stderr(shown.enter_context(Path(os.devnull).open("w"))))
-        from_first_rank(lambda: read() and None)  # A model of the hub is fetched once.
+        from_first_rank(lambda: str(find_model(path)))  # A model of the hub is fetched once.
         weights = keep_on_all_ranks(read)
         check_division(weights.config, size)
         part = functools.partial(weights.load, where)

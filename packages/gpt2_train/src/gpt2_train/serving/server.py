@@ -87,7 +87,8 @@ class Server:
         config.include_server_header = False
         if self._stops:  # A signal came before.
             self._begin_to_stop()
-        serving = asyncio.create_task(serve(self.app, config, shutdown_trigger=self._stopping.wait))
+        app: Any = self.app
+        serving = asyncio.create_task(serve(app, config, shutdown_trigger=self._stopping.wait))
         self.on_ready()
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
