@@ -68,7 +68,7 @@ def test_users_install_no_development_tools():
 def test_no_private_module_of_torch_is_imported():
     """Pitfall 2: the code was tied to private modules of one PyTorch version."""
     private = []
-    for path in SOURCES:
+    for path in (path for path in SOURCES if "torch" in path.read_text(encoding="utf-8")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = []
             if isinstance(node, ast.ImportFrom) and node.module:

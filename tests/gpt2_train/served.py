@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import openai
+from tests.lazily import Lazily
 
 from gpt2_train.serving.command import ServeSettings, make_server
 from gpt2_train.serving.server import Server, bound_socket
+
+openai = Lazily("openai")
 
 PATIENCE = 60
 """Seconds after which a server is taken for stuck."""
@@ -36,7 +38,7 @@ class Served:
         self.url = f"http://127.0.0.1:{port}"
         self.error: BaseException | None = None
 
-    def client(self, **options: Any) -> openai.OpenAI:
+    def client(self, **options: Any) -> Any:
         """OpenAI's client, which does not try again."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.token or "none", max_retries=0, **options)
 

@@ -10,10 +10,8 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from tests.gpt2_train.conftest import losses
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.mesh import World
@@ -30,6 +28,9 @@ TOKENS = torch.arange(48).view(3, 16)
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """How many graphs were compiled: forward (for a backward pass), backward, inference. No code is generated."""
+    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
     found: Counter[str] = Counter()
 
     def counting(kind: str) -> Callable[..., Any]:

@@ -15,8 +15,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._dynamo.utils import counters
-from torch._inductor.graph import GraphLowering
 
 from gpt2_train.model import loss
 from gpt2_train.model.loss import backward_root, losses_and_gradient, token_losses
@@ -78,6 +76,8 @@ def test_it_is_the_cross_entropy_of_the_known_columns(
 
 def test_nothing_is_compiled_twice_and_no_shape_is_one_too_many(use_backend: Callable[[str], None]) -> None:
     """torch gives up after eight shapes of one function; here each has a graph of its own, whatever came before."""
+    from torch._dynamo.utils import counters
+
     use_backend("eager")
     counters.clear()
     logits, targets, of_losses = batch(torch.float32)
@@ -92,6 +92,8 @@ def test_nothing_is_compiled_twice_and_no_shape_is_one_too_many(use_backend: Cal
 @pytest.fixture
 def generated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The code that inductor generates; what runs in its place is the graph, as a C++ compiler takes seconds."""
+    from torch._inductor.graph import GraphLowering
+
     codes: list[str] = []
 
     def kept(graph: GraphLowering) -> Any:

@@ -21,7 +21,6 @@ import torch
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, run_command_line
 from tests.gpt2_train.tensor_parallel_runs import without_code_generation
-from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 
 from gpt2_train.checkpoint.info import read_info
@@ -448,6 +447,8 @@ def test_the_bits_of_shared_dropout_are_even() -> None:
 
 def gradient_of_sharded(mode: Literal["none", "full", "selective"], *, compiled: bool) -> torch.Tensor:
     """The gradient of a matrix of a model with sharded parameters; `compiled`, each kind of block is one graph."""
+    from torch._dynamo.utils import counters
+
     torch._dynamo.reset()
     counters.clear()
     tokens = torch.arange(32).view(2, 16)

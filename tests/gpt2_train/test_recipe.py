@@ -170,11 +170,6 @@ NO_EFFECT: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "--sample-top-k 5 has no effect: --sample-temperature 0 takes the most likely token.",
         {"sample_temperature": 1.0},
     ),
-    (
-        {"sample_seed": 5, "sample_temperature": 0.0, "sample_every": 1},
-        "--sample-seed 5 has no effect: --sample-temperature 0",
-        {"sample_temperature": 1.0},
-    ),
     ({"warmup": 50.0, "steps": 2}, "--warmup 50.0 has no effect: the run has fewer steps", {"steps": 50}),
 ]
 

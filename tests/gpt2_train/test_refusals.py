@@ -48,7 +48,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("--threads 99999999", "--threads is 99999999: it should be at least 1 and at most 1,024"),
         ("--compile model", "--compile: invalid choice: 'model'"),
         ("--data-parallel 4 --data-parallel-replicate 3", "--data-parallel-replicate 3 does not divide the 4"),
-        ("--sample-prompts nowhere.txt", "can't read the prompts nowhere.txt"),
+        ("--sample-prompts x", "--sample-prompts is gone: give each text by --sample-prompt, or the file to"),
         ("--sample-temperature 0.5", "--sample-temperature is a setting of samples, and there are none"),
         ("--sample-every -1", "--sample-every is -1"),
         ("--sample-prompt é --vocabulary-size 150", "'é' has the token id 195, but the model's vocabulary has 150 ids"),

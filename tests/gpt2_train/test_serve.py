@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 import torch
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import read_until
-from tests.gpt2_train.served import NAME, PATIENCE, Served, served
+from tests.gpt2_train.served import NAME, PATIENCE, Served, openai, served
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
 from gpt2_train.cli import main

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo
 import torch.distributed as dist
 import torch.nn.functional as F
 from tests.gpt2_train import forks

@@ -331,7 +331,7 @@ def names(monkeypatch):
 
     import aiodns
 
-    from webtext_prep.crawl.http import addresses
+    from webtext_prep.crawl.http import connections
 
     known = {}
 
@@ -346,5 +346,5 @@ def names(monkeypatch):
             for entry in found
         ]
 
-    monkeypatch.setattr(addresses.AsyncResolver, "resolve", resolve)
+    monkeypatch.setattr(connections.AsyncResolver, "resolve", resolve)
     return known

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,16 +64,6 @@ def test_an_error_leaves_standard_output_empty_even_with_json(webtext, tmp_path)
     result = webtext("shout", "--input", tmp_path / "absent", "--output", tmp_path / "out", "--json")
     assert result.code == 2
     assert "no file or folder" in result.sentence
-
-
-def test_a_reader_that_goes_away_makes_no_traceback(pages, tmp_path):
-    arguments = [WEBTEXT, "inspect", pages]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    process.stdout.close()
-    with process:
-        assert process.stderr.read() == b""
-        assert process.wait() == 141
 
 
 def test_help_lists_the_stages_in_the_order_in_which_a_document_passes_them(webtext):

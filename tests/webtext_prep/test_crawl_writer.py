@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from webtext_prep.crawl import database_writer
-from webtext_prep.crawl.database import CrawlDatabase, Entry
-from webtext_prep.crawl.database_writer import DatabaseWriter
+from webtext_prep.crawl import database as crawl_database
+from webtext_prep.crawl.database import CrawlDatabase, DatabaseWriter, Entry
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
 
@@ -36,7 +35,7 @@ def test_records_share_transactions_and_are_reported_when_they_are_written(datab
 
     asyncio.run(run())
     assert [row["url"] for row in database.rows()] == URLS
-    assert statements.count("BEGIN") == len(reported) <= 4 + len(URLS) // database_writer.BATCH
+    assert statements.count("BEGIN") == len(reported) <= 4 + len(URLS) // crawl_database.BATCH
     assert sum(reported) == len(URLS)
 
 
@@ -54,7 +53,7 @@ def test_a_single_record_is_written_without_any_other_coming(database):
 
 
 def test_text_that_waits_is_bounded(database, monkeypatch):
-    monkeypatch.setattr(database_writer, "WAITING_TEXT", 10_000)
+    monkeypatch.setattr(crawl_database, "WAITING_TEXT", 10_000)
     gate, most = threading.Event(), 0
     add_many = database.add_many
 

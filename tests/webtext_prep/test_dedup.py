@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from dedup_runs import WORDS, read_receipts, run, scratch_used, urls, write
+from dedup_runs import changed, read_receipts, run, scratch_used, similar_documents, text_of, urls, write
 from jobs import job_of
 from plain_shingles import similarity
 
@@ -17,17 +17,6 @@ from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
 from webtext_prep.text import fingerprints
-
-
-def text_of(seed: int, words: int = 200) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=words))
-
-
-def changed(text: str, seed: int, count: int) -> str:
-    words = text.split()
-    for at in random.Random(seed).sample(range(len(words)), count):
-        words[at] = f"other{at}"
-    return " ".join(words)
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9, 1.0])
@@ -162,14 +151,6 @@ def test_a_similarity_outside_its_range_is_refused(tmp_path, capsys, similarity)
     arguments = ["--input", str(source), "--output", str(tmp_path / "o"), "--similarity", similarity]
     assert main(["dedup", *arguments]) == 2
     assert "--similarity" in capsys.readouterr().err
-
-
-def similar_documents(groups: int = 12, copies: int = 5) -> list[Document]:
-    """Documents of which some are similar enough to go."""
-    return [
-        Document(f"http://a.org/{group}/{copy}", changed(text_of(group), copy, copy * 3))
-        for group, copy in itertools.product(range(groups), range(copies))
-    ]
 
 
 def test_it_is_the_simple_greedy_rule(tmp_path, capsys):

@@ -181,15 +181,6 @@ def test_what_repeats_itself_is_left_once(run, write_shards, read_shards, tmp_pa
     assert read_shards(tmp_path / "out")[0].text == "To be, or not to be?"
 
 
-def test_the_same_bytes_at_any_number_of_workers(run, write_shards, contents, tmp_path):
-    source = random.Random(1)
-    shards = [[" ".join(sentence(source.randrange(40), 70) for _ in range(5)) for _ in range(12)] for _ in range(3)]
-    folder = write_shards(shards)
-    assert run(folder)["dropped"] == {"repeated": 18}
-    run(folder, "--workers", 2, output="divided")
-    assert contents(tmp_path / "out") == contents(tmp_path / "divided")
-
-
 @pytest.fixture
 def corpus(notices, webtext, tmp_path):
     """The pages as token files, from files that may change."""

@@ -24,7 +24,7 @@ from command_kit import UsageError
 from webtext_prep import cli
 from webtext_prep.crawl.database import CrawlDatabase
 from webtext_prep.crawl.frontier import crawler
-from webtext_prep.crawl.http import addresses
+from webtext_prep.crawl.http import connections
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.errors import InputError, WebtextError
@@ -218,11 +218,11 @@ def test_addresses_that_are_not_public_are_refused_and_nothing_is_sent(site, tmp
 @pytest.fixture
 def loopback_is_public(monkeypatch):
     """127.0.0.1 plays the internet, every other address keeps its meaning."""
-    real = addresses.is_public
-    monkeypatch.setattr(addresses, "is_public", lambda address: address == "127.0.0.1" or real(address))
-    addresses.is_allowed.cache_clear()
+    real = connections.is_public
+    monkeypatch.setattr(connections, "is_public", lambda address: address == "127.0.0.1" or real(address))
+    connections.is_allowed.cache_clear()
     yield
-    addresses.is_allowed.cache_clear()
+    connections.is_allowed.cache_clear()
 
 
 def redirects(site, targets):
@@ -247,7 +247,7 @@ def test_a_name_is_resolved_once_and_connected_to_where_it_was_checked(site, tmp
         address = "127.0.0.1" if len(answers) == 1 else "10.0.0.1"
         return [{"hostname": host, "host": address, "port": port, "family": 2, "proto": 0, "flags": 0}]
 
-    monkeypatch.setattr(addresses.AsyncResolver, "resolve", resolve)
+    monkeypatch.setattr(connections.AsyncResolver, "resolve", resolve)
     urls = [site.url(path, "rebinding.example") for path in ("/a", "/b", "/c")]
     assert fetch(tmp_path, urls, allow_private_addresses=False) == ["ok"] * 3
     assert answers == ["rebinding.example"]
@@ -282,7 +282,7 @@ def test_loopback_opens_nothing_else_through_names(site, tmp_path, monkeypatch, 
         entry = {"hostname": host, "port": port, "family": 2, "proto": 0, "flags": 0}
         return [{**entry, "host": address} for address in found]
 
-    monkeypatch.setattr(addresses.AsyncResolver, "resolve", resolve)
+    monkeypatch.setattr(connections.AsyncResolver, "resolve", resolve)
     urls = [site.url("/a", "inside.example")]
     assert fetch(tmp_path, urls, allow_private_addresses="loopback") == [outcome]
 

@@ -7,10 +7,9 @@ import re
 import numpy as np
 import pytest
 import xxhash
-from datasketch import MinHash
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.webtext_prep.support.plain_shingles import shingle_hashes, shingles, signature
+from tests.webtext_prep.support.plain_shingles import datasketch, shingle_hashes, shingles, signature
 from tests.webtext_prep.support.plain_words import plain_words
 
 from webtext_prep.errors import InputError
@@ -107,7 +106,7 @@ def test_signatures_stay_what_they_are():
         hashlib.sha256(found.astype("<u4").tobytes()).hexdigest()
         == "aaf428ba2bbfb1990eeff990eec9b82b2cb2918f55d896bcbddb7b195f5e78a5"
     )
-    sketch = MinHash(128, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+    sketch = datasketch.MinHash(128, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
     words = texts[0].lower().split()
     for pair in itertools.pairwise(words):
         sketch.update(" ".join(pair).encode())

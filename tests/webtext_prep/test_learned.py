@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from webtext_prep.extraction import learned
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
-from webtext_prep.extraction.context import context_of, with_context
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import Forest, Parameters, chosen, main_text, parameters
+from webtext_prep.extraction.learned import Forest, Parameters, chosen, context_of, main_text, parameters, with_context
 from webtext_prep.extraction.markup import written
 from webtext_prep.extraction.page_stage import known_kinds
 

@@ -447,6 +447,33 @@ def test_what_hosts_say_is_found_without_asking_for_pages_and_extract_reads_it(s
     assert {row["url"]: row["opt_out"] for row in outcomes_of(tmp_path / "out") if "opt_out" in row} == found
 
 
+def test_a_host_whose_edge_refuses_or_whose_licence_does_has_its_pages_taken_down(site, tmp_path, capsys):
+    licence = '<rsl xmlns="https://rslstandard.org/rsl"><content url="/"><license><prohibits type="usage">ai-train'
+    site.files = {REFUSING[0]: {"/robots.txt": f"License: {site.url('/licence.xml', OPEN)}\n"}}
+    site.routes["/licence.xml"] = lambda request: request.answer(
+        200, f"{licence}</prohibits></license></content></rsl>".encode(), kind="application/rsl+xml"
+    )
+    answers = {REFUSING[1]: (402, {"crawler_price": "USD 0.01"}), REFUSING[2]: (403, {"cf_mitigated": "challenge"})}
+    answers |= {REFUSING[3]: (403, {}), REFUSING[4]: (503, {})}
+
+    def robots_txt(request):
+        status, headers = answers.get(request.headers["Host"].split(":")[0], (0, {}))
+        if status:
+            request.answer(status, b"no", **headers)
+        else:
+            site.host_file(request)
+
+    site.routes["/robots.txt"] = robots_txt
+    urls = [site.url("/1", host) for host in (OPEN, *REFUSING[:5])]
+    source, hosts = write_list(tmp_path / "urls.jsonl.zst", urls), tmp_path / "hosts.jsonl"
+    for _ in range(2):  # what was said before stays the only word of it
+        assert ask(source, hosts, "--takedown", tmp_path / "refused.txt", "--json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["by_signal"] == {"rsl": 1, "payment_required": 1, "refused_by_edge": 1}
+        assert (tmp_path / "refused.txt").read_text().split() == urls[1:4]
+        assert [len(line.get("rules", [])) for line in lines_of(hosts)] == [0, 1, 1, 1, 0, 0]
+
+
 def test_a_file_that_holds_no_hosts_is_named(site, tmp_path, capsys):
     (tmp_path / "hosts.jsonl").write_text('{"host": "http://a.org"}\n{"outcome": 7}\n')
     (tmp_path / "urls.txt").write_text(site.url("/1", OPEN))

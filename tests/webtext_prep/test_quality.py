@@ -12,10 +12,8 @@ from command_kit.errors import UsageError
 from webtext_prep.documents.document import Document
 from webtext_prep.running.tasks import Tally
 from webtext_prep.stages.clean import Clean, known_rules
-from webtext_prep.text.quality import gopher
-from webtext_prep.text.quality.c4 import C4
-from webtext_prep.text.quality.fineweb import FineWeb
-from webtext_prep.text.quality.gopher import GopherQuality, GopherRepetition
+from webtext_prep.text import quality
+from webtext_prep.text.quality import C4, FineWeb, GopherQuality, GopherRepetition
 from webtext_prep.text.word_kernels import words_of
 
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -72,13 +70,13 @@ def test_no_character_above_the_fourth_plane_is_a_letter_or_white_space():
 def simple_repetition(text):
     """Table A1's n-grams, as datatrove counts them."""
     words = text.split()
-    for n, limit in gopher.TOP_NGRAM_CHARACTERS:
+    for n, limit in quality.TOP_NGRAM_CHARACTERS:
         ngrams = Counter(" ".join(words[at : at + n]) for at in range(len(words) - n + 1))
         if ngrams:
             ngram, times = ngrams.most_common(1)[0]
             if len(ngram) * times / len(text) > limit:
                 return f"gopher_repetition: top_{n}_gram"
-    for n, limit in gopher.DUPLICATE_NGRAM_CHARACTERS:
+    for n, limit in quality.DUPLICATE_NGRAM_CHARACTERS:
         seen, characters, at = set(), 0, 0
         while at + n <= len(words):
             ngram = tuple(words[at : at + n])

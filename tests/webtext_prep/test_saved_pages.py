@@ -15,15 +15,15 @@ from outputs import outcomes_of, saved_pages
 from pages_on_loopback import write_list
 
 from webtext_prep import cli
-from webtext_prep.crawl import database_writer
-from webtext_prep.crawl.archives.warc_writing import pages_of
-from webtext_prep.crawl.database import CrawlDatabase, Entry
+from webtext_prep.crawl import database as crawl_database
+from webtext_prep.crawl.database import CrawlDatabase, DatabaseWriter, Entry
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.errors import WebtextError
+from webtext_prep.extraction.page_stage import pages_of
 from webtext_prep.stages.download import Download
 
 
@@ -234,12 +234,12 @@ def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):
     """Their bytes count as text does."""
     import asyncio
 
-    monkeypatch.setattr(database_writer, "WAITING_TEXT", 10_000)
+    monkeypatch.setattr(crawl_database, "WAITING_TEXT", 10_000)
     most = 0
 
     async def run(database):
         nonlocal most
-        async with database_writer.DatabaseWriter(database, lambda count: None) as writer:
+        async with DatabaseWriter(database, lambda count: None) as writer:
             for n in range(200):
                 url = f"http://a/{n}"
                 await writer.add(Entry({"url": url, "fetched_at": DATE}, answer=answer_of(url, b"x" * 1000)))

@@ -1,6 +1,8 @@
 """What tests of `webtext dedup` share: shards of documents, runs of the command, and what they left."""
 
+import itertools
 import json
+import random
 from pathlib import Path
 
 from webtext_prep.cli import main
@@ -10,6 +12,27 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.running.job import Job
 
 WORDS = [f"word{number}" for number in range(2000)]
+
+
+def text_of(seed: int, words: int = 200) -> str:
+    """A text of its own."""
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+def changed(text: str, seed: int, count: int) -> str:
+    """A text with so many words of its own."""
+    words = text.split()
+    for at in random.Random(seed).sample(range(len(words)), count):
+        words[at] = f"other{at}"
+    return " ".join(words)
+
+
+def similar_documents(groups: int = 12, copies: int = 5) -> list[Document]:
+    """Documents of which some are similar enough to go."""
+    return [
+        Document(f"http://a.org/{group}/{copy}", changed(text_of(group), copy, copy * 3))
+        for group, copy in itertools.product(range(groups), range(copies))
+    ]
 
 
 def write(folder: Path, documents: list[Document], shards: int = 1) -> Path:

@@ -5,11 +5,12 @@ import os
 import shutil
 import tempfile
 
+from tests.lazily import Lazily
+
 _home = tempfile.mkdtemp(prefix="webtext-datasets-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 # They count when it is imported.
 os.environ |= {"HF_HOME": _home, "HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 
-import datasets  # noqa: E402
-
-datasets.disable_progress_bars()
+datasets = Lazily("datasets")

@@ -2,9 +2,11 @@
 
 import numpy as np
 import xxhash
-from datasketch import MinHash
+from tests.lazily import Lazily
 
 from webtext_prep.text.words import fold, words_of
+
+datasketch = Lazily("datasketch")
 
 
 def shingles(text: str, kind: str, size: int) -> set[bytes]:
@@ -29,7 +31,7 @@ def shingle_hashes(found: set[bytes]) -> np.ndarray:
 
 def signature(found: set[bytes]) -> np.ndarray:
     """datasketch's signature of a set of shingles."""
-    sketch = MinHash(num_perm=128, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+    sketch = datasketch.MinHash(num_perm=128, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
     if found:
         sketch.update_batch(list(found))
     return np.asarray(sketch.hashvalues, np.uint32)

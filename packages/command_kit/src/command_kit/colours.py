@@ -25,6 +25,7 @@ BOLD, DIM, RED, GREEN, YELLOW, CYAN = "1", "2", "31", "32", "33", "36"
 FALLBACK_COLUMNS = 80
 CLEAR = "\r\x1b[K"
 """The way to the beginning of a terminal's line, and nothing left on it."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -64,6 +65,11 @@ PLAIN = Paint()
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def printable(text: str) -> str:
+    """`text` without control characters: documents come from anywhere, and must not steer the terminal."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def display_width(text: str) -> int:

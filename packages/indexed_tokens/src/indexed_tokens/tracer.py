@@ -12,14 +12,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from command_kit.colours import DIM, Paint
+from command_kit.colours import DIM, Paint, printable
 from indexed_tokens.reader import IndexedTokensError
 from indexed_tokens.suffix_index import SuffixIndex, documents_with, longest_matches, occurrences
 from indexed_tokens.tokenizer import Tokenizer, corpus_tokenizer
@@ -242,7 +241,6 @@ def _as_characters(
 LONGEST_SHOWN = 300
 """Characters of a passage in the list."""
 COLOURS = ("30;43", "30;46", "30;42", "30;45")
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def shown(trace: Trace, *, colours: bool) -> str:
@@ -317,7 +315,7 @@ def _numbers(numbers: set[int], colours: bool) -> str:
 
 
 def _harmless(text: str) -> str:
-    return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
+    return printable(text.replace("\r\n", "\n"))
 
 
 def _one_line(text: str) -> str:

@@ -30,7 +30,7 @@ from webtext_run.steps import Step, words_of
 
 if TYPE_CHECKING:
     from gpt2_train.config.settings import ModelConfig, TrainSettings
-    from webtext_prep.crawl.http.addresses import PrivateAddresses
+    from webtext_prep.crawl.http.connections import PrivateAddresses
 
 
 @dataclass
@@ -146,7 +146,7 @@ def check_addresses(step: Step, first: Step) -> None:
 
 def _is_refused(url: str, private: PrivateAddresses) -> bool:
     """Whether a URL's host is a private address; a name, which would have to be looked up, is none."""
-    from webtext_prep.crawl.http.addresses import BlockedAddressError, check_host
+    from webtext_prep.crawl.http.connections import BlockedAddressError, check_host
 
     try:
         host = urlsplit(url).hostname or ""

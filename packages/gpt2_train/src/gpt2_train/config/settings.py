@@ -298,6 +298,8 @@ def sequences_in(tokens: int, length: int) -> int:
 GONE = {
     "average_tail": Removed("the last weights of --schedule wsd are better than a mean of them", unused=0.0),
     "cautious_decay": Removed("--weight-decay decays all weights, with the same loss", unused=False),
+    "sample_prompts": Removed("give each text by --sample-prompt, or the file to `gpt2 generate --prompts`"),
+    "sample_seed": Removed("samples differ by their prompts; `gpt2 generate --seed` writes others", unused=1234),
     "sequence_parallel": Removed("--tensor-parallel and --activation-checkpointing save memory", unused=False),
     "log_to trackio": Removed("send to wandb or tensorboard"),
     "threads auto": Removed("leave it out, and each core of the machine has a thread"),
@@ -426,17 +428,11 @@ class TrainSettings(ModelSettings, DataSettings):
         'prompts of the samples, the texts to continue; "" is an empty one, which begins a document, and is taken if '
         "no prompt is given",
     )
-    sample_prompts: str | None = _observed(
-        None,
-        "file of prompts: one per line, or, if its name ends in .jsonl, JSON strings or objects with a prompt",
-        metavar="FILE",
-    )
     sample_tokens: int = _observed(100, "tokens of each sample", ge=1)
     sample_temperature: float = _observed(
         1.0, "below 1 favours likely tokens, above 1 flattens the distribution; 0 takes the most likely", ge=0
     )
     sample_top_k: int = _observed(0, "choose among this many most likely tokens only, 0 for all", ge=0)
-    sample_seed: int = _observed(1234, "seed of all choices, the same at every step", ge=0)
     eval_task: tuple[str, ...] = _observed(
         (),
         "evaluation tasks to run during training, with settings and file as in lambada:FILE.jsonl, "
@@ -522,7 +518,7 @@ class TrainSettings(ModelSettings, DataSettings):
     @property
     def writes_samples(self) -> bool:
         """Whether the model writes samples during training."""
-        return self.sample_every is not None or bool(self.sample_prompt) or self.sample_prompts is not None
+        return self.sample_every is not None or bool(self.sample_prompt)
 
     def _check_observed(self) -> None:
         """Raise Gpt2UsageError for a setting of samples or evaluation tasks where there are none."""
@@ -555,7 +551,7 @@ _EFFECTS: tuple[tuple[tuple[str, ...], str, Callable[[TrainSettings, int | None]
         lambda run, _: run.save,
     ),
     (
-        ("sample_top_k", "sample_seed"),
+        ("sample_top_k",),
         "--sample-temperature 0 takes the most likely token",
         lambda run, _: run.sample_temperature > 0,
     ),

@@ -11,7 +11,6 @@ from gpt2_train.config.layout import check_tensor_parallel, plan_batches
 from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.evaluation.tasks import check_readable, parse_task
-from gpt2_train.inference.prompts import prompts_of_file
 from gpt2_train.metrics.sinks import SINKS, chosen_sinks
 
 EXAMPLE = """\
@@ -86,9 +85,7 @@ def check_before_torch(settings: TrainSettings) -> None:
 
 
 def check_observed(settings: TrainSettings) -> None:
-    """Find files of samples and evaluation tasks that are not there. Raises Gpt2UsageError."""
-    if settings.sample_prompts is not None:
-        prompts_of_file(settings.sample_prompts)
+    """Find files of evaluation tasks that are not there. Raises Gpt2UsageError."""
     for task in map(parse_task, settings.eval_task):
         # Token files may be made by a stage before the training.
         if task.source != "data":

@@ -70,10 +70,13 @@ class Recorder:
         if self.pending is None:
             self._begin = time.monotonic()
 
-    def share(self, step: int, loss: Tensor, norm: Tensor, waited: float) -> StepResult:
-        """The result of `step`: what this process has computed and has to say, added up over all of them.
+    def take(self, step: int, loss: Tensor, norm: Tensor, waited: float) -> bool:
+        """Add up over all processes what came of a step; whether the weights may move: not after an overflow of fp16.
+
+        Raises as `read_pending` does: on late results for the step before.
 
         Args:
+            step: its number.
             loss: this process's part of the mean over the batch.
             norm: of the gradient, the same on all.
             waited: seconds for the batch to be read.
@@ -82,13 +85,7 @@ class Recorder:
         said = [waited, float(self.stop.signal), float(self.saver.has_failed), planned]
         sums = self.run.world.sum_on_device(loss, said)
         sums[0] /= self.run.world.tp_size  # Each of these processes has the whole loss.
-        return StepResult(step, norm, sums)
-
-    def take(self, result: StepResult) -> bool:
-        """Keep the result of a step until it is read; whether the weights may move: not after an overflow of fp16.
-
-        Raises as `read_pending` does: on late results for the step before.
-        """
+        result = StepResult(step, norm, sums)
         if self.is_late:
             self.read_pending()
         elif not self._is_finite(result):

@@ -41,7 +41,6 @@ from gpt2_train.inference.divided import divide
 from gpt2_train.inference.engine import GenerationRequest
 from gpt2_train.inference.generator import Encoder, TextGenerator
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.prompts import prompts_of_file
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.model.gpt2 import GPT2
@@ -122,20 +121,12 @@ def read_samples_and_tasks(settings: TrainSettings, world: World, model: StoredM
 
 
 def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
-    prompts = list(settings.sample_prompt)
-    if settings.sample_prompts is not None:
-        prompts += prompts_of_file(settings.sample_prompts)
     sampling = Sampling(settings.sample_temperature, settings.sample_top_k)
     numbers: dict[str, Iterator[int]] = collections.defaultdict(itertools.count)
-    for prompt in prompts or [""]:
+    for prompt in settings.sample_prompt or [""]:
         # A prompt that comes again gets another text.
-        yield GenerationRequest(
-            prompt,
-            tokens=settings.sample_tokens,
-            sampling=sampling,
-            seed=settings.sample_seed,
-            sample=next(numbers[prompt]),
-        )
+        number = next(numbers[prompt])
+        yield GenerationRequest(prompt, tokens=settings.sample_tokens, sampling=sampling, sample=number)
 
 
 @contextlib.contextmanager

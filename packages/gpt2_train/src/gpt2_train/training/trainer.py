@@ -245,9 +245,9 @@ class Trainer:
         # The next batch is read again only if an overflow repeats this step.
         batches, waited = self.reader.take(step, read_ahead=state.goes_past(step))
 
-        loss_here, norm = self.gradient(batches)
-        norm = norm / state.scale.scale
-        if not self.recorder.take(self.recorder.share(step, loss_here, norm, waited)):
+        loss_here = self.forward_backward(batches)
+        norm = gradient_norm(self.parameters.values()) / state.scale.scale
+        if not self.recorder.take(step, loss_here, norm, waited):
             self.model.zero_grad()
             return False
 
@@ -262,10 +262,6 @@ class Trainer:
         state.scale.after_step()
         state.step = step
         return True
-
-    def gradient(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor]:
-        """(what `forward_backward` returns, the norm of the gradient over all processes), both on the device."""
-        return self.forward_backward(batches), gradient_norm(self.parameters.values())
 
     def forward_backward(self, batches: Sequence[MicroBatch]) -> Tensor:
         """Add the gradient of `batches` to the parameters.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import xxhash
 import indexed_tokens
 from command_kit import Progress, hide_credentials, setting
 from command_kit.charts.numbers import figure
+from command_kit.colours import printable
 from indexed_tokens.checksums import record_path
 from webtext_audit.receipts import sample_dropped
 from webtext_prep import storage
@@ -38,7 +38,6 @@ from webtext_prep.urls.urls import parts_of
 
 SAMPLE_CHARACTERS = 300
 SAMPLE_TOKENS = 80
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -244,11 +243,6 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
         for row in range(min(samples, len(tokens)))
     ]
     return found
-
-
-def printable(text: str) -> str:
-    """A text without control characters: documents come from anywhere, and must not steer the terminal."""
-    return _CONTROL.sub("\ufffd", text)
 
 
 def _shown(found: dict[str, Any]) -> str:

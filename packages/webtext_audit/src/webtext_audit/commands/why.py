@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
 from command_kit.charts.numbers import figure
+from command_kit.colours import printable
 from indexed_tokens import held_out_prefix
-from webtext_audit.commands.inspect import printable
 from webtext_audit.search import MOST_DUMP_BYTES, Search, find_passage, is_too_large, same_page
 from webtext_audit.story import ABSENT, DROPPED, Story
 from webtext_prep.cli import find_stages

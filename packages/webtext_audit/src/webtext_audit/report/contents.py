@@ -271,6 +271,7 @@ def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
         similarities=_similarities(found) if found.similarities else None,
         number=len(found.groups.names),
         dropped=step.record.get("dropped", {}).get("duplicate", 0),
+        lacking=", ".join(step.record.get("facts", {}).get("lacking_in_what_stays", [])),
     )
 
 

@@ -24,7 +24,8 @@ from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.opt_outs.decisions import decide, decide_by_host
 from webtext_prep.opt_outs.hosts import Host, Hosts, encode_host, origin_of, read_hosts
-from webtext_prep.opt_outs.preferences import HostPreferences, Preference
+from webtext_prep.opt_outs.preferences import AT_THE_EDGE, HostPreferences, Preference, Rule, Rules
+from webtext_prep.opt_outs.signals import ROBOTS_TXT
 from webtext_prep.running.processes import run_until_done
 from webtext_prep.running.summary import Findings
 from webtext_prep.stages.download import Download
@@ -76,6 +77,10 @@ class OptOuts(Command):
                 if host.outcome != "ok":  # what it said before holds until it says something else
                     said = earlier.of(host.host)
                     host.rules, host.unreadable = said.rules, said.unreadable
+                if host.outcome in AT_THE_EDGE:
+                    words = f"{host.outcome}: the answer to its robots.txt"
+                    refusal = Rules(host.outcome, f"{host.host}{ROBOTS_TXT}", [Rule("/", False, words)])
+                    host.rules = [*(rules for rules in host.rules if rules.signal not in AT_THE_EDGE), refusal]
                 known[host.host] = host
                 file.write(encode_host(host) + b"\n")
                 file.flush()

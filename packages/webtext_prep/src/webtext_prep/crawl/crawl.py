@@ -18,8 +18,7 @@ from typing import Any
 
 from webtext_prep import storage
 from webtext_prep.crawl.archives.warc_writing import PageFile, is_plain
-from webtext_prep.crawl.database import CrawlDatabase, Entry, UrlSet
-from webtext_prep.crawl.database_writer import DatabaseWriter
+from webtext_prep.crawl.database import CrawlDatabase, DatabaseWriter, Entry, UrlSet
 from webtext_prep.crawl.frontier.crawler import Crawler
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.http.client import Reply

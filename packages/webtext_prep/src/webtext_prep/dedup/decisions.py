@@ -8,7 +8,7 @@ compressed texts 0.4.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -32,11 +32,17 @@ class Against(NamedTuple):
         first: the number of the first of them; they come after all new documents.
         loses: one of `LOSERS`.
         hold_out: the share of pages that are held out of training; their documents go last.
+        contained: the share of a document's 3-grams that the one that stays must have.
     """
 
     first: int
     loses: str = LOSERS[0]
     hold_out: float = 0.0
+    contained: float = 0.0
+
+
+TRIGRAMS = Shingling("word", 3)
+"""What a document that goes may have and its representative not: as Marin (marin-community/marin, #7591) has it."""
 
 
 MEMORY_BYTES = 256 << 20
@@ -52,6 +58,7 @@ class CandidateFrame(PackedRecord):
         urls: their `Document.id`, in UTF-8.
         domains: the registered name of each document's host.
         texts: in UTF-8.
+        places: of each among preferred sources, as uint16.
     """
 
     numbers: bytes
@@ -59,18 +66,24 @@ class CandidateFrame(PackedRecord):
     urls: list[bytes]
     domains: list[str]
     texts: list[bytes]
+    places: bytes
 
     @classmethod
     def of(
-        cls, numbers: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], documents: list[Document]
+        cls,
+        numbers: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.uint64],
+        documents: list[Document],
+        place: Callable[[Document], int],
     ) -> CandidateFrame:
-        """A frame of documents with their numbers, and their band keys of shape (bands, documents)."""
+        """A frame of documents with their numbers, their band keys of shape (bands, documents), and their places."""
         return cls(
             numbers.tobytes(),
             keys.T.tobytes(),
             [as_bytes(document.id) for document in documents],
             [document.domain for document in documents],
             [as_bytes(document.text) for document in documents],
+            np.fromiter(map(place, documents), np.uint16, len(documents)).tobytes(),
         )
 
 
@@ -82,6 +95,12 @@ def as_bytes(text: str) -> bytes:
 def as_text(content: bytes) -> str:
     """The inverse of `as_bytes`."""
     return content.decode("utf-8", "surrogatepass")
+
+
+Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+"""Of each document the place of its representative, or -1 if it stays, and how similar they are."""
+Sets = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+"""Sorted sets, one after another, and where each ends."""
 
 
 class Decided(PackedRecord):
@@ -176,6 +195,8 @@ class Duplicate:
         duplicate_of_domain: the registered name in that.
         similarity: the Jaccard similarity of both.
         match: the beginning of the longest passage of its text that is also in the representative's.
+        lacking: the share of its 3-grams that the representative lacks.
+        place: that of the representative among preferred sources, if it stays for that; else -1.
     """
 
     number: int
@@ -185,10 +206,13 @@ class Duplicate:
     duplicate_of_domain: str
     similarity: float
     match: str
+    lacking: float
+    place: int
 
-    def row(self, relation: str) -> bytes:
+    def row(self, relation: str, prefer: Sequence[str]) -> bytes:
         """A line of the table of duplicates, in which the representative is named as `relation`."""
-        return encode_document(Document(self.url, "", self.metadata(relation))) + b"\n"
+        preferred = {"preferred": prefer[self.place]} if self.place >= 0 else {}
+        return encode_document(Document(self.url, "", self.metadata(relation) | preferred)) + b"\n"
 
     def metadata(self, relation: str) -> dict[str, Any]:
         """What the table says about it besides its URL."""
@@ -198,6 +222,7 @@ class Duplicate:
             "domain": self.domain,
             f"{relation}_domain": self.duplicate_of_domain,
             "match": self.match,
+            "lacking": round(self.lacking, 6),
         }
 
 
@@ -213,6 +238,7 @@ class CandidatePart:
         lengths: of their texts, in characters.
         hashes: their sets of shingles, one after another.
         ends: of each of them.
+        places: among preferred sources.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -222,6 +248,7 @@ class CandidatePart:
     lengths: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint64]
     ends: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint16]
 
     @classmethod
     def read(
@@ -233,7 +260,7 @@ class CandidatePart:
     ) -> CandidatePart:
         """The part that packed frames make up, with sets that don't fit into memory in a file of `folder`."""
         store = SetStore(folder)
-        numbers, keys, lengths = [], [], []
+        numbers, keys, lengths, places = [], [], [], []
         urls: list[bytes] = []
         domains: list[str] = []
         for frame in frames:
@@ -247,33 +274,52 @@ class CandidatePart:
                 report(len(lengths))
             urls += found.urls
             domains += found.domains
+            places.append(np.frombuffer(found.places, np.uint16))
         hashes, ends = store.finish()
-        whole = np.array(lengths, np.int64)
-        return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, whole, hashes, ends)
+        of_all = (np.array(lengths, np.int64), hashes, ends, np.concatenate(places))
+        return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, *of_all)
+
+    def trigrams(self, frames: Iterable[bytes], wanted: npt.NDArray[np.bool_], folder: Path) -> Sets:
+        """The sets of 3-grams of the wanted documents, of the same frames once more; those of others are empty."""
+        store, wants = SetStore(folder), iter(wanted.tolist())
+        for frame in frames if wanted.any() else ():
+            texts = [as_text(content) if next(wants) else "" for content in CandidateFrame.unpack(frame).texts]
+            for first in range(0, len(texts), BATCH_DOCUMENTS):
+                store.add(*shingle_sets(texts[first : first + BATCH_DOCUMENTS], TRIGRAMS))
+        hashes, ends = store.finish()
+        return hashes, ends if len(ends) else np.zeros(len(wanted), np.int64)
 
     def duplicates_at(
-        self, threshold: float, against: Against, report: Callable[[int], None] = lambda decided: None
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Who goes at a threshold. Documents of pages that are held out come before others of any length.
+        self,
+        threshold: float,
+        against: Against,
+        trigrams: Sets | None = None,
+        report: Callable[[int], None] = lambda decided: None,
+    ) -> Found:
+        """Who goes at a threshold. Documents of pages that are held out, then of preferred sources, come before others
+        of any length. `trigrams` are those of all, where a document that goes must be contained in another.
 
         Returns, for each document, the place in this part of its representative, or -1 if it stays; and how similar
         they are.
         """
-        from webtext_prep.dedup.kernels import find_duplicates
+        from webtext_prep.dedup.kernels import Ranges, find_duplicates
 
         is_old = self.numbers >= against.first
         yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(len(is_old), np.bool_))
         ranks = 2 * yields.astype(np.int64) + ~self.held_out(against.hold_out)
         # Documents that yield come last, for any length; the longest first, equals by URL, then by number.
-        order = np.lexsort((self.numbers, np.array(self.urls, object), -self.lengths, ranks))
-        starts = np.append(0, self.ends[:-1])
+        order = np.lexsort((self.numbers, np.array(self.urls, object), -self.lengths, self.places, ranks))
+
+        def in_order(hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64]) -> Ranges:
+            return hashes, np.append(0, ends[:-1])[order], ends[order]
+
         by_rank, similarity_by_rank = find_duplicates(
-            self.hashes,
-            starts[order],
-            self.ends[order],
+            *in_order(self.hashes, self.ends),
             self.keys[order],
             threshold,
             is_old=is_old[order],
+            grams=in_order(*trigrams) if trigrams else None,
+            contained=against.contained,
             report=report,
         )
         representatives = np.empty(len(order), np.int64)
@@ -294,14 +340,17 @@ class CandidatePart:
         goes = (representatives >= 0) & (self.numbers < against.first)
         return int((goes & is_held_out[representatives] & ~is_held_out).sum())
 
-    def receipts(
-        self,
-        frame: bytes,
-        representatives: npt.NDArray[np.int64],
-        similarities: npt.NDArray[np.float64],
-        shingling: Shingling,
-    ) -> Iterator[Duplicate]:
+    def compared(self, found: Found, shingling: Shingling) -> npt.NDArray[np.bool_]:
+        """Whose 3-grams must be looked at: of documents that go, and those that stay for them, but for equal ones."""
+        representatives, similarities = found
+        is_plain = shingling.kind == "word" and shingling.size >= TRIGRAMS.size  # equal shingles, then, say all
+        wanted = (representatives >= 0) & ~(is_plain & (similarities == 1))
+        wanted[representatives[wanted]] = True
+        return wanted
+
+    def receipts(self, frame: bytes, decided: Found, trigrams: Sets, shingling: Shingling) -> Iterator[Duplicate]:
         """The documents of one frame that go."""
+        representatives, similarities = decided
         found = CandidateFrame.unpack(frame)
         first = int(np.searchsorted(self.numbers, np.frombuffer(found.numbers, np.int64)[0]))
         for row, content in enumerate(found.texts):
@@ -309,8 +358,22 @@ class CandidatePart:
             if other < 0:
                 continue
             text = as_text(content)
-            theirs = self.hashes[self.ends[other - 1] if other else 0 : self.ends[other]]
+            theirs = _set_of(other, self.hashes, self.ends)
             spans = shingle_spans(text, shingling)
             number, url, duplicate_of = int(self.numbers[at]), as_text(self.urls[at]), as_text(self.urls[other])
             similarity, match = float(similarities[at]), matching_text(text, spans, theirs)
-            yield Duplicate(number, url, self.domains[at], duplicate_of, self.domains[other], similarity, match)
+            lacking = share_lacking(_set_of(at, *trigrams), _set_of(other, *trigrams))
+            place = int(self.places[other]) if self.places[other] < self.places[at] else -1
+            domains = self.domains[at], self.domains[other]
+            yield Duplicate(number, url, domains[0], duplicate_of, domains[1], similarity, match, lacking, place)
+
+
+def _set_of(document: int, hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    return hashes[ends[document - 1] if document else 0 : ends[document]]
+
+
+def share_lacking(ours: npt.NDArray[np.uint64], theirs: npt.NDArray[np.uint64]) -> float:
+    """The share of a sorted set that another sorted one lacks; 0 of an empty set."""
+    if not len(ours) or not len(theirs):
+        return float(len(ours) > 0)
+    return float((theirs[np.minimum(theirs.searchsorted(ours), len(theirs) - 1)] != ours).mean())

@@ -134,6 +134,8 @@ def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64],
 # Who goes
 
 
+Ranges = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Sets of documents: all hashes, and where each set begins and ends."""
 CROWDED = 64
 """A bucket with more kept members than this is searched by shingles."""
 CHUNK = 512
@@ -188,7 +190,8 @@ class _State(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """All of that, kept documents by short and by long prefixes, the threshold, and when a bucket is crowded."""
+    """All of that, kept documents by short and by long prefixes, the threshold, and when a bucket is crowded; and the
+    sets of which a document that goes must share so much with its representative."""
 
     sets: _Sets
     buckets: _Buckets
@@ -197,6 +200,8 @@ class _Work(NamedTuple):
     long: _Index
     threshold: float
     crowded: int
+    grams: _Sets
+    contained: float
 
 
 _SETS = tuple_of(_Sets, types.uint64[::1], types.int64[::1], types.int64[::1], types.uint64[:, ::1])
@@ -204,7 +209,7 @@ _BUCKETS = tuple_of(_Buckets, types.int32[:, ::1], types.int32[::1], types.int64
 _INDEX = tuple_of(_Index, _I64S, _I32S, _I64S, _I32S, types.uint32[::1], _I64S)
 _FLAGS = types.boolean[::1]
 _STATE = tuple_of(_State, _I32S, types.float64[::1], _FLAGS, _I32S, _FLAGS, types.uint8[::1], types.uint64[::1])
-_WORK = tuple_of(_Work, _SETS, _BUCKETS, _STATE, _INDEX, _INDEX, types.float64, types.int64)
+_WORK = tuple_of(_Work, _SETS, _BUCKETS, _STATE, _INDEX, _INDEX, types.float64, types.int64, _SETS, types.float64)
 
 
 @inner
@@ -330,6 +335,10 @@ def _compare(work: _Work, document: int, other: int) -> None:
     if similarity < threshold:
         return
     if similarity > best or (similarity == best and other < state.representatives[document]):
+        if work.contained > 0:
+            grams, own = work.grams, work.grams.ends[document] - work.grams.starts[document]
+            if own > 0 and _overlap(grams, document, other, _at_least(work.contained, own)) < 0:
+                return
         state.similarities[document] = similarity
         state.representatives[document] = other
 
@@ -478,6 +487,8 @@ def find_duplicates(
     threshold: float,
     *,
     is_old: npt.NDArray[np.bool_] | None = None,
+    grams: Ranges | None = None,
+    contained: float = 0.0,
     crowded: int = CROWDED,
     report: Callable[[int], None] = lambda decided: None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
@@ -490,6 +501,8 @@ def find_duplicates(
         keys: the band keys of the documents, shape (documents, bands), in the order of ranks.
         threshold: the least similarity for which a document goes, above 0.
         is_old: which documents are not compared among themselves, shape (documents,), in the order of ranks.
+        grams: other sets of the same documents, as `hashes`, `starts` and `ends`.
+        contained: the share of its own one of these that a document must share with another to go for it.
         crowded: kept members of a bucket above which it is searched by shingles.
         report: called now and then with the number of documents decided.
 
@@ -503,7 +516,9 @@ def find_duplicates(
     is_old = np.zeros(len(starts), np.bool_) if is_old is None else is_old
     first_new = len(is_old) if is_old.all() else int(np.argmin(is_old))
     state = _state(sets, large, is_old)
-    work = _Work(sets, buckets, state, *_indexes(sets, large, threshold), threshold, crowded)
+    others = _Sets(*(grams or (hashes, starts, ends)), sets.bitmaps)
+    indexes = _indexes(sets, large, threshold)
+    work = _Work(sets, buckets, state, *indexes, threshold, crowded, others, contained if grams else 0.0)
     for first in range(0, len(starts), CHUNK):
         last = min(first + CHUNK, len(starts))
         _decide(work, first, last, first_new)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep.dedup.candidates import PackedRecord
-from webtext_prep.dedup.decisions import Against, CandidatePart, as_bytes
+from webtext_prep.dedup.decisions import Against, CandidatePart, Sets, as_bytes
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.text.fingerprints import Shingling
 
@@ -151,6 +151,22 @@ def largest_losses(
     return sorted(losses, key=lambda loss: (-loss.share, -loss.dropped, loss.group))
 
 
+LACKING = (0.0, 0.01, 0.05, 0.1, 0.2)
+"""Shares of the 3-grams of a document that goes which the one that stays lacks: those up to each are counted."""
+
+
+def count_lacking(shares: Iterable[float]) -> list[int]:
+    """How many shares are up to each of `LACKING`, and above all."""
+    return np.bincount(np.searchsorted(LACKING, list(shares)), minlength=len(LACKING) + 1).tolist()
+
+
+def told_lacking(counts: Iterable[list[int]]) -> list[str]:
+    """The sum of such counts, in words."""
+    names = ["no 3-gram", *(f"up to {share:.0%}" for share in LACKING[1:]), f"over {LACKING[-1]:.0%}"]
+    totals = np.array([[0] * len(names), *counts]).sum(axis=0)
+    return [f"{name}: {count:,}" for name, count in zip(names, totals.tolist(), strict=True) if count]
+
+
 # The dry run
 
 
@@ -178,6 +194,7 @@ def choose(hashes: npt.NDArray[np.uint64], size: int) -> int:
 def examine(
     part: CandidatePart,
     frames: Iterable[bytes],
+    trigrams: Sets,
     against: Against,
     last: int,
     shingling: Shingling,
@@ -188,6 +205,7 @@ def examine(
     Args:
         part: the candidates.
         frames: the same once more, packed.
+        trigrams: of the same.
         against: which of them are old.
         last: the highest hash of the sample.
         shingling: what their sets were made with.
@@ -200,7 +218,7 @@ def examine(
     is_counted = (part.numbers < against.first) & (hashes <= np.uint64(last))
     counts, shown = [], []
     for done, threshold in enumerate(THRESHOLDS, 1):
-        representatives, similarities = part.duplicates_at(threshold, against)
+        representatives, similarities = part.duplicates_at(threshold, against, trigrams)
         goes = is_counted & (representatives >= 0)
         counts.append([int(goes.sum()), int(part.lengths[goes].sum())])
         close = np.flatnonzero(goes & (similarities < threshold + STEP))
@@ -212,7 +230,7 @@ def examine(
     examples: list[list[Any]] = [[] for _ in THRESHOLDS]
     for content in frames:
         for rows, (pairs, similarities) in zip(examples, shown, strict=True):
-            for found in part.receipts(content, pairs, similarities, shingling):
+            for found in part.receipts(content, (pairs, similarities), trigrams, shingling):
                 row = {"url": found.url, **found.metadata("duplicate_of")}
                 rows.append([sample_hash(as_bytes(found.url)), without_surrogates(row)])
     return {"counts": counts, "examples": examples}

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
+from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DROPPED
+from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.stage import Stage, Writes
+from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool
@@ -22,6 +25,19 @@ if TYPE_CHECKING:
 PAGE_BYTES = 256 << 20
 """Bytes of page bodies that are being read, extracted, or wait for a free extractor, all --workers together; each of
 them may exceed its part by one page."""
+
+
+_PAGES_SUFFIX = ".warc.gz"
+
+
+def pages_of(shard: Location) -> Location:
+    """Where the pages of a shard of documents belong: `pages/part-00000.warc.gz`."""
+    return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{_PAGES_SUFFIX}"
+
+
+def saved_pages(output: Location) -> list[Location]:
+    """The files with pages in the output of a download, or of a rescue."""
+    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(_PAGES_SUFFIX)]
 
 
 def known_kinds() -> list[str]:

@@ -24,11 +24,13 @@ from webtext_prep.opt_outs.preferences import (
     HostPreferences,
     Preference,
 )
-from webtext_prep.text.tags import meta_tags
+from webtext_prep.text.tags import meta_tags, text_with
 
 AGENT = "webtext"  # the name of our crawler, unless a user gives it another
 _IN_TAGS = (signals.SIGNAL, signals.RESERVATION, signals.POLICY)
 _HEADERS = (signals.USAGE_HEADER, signals.ROBOTS_HEADER, signals.LINK_HEADER, *_IN_TAGS)
+_WORDS = (b"noai", b"tdm-reservation", b"content-signal", licences.MEDIA_TYPE.encode())
+"""Each of which makes a page one whose tags are read."""
 _IN_BYTES = frozenset(name.encode() for name in _HEADERS)
 SIGNAL, WORDS, SOURCE, UNREADABLE = "opt_out", "opt_out_words", "opt_out_source", "opt_outs_unreadable"
 KEYS = (SIGNAL, WORDS, SOURCE)
@@ -103,8 +105,9 @@ def decide(
     for name, value in headers:
         if name.lower() in _IN_BYTES:
             said.setdefault(name.lower().decode(), []).append(value.decode("latin-1"))
-    tags = [tag.attributes() for tag in meta_tags(page, (b"noai", b"tdm-reservation", b"content-signal"))]
-    named, documents = licences.in_page(page, url)
+    text = text_with(_WORDS, page)
+    tags = [tag.attributes() for tag in meta_tags(text)]
+    named, documents = licences.in_page(text, url)
     named += licences.linked(said.pop(signals.LINK_HEADER, []), url)
     for licence in (licences.read_licence(document, url, url) for document in documents):
         preferences += licence.for_page(url)

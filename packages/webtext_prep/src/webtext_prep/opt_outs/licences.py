@@ -104,12 +104,12 @@ def linked(values: list[str], url: str) -> list[str]:
     return found
 
 
-def in_page(page: bytes, url: str) -> tuple[list[str], list[bytes]]:
-    """The documents that a page names by `<link>`, and those that stand in it (section 4.6)."""
-    if MEDIA_TYPE.encode() not in page.lower():
-        return [], []
+def in_page(text: str, url: str) -> tuple[list[str], list[bytes]]:
+    """The documents that a page names by `<link>`, and those that stand in it (section 4.6).
+
+    Its text is as `text_with` gives it."""
     links, documents = [], []
-    for tag in tags(page.decode("latin-1"), "link", "script"):
+    for tag in tags(text, "link", "script"):
         given = tag.attributes()
         if given.get("type", "").strip().lower() == MEDIA_TYPE:
             if tag.name == "script":

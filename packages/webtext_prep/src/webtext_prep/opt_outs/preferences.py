@@ -18,7 +18,9 @@ from webtext_prep.urls.urls import url_key
 
 TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE = "robots.txt", "content-signal", "content-usage"
 AI_TXT, LICENCE, TDM_RESERVATION, NO_AI = "ai.txt", "rsl", "tdm-reservation", "noai"
-SIGNALS = (TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE, AI_TXT, LICENCE, TDM_RESERVATION, NO_AI)
+AT_THE_EDGE = ("payment_required", "refused_by_edge")
+"""Outcomes of asking a host that refuse all of its pages."""
+SIGNALS = (TRAINING_CRAWLERS, CONTENT_SIGNAL, CONTENT_USAGE, AI_TXT, LICENCE, TDM_RESERVATION, NO_AI, *AT_THE_EDGE)
 """In the order in which a refusal is named where several signals refuse: of a host first, of a page last."""
 MAX_RULES = 64_000
 """Further rules of a file are left: as many as the 500 kibibytes hold that are read of it (RFC 9309, section 2.5)."""

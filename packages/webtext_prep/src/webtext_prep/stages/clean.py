@@ -27,7 +27,7 @@ from webtext_prep.text import quality
 from webtext_prep.text.languages import LanguageDetector, detect_language, is_in, known_detectors
 from webtext_prep.text.masks import MASKS
 from webtext_prep.text.provenance_marks import has_credentials, without_marks
-from webtext_prep.text.quality.base import Rule
+from webtext_prep.text.quality import Rule
 from webtext_prep.text.repair import repair, repair_all, without_places_to_break
 
 

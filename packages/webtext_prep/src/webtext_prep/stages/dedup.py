@@ -1,8 +1,9 @@
 """`webtext dedup`: of documents that say nearly the same, keep one, and record whose representative it is.
 
-Documents are visited from the longest to the shortest, equal lengths by URL: a document is dropped if one that is
-already kept is at least `--similarity` similar to it. So each group keeps its longest document, and a chain of similar
-documents cannot merge unrelated ones. The order of the input does not matter. The phases, each on all cores but for
+Documents are visited from the longest to the shortest (those of preferred sources first), equal lengths by URL: a
+document is dropped if one that is already kept is at least `--similarity` similar to it. So each group keeps its
+longest document, and a chain of similar documents cannot merge unrelated ones. The order of the input does not matter.
+The phases, each on all cores but for
 `components`:
 
     fingerprints  each shard's documents to MinHash signatures, and signatures to one 64-bit key a band
@@ -37,7 +38,8 @@ from command_kit.settings import flag_name
 from webtext_prep import storage
 from webtext_prep.dedup import reports
 from webtext_prep.dedup.candidates import DocumentBlocks, Fingerprints, fingerprint_blocks, runs_of
-from webtext_prep.dedup.decisions import LOSERS, Against, CandidateFrame, CandidatePart, Decided
+from webtext_prep.dedup.decisions import LOSERS, Against, CandidateFrame, CandidatePart, Decided, Sets
+from webtext_prep.dedup.preference import check_sources, place_among
 from webtext_prep.dedup.reports import THRESHOLDS, GroupCounter, Groups, Loss, sample_hash
 from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.inputs import find_inputs
@@ -87,7 +89,8 @@ class Dedup(Stage):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
     Reads and writes document shards. The receipt of a dropped document has duplicate_of, similarity, the domains of
-    both and a passage of matching text. Of each group the longest document stays. Drops: duplicate.
+    both, a passage of matching text, and the share of its 3-grams of words that the one that stays lacks. Of each group
+    the longest document stays, or with --prefer that of the first such source. Drops: duplicate.
 
     With --against, documents are also compared with the documents of finished runs, which stay as they are; old
     documents that lose to new ones are listed in superseded.jsonl.zst. --dry-run shows what each similarity would
@@ -103,6 +106,18 @@ class Dedup(Stage):
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
     shingle: str = setting("word:5", "what similarity counts: word:N or char:N for n-grams", metavar="KIND:N")
+
+    prefer: tuple[str, ...] = setting(
+        (),
+        "whose copy stays, however long, the first one first: input=PATH, domain=NAME, or KEY=VALUE of the metadata",
+        metavar="SOURCE",
+    )
+    contained: float = setting(
+        0.0,
+        "drop a document only if the one that stays has at least this share of its 3-grams of words",
+        ge=0,
+        le=1,
+    )
 
     against: tuple[str, ...] = setting(
         (), "finished runs with whose documents the new ones are compared as well", metavar="DIR"
@@ -138,6 +153,7 @@ class Dedup(Stage):
         if not 0 < self.similarity <= 1:
             raise InputError(f"--similarity must be above 0 and at most 1, but is {self.similarity}.")
         Shingling.parse(self.shingle)
+        check_sources(self.prefer)
         if self.against_loses not in LOSERS:
             raise InputError(f"--against-loses {self.against_loses} is not known: give {', '.join(LOSERS)}.")
         for name in ("alarm_share", "stop_share"):
@@ -331,6 +347,7 @@ class Dedup(Stage):
         own, first, candidates = blocks.in_shard(shard), blocks.first_of(shard), 0
         is_candidate = parts[first : blocks.first_of(shard + 1)] >= 0
         documents = read_chosen_documents(task.reads.shard, is_candidate.tobytes().__getitem__)
+        place = place_among(self.prefer, task.reads.shard)
         with write_partitions(task.writes.candidates, len(own) * count) as writer:
             for block in own:
                 within = blocks.numbers(block)
@@ -339,7 +356,7 @@ class Dedup(Stage):
                 for part, rows in runs_of(parts[within]):
                     numbers = rows + within.start
                     chosen = [held[number] for number in (numbers - first).tolist()]
-                    frame = CandidateFrame.of(numbers, keys[:, rows], chosen).pack()
+                    frame = CandidateFrame.of(numbers, keys[:, rows], chosen, place).pack()
                     writer.add_bytes((block - own[0]) * count + part, frame)
                     candidates += len(rows)
                 context.report(within.stop - first)
@@ -360,6 +377,7 @@ class Dedup(Stage):
         ]
         counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
         facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
+        facts["lacking"] = reports.told_lacking(result["lacking"] for result in results)
         return {**facts, "superseded": sum(counts[len(job.inputs) :]), "new": found["new"]}
 
     def tasks_of_parts(self, job: Job, found: dict[str, Any]) -> list[Task]:
@@ -375,20 +393,28 @@ class Dedup(Stage):
         """Task: which of the documents of one part go, and which one represents each; a bucket for each block."""
         # Making the sets again counts as half of the work.
         part, against, blocks = self._part(task, context, lambda read: context.report(read // 2))
-        count, shingling = len(part.numbers), Shingling.parse(self.shingle)
+        count, shingling, lacking = len(part.numbers), Shingling.parse(self.shingle), list[float]()
+
+        def trigrams(wanted: npt.NDArray[np.bool_]) -> Sets:
+            return part.trigrams((content for _, content in _frames(task, blocks)), wanted, context.scratch)
+
+        of_all = trigrams(np.ones(count, np.bool_)) if self.contained else None
         found = part.duplicates_at(
-            self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
+            self.similarity, against, of_all, lambda decided: context.report(count // 2 + (decided + 1) // 2)
         )
+        grams = of_all or trigrams(part.compared(found, shingling))
         with write_partitions(task.writes.decided, len(blocks)) as writer:
             for block, content in _frames(task, blocks):
-                gone = list(part.receipts(content, *found, shingling))
+                gone = list(part.receipts(content, found, grams, shingling))
                 if gone:
                     numbers = np.array([duplicate.number for duplicate in gone], np.int64)
                     relation = "duplicate_of" if numbers[0] < against.first else "superseded_by"
-                    rows = [duplicate.row(relation) for duplicate in gone]
+                    rows = [duplicate.row(relation, self.prefer) for duplicate in gone]
+                    lacking += [duplicate.lacking for duplicate in gone if duplicate.number < against.first]
                     writer.add_bytes(block, Decided(numbers.tobytes(), rows).pack())
         return {
             "digest": writer.digest,
+            "lacking": reports.count_lacking(lacking),
             "groups": len(np.unique(found[0][found[0] >= 0])),
             "copies_of_held_out": part.copies_of_held_out(found[0], against),
         }
@@ -400,7 +426,7 @@ class Dedup(Stage):
         blocks = DocumentBlocks.load(task.reads.blocks)
         frames = (content for _, content in _frames(task, blocks))
         part = CandidatePart.read(frames, Shingling.parse(self.shingle), context.scratch, report)
-        return part, Against(task.options["new"], self.against_loses, self.hold_out), blocks
+        return part, Against(task.options["new"], self.against_loses, self.hold_out, self.contained), blocks
 
     def sort_receipts(self, task: Task, context: Context) -> int:
         """Task: which documents of one shard go, and what decided about each, in the order of the input."""
@@ -433,6 +459,7 @@ class Dedup(Stage):
         ]
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=decided["new"]))
         outcome.facts["groups"] = decided["groups"]
+        outcome.facts["lacking_in_what_stays"] = decided["lacking"]
         if self.hold_out:
             outcome.facts["copies_of_held_out"] = decided["copies_of_held_out"]
         if self.old_shards and self.against_loses != "new":
@@ -502,10 +529,11 @@ class Dedup(Stage):
     def examine_part(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what would become of the documents of one part at each similarity."""
         part, against, blocks = self._part(task, context, lambda read: None)
-        frames = (content for _, content in _frames(task, blocks))  # once more
+        frames, again = ((content for _, content in _frames(task, blocks)) for _ in range(2))  # once more
         count, shingling = len(part.numbers), Shingling.parse(self.shingle)
+        trigrams = part.trigrams(frames, np.ones(count, np.bool_), context.scratch)
         return reports.examine(
-            part, frames, against, task.options["last"], shingling,
+            part, again, trigrams, against, task.options["last"], shingling,
             lambda done: context.report(done * count // len(THRESHOLDS)),
         )  # fmt: skip
 

@@ -21,26 +21,20 @@ from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.stage_record import GONE, PAGES
+from webtext_prep.documents.folders.stage_record import GONE
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.extraction.page_stage import pages_of, saved_pages
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Outcome, Reads, Writes, shards_outcome
 from webtext_prep.running.tasks import Context, Files, Tally, Task
-from webtext_prep.storage.locations import Location
 
 
 def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
     """The rows of a task's lists, each with the number of its list; as many as the task is to take."""
     rows = ((number, row) for number, path in enumerate(task.reads["lists"]) for row in read_urls(path))
     yield from itertools.islice(rows, task.options["most"])
-
-
-def _saved_pages(output: Location) -> list[Location]:
-    from webtext_prep.crawl.archives.warc_writing import SUFFIX
-
-    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX)]
 
 
 def advice_on(tally: Tally) -> str:
@@ -75,7 +69,7 @@ class Download(FetchSettings):
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     reads = Reads("URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)", is_url_list, "URLs")
     writes: ClassVar[Writes] = dataclasses.replace(
-        FetchSettings.writes, folders=(*FetchSettings.writes.folders, GONE), others=_saved_pages
+        FetchSettings.writes, folders=(*FetchSettings.writes.folders, GONE), others=saved_pages
     )
 
     def needs(self, sample: Sample, workers: int) -> Needs:
@@ -87,14 +81,14 @@ class Download(FetchSettings):
 
     def run(self, job: Job) -> Outcome:
         """Fetch all lists, and write their shards."""
-        from webtext_prep.crawl.archives.warc_writing import pages_of
         from webtext_prep.crawl.database import NAME, CrawlDatabase, Facts
 
         place = job.kept / NAME
         total, most = job.documents, self.max_urls or None
         total = most if most is not None and (total is None or total > most) else total
         crawl = Task("crawl", Files(lists=job.inputs), Files(database=place), {"most": most})
-        (found,) = job.map("pages", self.fetch, [crawl], unit=self.reads.unit, total=total, again=_always)
+        unit = self.reads.unit
+        (found,) = job.map("pages", self.fetch, [crawl], unit=unit, total=total, again=lambda result: True)
         tasks = []
         for number, (path, rows) in enumerate(zip(job.inputs, found["rows"], strict=True)):
             if most is not None and not any(found["rows"][number:]):
@@ -110,7 +104,7 @@ class Download(FetchSettings):
             return bool(result["newest"] != found["newest"])
 
         with CrawlDatabase(place, is_checked=False) as database:  # open meanwhile: its log stays for all who read it
-            results = job.map("shards", self.write_shard, tasks, unit=self.reads.unit, total=total, again=is_old)
+            results = job.map("shards", self.write_shard, tasks, unit=unit, total=total, again=is_old)
             retryable = sum((collections.Counter(result["retryable"]) for result in results), collections.Counter())
             database.facts = facts = Facts(found["retry_pass"], dict(sorted(retryable.items())))
         outcome = shards_outcome(tasks, results)
@@ -162,7 +156,3 @@ class Download(FetchSettings):
             rows = context.counted(row for _, row in _rows_of(task))
             found = write_shard(rows, database, task.writes, folder, self)
         return {**found, "newest": task.hints["newest"]}
-
-
-def _always(result: dict[str, Any]) -> bool:
-    return True

@@ -26,11 +26,11 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shard_name, write_documents
-from webtext_prep.documents.folders.stage_record import GONE, PAGES, read_record
+from webtext_prep.documents.folders.stage_record import GONE, read_record
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome, is_retryable
-from webtext_prep.extraction.page_stage import PageReader
+from webtext_prep.extraction.page_stage import PageReader, pages_of, saved_pages
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision, count, decide
 from webtext_prep.opt_outs.preferences import HostPreferences
 from webtext_prep.opt_outs.robots_txt import agent_of
@@ -43,8 +43,7 @@ from webtext_prep.urls.urls import host_of
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.archives.captures import Archive
-    from webtext_prep.crawl.database import CrawlDatabase
-    from webtext_prep.crawl.database_writer import DatabaseWriter
+    from webtext_prep.crawl.database import CrawlDatabase, DatabaseWriter
     from webtext_prep.crawl.http.client import Client, Reply
     from webtext_prep.extraction.pool import ExtractorPool
 
@@ -76,10 +75,6 @@ def _gone(given: str) -> list[str]:
     return [given]
 
 
-def _saved_pages(output: Location) -> list[Location]:
-    return storage.files_in(output / PAGES)
-
-
 def _of_archives(default: Any, help: str, **more: Any) -> Any:
     """A setting that a later run over the same output may change: what was asked already is not asked again."""
     return setting(default, help, group="archives", identity=False, **more)
@@ -108,7 +103,7 @@ class Rescue(RequestSettings, PageReader):
     is_one_process: ClassVar[bool] = True
     summary: ClassVar[str] = "URLs of pages that are gone -> WARC files with what web archives have of them"
     reads = Reads("URL lists, or the output of `webtext download`", is_url_list, "URLs", named=_gone)
-    writes: ClassVar[Writes] = Writes(made="pages", folders=(OUTCOMES,), others=_saved_pages)
+    writes: ClassVar[Writes] = Writes(made="pages", folders=(OUTCOMES,), others=saved_pages)
 
     archive: tuple[str, ...] = _of_archives(
         tuple(USUAL_REQUESTS),
@@ -158,8 +153,6 @@ class Rescue(RequestSettings, PageReader):
 
     def run(self, job: Job) -> Outcome:
         """Ask for all URLs, and write the shards."""
-        from webtext_prep.crawl.archives.warc_writing import pages_of
-
         place = job.kept / DATABASE
         total = sum(self._checked(path) for path in job.inputs)
         ask = Task("ask", Files(lists=job.inputs), Files(database=place))
@@ -278,8 +271,7 @@ class Rescue(RequestSettings, PageReader):
 
         Returns the names of all that were asked, if the host of none was found.
         """
-        from webtext_prep.crawl.database import Entry
-        from webtext_prep.crawl.database_writer import DatabaseWriter
+        from webtext_prep.crawl.database import DatabaseWriter, Entry
         from webtext_prep.extraction.ordered_work import in_order
 
         done, was_found = itertools.count(1), dict[str, bool]()

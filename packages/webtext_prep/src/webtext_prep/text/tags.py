@@ -105,13 +105,10 @@ def tags(page: str, *names: str) -> Iterator[Tag]:
                 yield Tag(name, found[3], found.start(), text)
 
 
-def meta_tags(body: bytes, words: Iterable[bytes], *, without_noscript: bool = False) -> list[Tag]:
-    """The `meta` and `base` tags of a page; none if it holds none of some words, in lower case.
+def text_with(words: Iterable[bytes], body: bytes) -> str:
+    """A page, its bytes beyond ASCII read as Latin-1; nothing of one that holds none of some words, in lower case.
 
-    Bytes beyond ASCII are read as Latin-1.
-
-    >>> [tag.attributes() for tag in meta_tags(b'<META content="noai" name=Robots><!-- <meta name=x> -->', [b"noai"])]
-    [{'content': 'noai', 'name': 'Robots'}]
+    One in UTF-16 is read as its UTF-8 would be.
     """
     encoding = next((name for mark, name in _UTF16 if body.startswith(mark)), None)
     if encoding is not None:
@@ -119,8 +116,17 @@ def meta_tags(body: bytes, words: Iterable[bytes], *, without_noscript: bool = F
     lower = body.lower()
     # From the end: CPython's search forwards for a few letters takes twice as long.
     if not any(lower.rfind(word) >= 0 for word in words):
-        return []
-    text, names = body.decode("latin-1"), ("meta", "base", "body", "/head", *["noscript"] * without_noscript)
+        return ""
+    return body.decode("latin-1")
+
+
+def meta_tags(text: str, *, without_noscript: bool = False) -> list[Tag]:
+    """The `meta` and `base` tags of a page.
+
+    >>> [tag.attributes() for tag in meta_tags('<META content="noai" name=Robots><!-- <meta name=x> -->')]
+    [{'content': 'noai', 'name': 'Robots'}]
+    """
+    names = ("meta", "base", "body", "/head", *["noscript"] * without_noscript)
     # Most heads end early: the rest of such a page is not read.
     for part in (text[: HEAD + 4096], text):
         found, is_in_head = list[Tag](), True

@@ -176,9 +176,8 @@ class ModelWeights(StoredModel):
         Raises Gpt2UsageError if a file is damaged, or a value is beyond `dtype`.
         """
         model = GPT2.empty(self.config, device, dtype, divide)
-        part: Tensor
-        for name, part in model.named_parameters():
-            whole = self.read(name)
+        for name, parameter in model.named_parameters():
+            whole, part = self.read(name), parameter.detach()
             if name == EMBEDDING:
                 known = self.config.vocabulary_size
                 own = whole[rank * len(part) : known][: len(part)]

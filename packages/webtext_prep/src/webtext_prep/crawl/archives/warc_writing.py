@@ -23,10 +23,8 @@ from fastwarc.warc import WarcRecord, WarcRecordType
 
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.documents.document import Document, without_surrogates
-from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.extraction.pages import CAPTURE
 from webtext_prep.opt_outs.decisions import KEYS
-from webtext_prep.storage.locations import Location
 
 GZIP_LEVEL = 3
 """0.85 ms for a page of 119 kB; level 6 saves 5% more and takes 1.2 ms."""
@@ -122,14 +120,8 @@ def _packed(record: WarcRecord, payload_digest: bytes | None = None) -> bytes:
         return stream.getvalue()
 
 
-SUFFIX = ".warc.gz"
 KEY = "page"
 """Under it, the row of a URL says where its record lies: `offset`, `length`, and a checksum, `xxh3_64`."""
-
-
-def pages_of(shard: Location) -> Location:
-    """Where the pages of a shard of documents belong: `pages/part-00000.warc.gz`."""
-    return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{SUFFIX}"
 
 
 class PageFile:

@@ -27,7 +27,7 @@ from webtext_prep.opt_outs import licences, robots_txt, signals
 from webtext_prep.opt_outs.decisions import Decision, decide_by_host
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.database_writer import DatabaseWriter
+    from webtext_prep.crawl.database import DatabaseWriter
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000

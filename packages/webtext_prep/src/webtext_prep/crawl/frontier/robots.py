@@ -35,7 +35,7 @@ from webtext_prep.opt_outs.preferences import (
 from webtext_prep.opt_outs.robots_txt import agent_of, crawl_delay_in, groups_in, lines_for, rules_in, text_of
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.database_writer import DatabaseWriter
+    from webtext_prep.crawl.database import DatabaseWriter
 
 MAX_ROBOTS_REDIRECTS = 5
 """RFC 9309, section 2.3.1.2; also of tdmrep.json."""

@@ -29,14 +29,23 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 from yarl import URL
 
-from webtext_prep.crawl.http import addresses, bodies
-from webtext_prep.crawl.http.connections import NO_FILE_LEFT, Connector
+from webtext_prep.crawl.http import bodies
+from webtext_prep.crawl.http.connections import (
+    NO_FILE_LEFT,
+    BlockedAddressError,
+    CheckedResolver,
+    Connector,
+    NoSuchNameError,
+    PrivateAddresses,
+    check_host,
+    decoded_host,
+)
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.edge_refusals import PRICE, refused_outcome
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
 from webtext_prep.opt_outs.decisions import NOTHING, Decision
-from webtext_prep.text.tags import meta_tags
+from webtext_prep.text.tags import meta_tags, text_with
 from webtext_prep.urls import urls
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
@@ -154,7 +163,7 @@ def trusted_authorities() -> ssl.SSLContext:
     return context
 
 
-def parse_url(url: str, private: addresses.PrivateAddresses) -> URL:
+def parse_url(url: str, private: PrivateAddresses) -> URL:
     """`url` as it is asked for: without fragment and credentials, its host decoded and checked.
 
     Raises ValueError if it is not a web address, or no valid address; BlockedAddressError as `check_host` does.
@@ -164,11 +173,11 @@ def parse_url(url: str, private: addresses.PrivateAddresses) -> URL:
         parsed = parsed.with_user(None)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host:
         raise ValueError("not a web address")
-    host = addresses.decoded_host(parsed.raw_host)
+    host = decoded_host(parsed.raw_host)
     host = host if host.isascii() else urls.canonical_host(host)
     if host != parsed.raw_host:
         parsed = parsed.with_host(host)
-    addresses.check_host(host, private=private)
+    check_host(host, private=private)
     return parsed
 
 
@@ -198,7 +207,7 @@ class Client:
     """
 
     def __init__(
-        self, *, connections: int, timeout: float, max_bytes: int, user_agent: str, private: addresses.PrivateAddresses
+        self, *, connections: int, timeout: float, max_bytes: int, user_agent: str, private: PrivateAddresses
     ) -> None:
         self.connections, self.timeout, self.max_bytes = connections, timeout, max_bytes
         self.user_agent, self.private = user_agent, private
@@ -206,7 +215,7 @@ class Client:
     async def __aenter__(self) -> Client:
         self._connector = Connector(
             limit=self.connections,
-            resolver=addresses.CheckedResolver(self.private, seconds=min(DNS_SECONDS, self.timeout / 2)),
+            resolver=CheckedResolver(self.private, seconds=min(DNS_SECONDS, self.timeout / 2)),
             ttl_dns_cache=300,
             dns_cache_max_size=10_000,
             ssl=trusted_authorities(),
@@ -255,7 +264,7 @@ class Client:
         """
         try:
             parsed = parse_url(url, self.private)
-        except addresses.BlockedAddressError:
+        except BlockedAddressError:
             return Reply(PageOutcome.BLOCKED_ADDRESS, url)
         except ValueError:
             return Reply(PageOutcome.MALFORMED_URL, url)
@@ -291,11 +300,11 @@ class Client:
                 )
         except TimeoutError:
             return Reply(PageOutcome.TIMEOUT, str(parsed), retry_now=True)
-        except addresses.BlockedAddressError:
+        except BlockedAddressError:
             return Reply(PageOutcome.BLOCKED_ADDRESS, str(parsed))
         except aiohttp.ClientConnectorDNSError as error:
             # A name that does not exist will not exist in a moment; a resolver that is busy may answer then.
-            if isinstance(error.os_error, addresses.NoSuchNameError):
+            if isinstance(error.os_error, NoSuchNameError):
                 return Reply(PageOutcome.NO_SUCH_HOST, str(parsed))
             return Reply(PageOutcome.DNS, str(parsed), retry_now=True)
         except (aiohttp.ClientSSLError, ssl.SSLError, ssl.CertificateError):
@@ -447,7 +456,7 @@ def refresh_in(header: str | None, body: bytes, charset: str | None) -> tuple[st
     if target is not None:
         return target, ""
     base = ""
-    for tag in meta_tags(body, (b"refresh",), without_noscript=True):
+    for tag in meta_tags(text_with([b"refresh"], body), without_noscript=True):
         values = tag.attributes()
         if tag.name == "base":
             base = base or values.get("href", "").strip()

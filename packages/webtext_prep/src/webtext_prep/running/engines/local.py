@@ -129,7 +129,6 @@ def run_tasks(
     label: str,
     unit: str,
     total: int | None,
-    note: str = "",
 ) -> Generator[tuple[int, Result], None, None]:
     """Run the tasks of a command that is no stage, with their progress; yields (position, result) as they finish.
 
@@ -140,14 +139,13 @@ def run_tasks(
         label: what the progress begins with.
         unit: what `context.report` counts.
         total: how many units there are in all, where known.
-        note: what the progress ends with.
     """
     units = [0] * len(tasks)
     with Progress(label, unit, total) as progress:
 
         def show(position: int, count: int) -> None:
             units[position] = count
-            progress.update(sum(units), note)
+            progress.update(sum(units))
 
         yield from LocalEngine(workers).run(call, tasks, scratch=Path(), on_progress=show)
 

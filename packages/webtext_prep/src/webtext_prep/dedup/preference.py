@@ -1,0 +1,42 @@
+"""An order of sources for who keeps a copy: `input=books`, `domain=example.org`, `license=cc-by`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from webtext_prep import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import InputError
+from webtext_prep.storage.locations import Location
+
+
+def check_sources(sources: Sequence[str]) -> None:
+    """Raise InputError for a source that is not `KEY=VALUE`."""
+    for source in sources:
+        key, equals, value = source.partition("=")
+        if not (key and equals and value):
+            raise InputError(
+                f"--prefer {source!r} is no source: give input=PATH, domain=NAME, or KEY=VALUE of the metadata."
+            )
+
+
+def place_among(sources: Sequence[str], shard: Location) -> Callable[[Document], int]:
+    """A function of a document of a shard: the number of the first source that it is from; of none, how many there are.
+
+    `input` is the shard or a folder above it, `domain` the registered name of a document's host, and anything else the
+    value of a key of its metadata.
+    """
+    place = storage.identity(shard)
+
+    def is_from(document: Document, source: str) -> bool:
+        key, _, value = source.partition("=")
+        if key == "input":
+            given = storage.identity(storage.location(value))
+            return place == given or place.startswith(f"{given}/")
+        found = document.domain if key == "domain" else document.metadata.get(key)
+        return found is not None and str(found) == value
+
+    def place_of(document: Document) -> int:
+        return next((number for number, source in enumerate(sources) if is_from(document, source)), len(sources))
+
+    return place_of
