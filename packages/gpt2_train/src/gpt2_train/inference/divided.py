@@ -9,11 +9,12 @@ neighbours have chosen is the first one's, so that no rounding lets them part.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.formats import ModelWeights, ReadOptions, find_model, open_weights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
-from gpt2_train.distributed.device import DeviceKind, default_precision
+from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.distributed.jobs import close_group, join
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.tensor_parallel import (
@@ -33,7 +34,6 @@ from gpt2_train.distributed.tensor_parallel import (
     VocabParallelEmbedding,
     take_parameters_before,
 )
-from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 
 GROUP_TIMEOUT = datetime.timedelta(days=365)
@@ -93,10 +93,12 @@ def joined(
     tensor_parallel: int,
     data_parallel: int,
     device: DeviceKind,
-    precision: str | None,
     threads: int | None,
-) -> Iterator[InferenceModel]:
+) -> Iterator[tuple[ModelWeights, Callable[[], GPT2], World, dist.ProcessGroup | None]]:
     """The model that `path` names, in this process of a job; only the first shows notes and progress.
+
+    Gives what is stored, what reads the model or this process's part of it, this process's place, and the group that
+    divides the model.
 
     Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `open_model` raises.
     """
@@ -115,8 +117,8 @@ def joined(
     # Every process takes part in making every group.
     firsts = range(0, world.world_size, size) if size > 1 else ()
     groups = [dist.new_group(list(range(first, first + size)), timeout=GROUP_TIMEOUT) for first in firsts]
-    dp_rank = world.rank // size
-    group = groups[dp_rank] if groups else None
+    world = dataclasses.replace(world, dp_rank=world.rank // size, dp_size=data_parallel)
+    group = groups[world.dp_rank] if groups else None
 
     def read() -> ModelWeights:
         options = ReadOptions(tokenizer=tokenizer, rank=world.rank, world_size=world.world_size)
@@ -131,13 +133,5 @@ def joined(
         part = functools.partial(weights.load, where)
         if group is not None:
             part = functools.partial(load_part, weights, group, where)
-        yield InferenceModel(
-            stored=weights,
-            load=lambda: keep_on_all_ranks(part),
-            device=where,
-            precision=precision or default_precision(where),
-            group=group,
-            dp_rank=dp_rank,
-            dp_size=data_parallel,
-        )
+        yield weights, lambda: keep_on_all_ranks(part), world, group
         close_group()

@@ -184,6 +184,7 @@ class InferenceSettings:
         if not is_in_job():
             yield open_model(self.checkpoint, device=self.device, tokenizer=self.tokenizer, precision=self.precision)
             return
+        from gpt2_train.distributed.device import default_precision
         from gpt2_train.inference.divided import joined
 
         with joined(
@@ -192,10 +193,17 @@ class InferenceSettings:
             tensor_parallel=self.tensor_parallel,
             data_parallel=data_parallel,
             device=self.device,
-            precision=self.precision,
             threads=self.threads,
-        ) as source:
-            yield source
+        ) as (weights, load, world, group):
+            yield InferenceModel(
+                stored=weights,
+                load=load,
+                device=world.device,
+                precision=self.precision or default_precision(world.device),
+                group=group,
+                dp_rank=world.dp_rank,
+                dp_size=world.dp_size,
+            )
 
     def prepare_to_write(self, source: InferenceModel) -> None:
         """Take the threads that suit writing with `source`, and print what the user should know of it."""
