@@ -1,6 +1,7 @@
 """For all tests: property tests try the same examples on every run, however slow the machine; a full disk."""
 
 import gc
+import importlib
 import os
 import signal
 import stat
@@ -49,6 +50,25 @@ def frozen_imports() -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Processes of `-n auto`: two for each core, as tests often wait; up to 8, whose memory a laptop has."""
     return min(8, 2 * available_cores())
+
+
+COMPILED_FIRST = (
+    ("torch", "torch.distributed.checkpoint"),
+    ("webtext_prep.dedup.kernels",),
+    ("webtext_prep.text.fingerprint_kernels", "webtext_prep.text.classifier_kernels"),
+    ("webtext_prep.tokens.pair_merging", "webtext_prep.tokens.suffix_sorting"),
+)
+"""What takes longest to import in a new clone, where neither Python nor numba has compiled anything."""
+
+
+def pytest_collection() -> None:
+    """Each process of `-n` begins with another part of that: all would compile the same, or wait for one that does."""
+    process = os.environ.get("PYTEST_XDIST_WORKER")
+    if process:
+        first = int(process.removeprefix("gw")) % len(COMPILED_FIRST)
+        for part in (*COMPILED_FIRST[first:], *COMPILED_FIRST[:first]):
+            for module in part:
+                importlib.import_module(module)
 
 
 def pytest_configure(config: pytest.Config) -> None:

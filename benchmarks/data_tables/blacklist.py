@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from measuring import Row, Usage, rate_of, webtext
-from webtext_prep.stages.blacklist import Blacklist
+from webtext_prep.stages.blacklist import Blacklist, taken_apart
 from webtext_prep.urls.urls import parts_of, suffix_list
 
 TITLE = "blacklist: a list of URLs, a tenth of them repeated, 3% of them with ports or other scripts"
@@ -51,9 +51,9 @@ def _one_by_one(urls: list[str]) -> Iterator[Row]:
     stage, extract = Blacklist(), suffix_list()
 
     def judge() -> None:
-        seen: set[str] = set()
+        judged = stage.judging()
         for url in urls:
-            stage.judge(url, seen)
+            judged(url, *taken_apart(url))
 
     yield rate_of("ours: judging alone", judge, len(urls), **settings)
     yield rate_of("ours: host, path and key alone", lambda: [parts_of(url) for url in urls], len(urls), **settings)

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import SMALL, byte_tokenizer
 
 from gpt2_train.checkpoint import info
@@ -190,24 +188,6 @@ def test_a_save_that_is_under_way_is_not_removed_as_a_leftover(tmp_path: Path, m
     under_way.mkdir()
     checkpointer.save(model_tensors(model), step=3, samples=24)
     assert under_way.is_dir()
-
-
-def say_of_saving(*folders: str) -> str:
-    """What this process says of saving to its own folder."""
-    try:
-        checkpointer = Checkpointer(Path(folders[dist.get_rank()]), config=SMALL)
-        return checkpointer.save(model_tensors(GPT2(SMALL)), step=2, samples=1).name
-    except Gpt2Error as error:
-        return str(error)
-
-
-def test_saving_to_a_disk_of_each_machines_own_says_so(tmp_path: Path) -> None:
-    """Such a checkpoint was published without the files of other machines, and found damaged only when needed."""
-    done = forks.in_group(2, say_of_saving, tmp_path / "one", tmp_path / "two")
-    said = [json.loads(process.stdout) for process in done]
-    assert "can't save the checkpoint" in said[0] and "process 1 on " in said[0]
-    assert all("must be on storage that all machines of the run share; earlier" in sentence for sentence in said)
-    assert not any(tmp_path.glob("*/step-*"))
 
 
 def test_a_model_of_another_size_is_refused(tmp_path: Path, model: GPT2) -> None:

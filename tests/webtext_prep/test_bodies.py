@@ -118,7 +118,7 @@ def test_a_compressed_body_that_breaks_off_is_not_a_whole_one(encoding, pack):
 
 def test_other_requests_have_their_turn_while_a_large_body_is_unpacked():
     """All that one network read unpacked to, hundreds of megabytes at worst, was made without a pause."""
-    packed = gzip.compress(bytes(64 << 20))
+    packed = gzip.compress(bytes(16 << 20))
 
     async def run():
         turns = 0

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from webtext_audit.commands.plan import NAME, about, find_plan, make_plan, read_plan, stages_of
+from webtext_audit.commands.plan import NAME, find_plan, make_plan, read_plan, stages_of
 from webtext_prep import cli
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import InputError
+from webtext_prep.running.estimates import about
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.merge import Merge
 

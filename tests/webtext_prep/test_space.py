@@ -216,8 +216,7 @@ def test_one_line_says_disk_and_memory():
     assert found.is_worth_saying
     assert found.problem() is None
     assert found.sentence() == (
-        "dedup: needs about 3.1 GB of disk (55 GB free) and 1.2 GB of memory (16 GB available) "
-        "for some 812,000 documents"
+        "dedup: needs about 3.1 GB of disk (55 GB free) and 1.2 GB of memory (16 GB available) for some 812k documents"
     )
 
 

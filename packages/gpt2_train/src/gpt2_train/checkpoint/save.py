@@ -61,7 +61,6 @@ from gpt2_train.config.files import CHECKPOINT_FILE, LATEST_FILE
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.collectives import (
     SHARED,
-    check_is_shared,
     group_for_a_thread,
     on_all_ranks,
     rank_and_size,
@@ -200,7 +199,6 @@ class Checkpointer:
         }
         try:
             on_all_ranks(lambda: self._begin(unfinished), self.group)
-            check_is_shared(unfinished, self.group)
             files = self._write(unfinished, _Shares(tensors, copies, self.config, self.group))
             on_all_ranks(lambda: self._publish(unfinished, folder, files, record), self.group)
         except Exception as error:

@@ -21,14 +21,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import torch.distributed as dist
 
 from command_kit import CommandError
 from gpt2_train import torch_private
-from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.errors import Gpt2Error
 
 Result = TypeVar("Result")
 
@@ -66,23 +65,6 @@ def on_all_ranks(work: Callable[[], Result], group: dist.ProcessGroup | None = N
             found.add_note(SHARED)
             raise found
     return [result for result, _ in outcomes]
-
-
-def check_is_shared(folder: Path, group: dist.ProcessGroup | None = None) -> None:
-    """Raise Gpt2UsageError on all processes if one of them does not see a folder that the first one has made.
-
-    `group` as in `on_all_ranks`.
-    """
-    rank = rank_and_size()[0]
-
-    def look() -> None:
-        if not folder.is_dir():
-            raise Gpt2UsageError(
-                f"process {rank} on {socket.gethostname()} does not see {folder}, which process 0 does: --output must "
-                "be on storage that all machines of the run share."
-            )
-
-    on_all_ranks(look, group)
 
 
 def group_for_a_thread(minutes: float | None = None) -> dist.ProcessGroup | None:

@@ -32,7 +32,6 @@ from gpt2_train.data.index import IndexCache, SampleIndex, read_index
 from gpt2_train.data.order import run_order
 from gpt2_train.data.streams import Blend, blend_split
 from gpt2_train.distributed.collectives import (
-    check_is_shared,
     from_first_rank,
     keep_on_all_ranks,
     on_all_ranks,
@@ -370,11 +369,10 @@ class SharedIndexCache(IndexCache):
     def sample_index(self, name: str, build: Callable[[], SampleIndex]) -> SampleIndex:
         """The index `name`, built by the first process if it is not there.
 
-        Raises Gpt2UsageError if a process can't see what the first one wrote, OSError if it can't be written.
+        Raises OSError if it can't be written.
         """
         folder = self.folder / name
         from_first_rank(lambda: self._build_if_missing(folder, build))
-        check_is_shared(folder)
         return keep_on_all_ranks(lambda: read_index(folder))
 
     def keep_blend_state(self, name: str, block: int, taken: list[int]) -> None:

@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import msgspec
 
 from command_kit import UsageError, available_cores, parse_json, setting, write_json
-from command_kit.charts.numbers import short
 from command_kit.colours import BOLD, DIM, PLAIN, Paint, aligned
 from command_kit.progress import spoken_duration
 from command_kit.settings import Removed, read_toml
@@ -29,7 +28,7 @@ from webtext_prep.cli import find_stages
 from webtext_prep.commands import Command
 from webtext_prep.documents.folders import sampling, stage_record, url_lists
 from webtext_prep.errors import InputError
-from webtext_prep.running.estimates import readable
+from webtext_prep.running.estimates import about, readable
 from webtext_prep.running.settings import read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.summary import Findings
@@ -246,8 +245,3 @@ def shown(plan: CorpusPlan, paint: Paint = PLAIN) -> str:
     for note in plan.notes:
         lines += textwrap.wrap(f"{note}.", 110, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
-
-
-def about(count: int) -> str:
-    """A count with the three digits that an estimate has: 12345 -> `12,300`, 23412001 -> `23.4M`."""
-    return short(count) if count >= 100_000 else f"{round(count, -max(0, len(str(count)) - 3)):,}"

@@ -13,13 +13,13 @@ from command_kit.charts import drawing
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import brief, count, share, short
 from command_kit.progress import spoken_duration
-from webtext_audit.commands.plan import CorpusPlan, Expected, about
+from webtext_audit.commands.plan import CorpusPlan, Expected
 from webtext_audit.report.collect import Gathered, ReportedCorpus
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_audit.report.templates import filled
 from webtext_audit.report.training import PIPELINE, bits_per_byte
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, Step, all_steps
-from webtext_prep.running.estimates import readable
+from webtext_prep.running.estimates import about, readable
 
 WIDE, NARROW, ALONE = 960, 350, 680
 """Widths of the funnel in pixels: on the page for large and for small screens, and of the picture that stands alone."""

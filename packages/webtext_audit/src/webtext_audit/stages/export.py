@@ -183,10 +183,7 @@ class Export(Stage):
         """Measure, write, describe."""
         if job.format not in FORMATS:
             raise InputError(f"--format {job.format} is no format of datasets: choose one of {', '.join(FORMATS)}.")
-        measuring = [
-            Task(f"part-{number:05}", Files(shard=path), Files(measures=job.scratch / f"measures-{number:05}.json"))
-            for number, path in enumerate(job.inputs)
-        ]
+        measuring = job.shard_tasks(lambda at: Files(measures=job.scratch / f"measures-{at:05}.json"))
         results = job.map("measure", self.measure, measuring, total=job.documents)
         documents = sum(result["documents"] for result in results)
         if not documents:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from command_kit.charts.numbers import short
 from command_kit.machine import Machine
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.errors import InputError
@@ -223,7 +224,7 @@ class Estimate:
         if self.needs.memory:
             there = f" ({readable(self.memory)} available)"
             parts.append(f"{readable(self.needs.memory)} of memory{there}")
-        documents = f" for some {_rounded(self.needs.documents):,} {self.unit}" if self.needs.documents else ""
+        documents = f" for some {about(self.needs.documents)} {self.unit}" if self.needs.documents else ""
         return f"{self.stage}: needs about {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{documents}"
 
     def announce(self, *, is_checked: bool) -> None:
@@ -304,7 +305,6 @@ def readable(size: float) -> str:
     return f"{size:.3g} TB"
 
 
-def _rounded(count: int) -> int:
-    """With three digits that count: it is an estimate."""
-    digits = max(0, len(str(count)) - 3)
-    return round(count, -digits)
+def about(count: int) -> str:
+    """A count with the three digits that an estimate has: 12345 -> `12,300`, 23412001 -> `23.4M`."""
+    return short(count) if count >= 100_000 else f"{round(count, -max(0, len(str(count)) - 3)):,}"

@@ -149,6 +149,10 @@ class Job:
         """A folder of this machine for what the stage leaves for its next run over the same output."""
         return self.state / KEPT
 
+    def shard_tasks(self, writes: Callable[[int], Files], **reads: Location) -> list[Task]:
+        """A task for each shard of the input: what it writes, by its number, and what it reads besides."""
+        return [Task(f"part-{at:05}", Files(**reads, shard=path), writes(at)) for at, path in enumerate(self.inputs)]
+
     def shard_files(self, number: int, **more: Location | None) -> Files:
         """Files that the task writes which makes a shard: `kept` documents, the receipts of `dropped` ones, and `more`,
         in which `dropped=None` leaves the receipts out."""

@@ -35,7 +35,7 @@ from webtext_prep.documents.folders.shards import (
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs, costs_of, needs_of
 from webtext_prep.running.summary import Findings
-from webtext_prep.running.tasks import Context, Files, Tally, Task
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import HELD_OUT
 
@@ -319,10 +319,7 @@ class DocumentStage(Stage):
 
     def run(self, job: Job) -> Outcome:
         """All shards, each by itself."""
-        tasks = [
-            Task(f"part-{number:05}", Files(shard=path), job.shard_files(number))
-            for number, path in enumerate(job.inputs)
-        ]
+        tasks = job.shard_tasks(job.shard_files)
         results = job.map("shards", self.process_shard, tasks, total=job.documents)
         return shards_outcome(tasks, results)
 

@@ -101,13 +101,17 @@ def blocked_site(host: str, rules: frozenset[str]) -> str | None:
 
 
 def blocked_extension(path: str, rules: frozenset[str]) -> str | None:
-    """The file extension in `rules` that the path of a URL has, or None."""
-    if "%" in path:
-        path = unquote(path)
+    """The file extension in `rules` that the path of a URL has, without percent-escapes, or None."""
     _, dot, rule = path[path.rfind("/") + 1 :].lower().partition(".")
     while dot and rule not in rules:
         _, dot, rule = rule.partition(".")
     return rule if dot else None
+
+
+def taken_apart(url: str) -> tuple[str, str, str]:
+    """The key of a URL, its host, and its path without percent-escapes; no host if it is malformed, or no UTF-8."""
+    host, path, key = ("", "", url) if REPLACEMENT in url else parts_of(url)
+    return key, host, unquote(path)
 
 
 @dataclass(frozen=True)
@@ -150,39 +154,56 @@ class Blacklist(Stage):
         """The lists given instead of the shipped ones."""
         return [Path(name) for name in (self.blocked_domains, self.blocked_extensions) if name]
 
-    def judge(self, url: str, seen: set[str] | None = None) -> str | None:
-        """The reason to drop `url`, or None to keep it.
+    def judge(self, url: str) -> str | None:
+        """The reason to drop a URL, or None to keep it."""
+        return self.judging()(url, *taken_apart(url))
 
-        With `seen`, the keys of the URLs that were kept before, a URL may be a duplicate; else its key is added.
+    def judging(self) -> Callable[[str, str, str, str], str | None]:
+        """Judges one URL after another, each with its key, host and path: the reason to drop it, or None to keep it.
+
+        It remembers what it found of hosts and endings, and the keys of what it kept.
         """
-        domains, extensions = self.rules
-        if REPLACEMENT in url:
-            return "not_utf8"
-        if len(url) > self.max_length:
-            return "too_long"
-        host, path, key = parts_of(url)
-        if not host:
-            return "malformed"
-        if blocked_site(host, domains):
-            return "blocked_domain"
-        if blocked_extension(path, extensions):
-            return "blocked_extension"
-        if seen is not None:
-            if key in seen:
-                return "duplicate"
-            seen.add(key)
-        return None
+        (domains, extensions), most = self.rules, self.max_length
+        seen = set[str]()
+        sites: dict[str, bool] = {}
+        endings: dict[str, bool] = {}
+
+        def judged(url: str, key: str, host: str, path: str) -> str | None:
+            if not host or len(url) > most:
+                return "not_utf8" if REPLACEMENT in url else "too_long" if len(url) > most else "malformed"
+            is_blocked = sites.get(host)
+            if is_blocked is None:
+                is_blocked = sites[host] = blocked_site(host, domains) is not None
+            if is_blocked:
+                return "blocked_domain"
+            ending = path[path.rfind("/") + 1 :].partition(".")[2]
+            if ending:
+                is_blocked = endings.get(ending)
+                if is_blocked is None:
+                    if len(endings) == MOST_HOSTS:
+                        endings.clear()
+                    is_blocked = endings[ending] = blocked_extension(f".{ending}", extensions) is not None
+                if is_blocked:
+                    return "blocked_extension"
+            if not path:
+                key = url_key(url)
+            before = len(seen)
+            seen.add(key)  # looked for once: of a million keys that waits for memory
+            return "duplicate" if len(seen) == before else None
+
+        return judged
 
     def _values(self, url: str, reason: str) -> dict[str, Any]:
         """What decided to drop `url`: the rule that it meets, or its length."""
         domains, extensions = self.rules
+        _, host, path = taken_apart(url)
         match reason:
             case "too_long":
                 return {"characters": len(url), "max_length": self.max_length}
             case "blocked_domain":
-                return {"rule": blocked_site(parts_of(url)[0], domains)}
+                return {"rule": blocked_site(host, domains)}
             case "blocked_extension":
-                return {"rule": blocked_extension(parts_of(url)[1], extensions)}
+                return {"rule": blocked_extension(path, extensions)}
         return {}
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
@@ -211,15 +232,14 @@ class Blacklist(Stage):
 
     def judge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the lists, to the shard."""
-        tally, seen = Tally(), set[str]()
-        judge = self._judge_of_usual(seen)
+        tally, judge = Tally(), self.judging()
         with shard_writer(task, tally) as writer:
             for run in map(io.BytesIO, read_partitions(task.reads["pieces"], task.options["bucket"])):
                 while lines := run.readlines(BLOCK_BYTES):
                     kept: list[str] = []
                     for line, key, host, path in urls_of_lines(b"".join(lines).decode()):
                         row = None if host else url_lists.read_url(line.encode())
-                        reason = judge(line, key, host, path) if row is None else self.judge(row.url, seen)
+                        reason = judge(line, key, host, path) if row is None else judge(row.url, *taken_apart(row.url))
                         if reason is not None:
                             dropped = row or Document(line)
                             tally.drop(dropped, reason, **self._values(dropped.url, reason))
@@ -229,37 +249,6 @@ class Blacklist(Stage):
                     tally.read += len(lines)
                     context.report(tally.read)
         return tally.as_dict()
-
-    def _judge_of_usual(self, seen: set[str]) -> Callable[[str, str, str, str], str | None]:
-        """`judge` of usual URLs, by what `urls_of_lines` gives; it remembers what it found of hosts and endings."""
-        (domains, extensions), most = self.rules, self.max_length
-        sites: dict[str, bool] = {}
-        endings: dict[str, bool] = {}
-
-        def judged(url: str, key: str, host: str, path: str) -> str | None:
-            if len(url) > most:
-                return "too_long"
-            is_blocked = sites.get(host)
-            if is_blocked is None:
-                is_blocked = sites[host] = blocked_site(host, domains) is not None
-            if is_blocked:
-                return "blocked_domain"
-            ending = path[path.rfind("/") + 1 :].partition(".")[2]
-            if ending:
-                is_blocked = endings.get(ending)
-                if is_blocked is None:
-                    if len(endings) == MOST_HOSTS:
-                        endings.clear()
-                    is_blocked = endings[ending] = blocked_extension(f".{ending}", extensions) is not None
-                if is_blocked:
-                    return "blocked_extension"
-            if not path:
-                key = url_key(url)
-            before = len(seen)
-            seen.add(key)  # looked for once: of a million keys that waits for memory
-            return "duplicate" if len(seen) == before else None
-
-        return judged
 
     def run(self, job: Job) -> Outcome:
         """Split by host, then judge."""

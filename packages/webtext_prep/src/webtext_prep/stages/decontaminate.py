@@ -173,14 +173,9 @@ class Decontaminate(Stage):
         table = folder / "ngrams.npz"
         reading = Task("all", Files(evaluation=self.setting_files()), Files(ngrams=table))
         (sizes,) = job.map("evaluation", self.read_evaluation, [reading], unit="texts")
-        counting = [
-            Task(
-                f"part-{number:05}",
-                Files(ngrams=table, shard=path),
-                Files(held=folder / f"held-{number}.npy", counts=folder / f"counts-{number}.npy"),
-            )
-            for number, path in enumerate(job.inputs)
-        ]
+        counting = job.shard_tasks(
+            lambda at: Files(held=folder / f"held-{at}.npy", counts=folder / f"counts-{at}.npy"), ngrams=table
+        )
         counts = job.map("count", self.count_shard, counting, total=total)
         chosen = Files(chosen=folder / "chosen.npy", frequent=job.output / FREQUENT_NGRAMS)
         weighing = Task("all", Files(ngrams=table, counts=[task.writes.counts for task in counting]), chosen)

@@ -198,13 +198,10 @@ class Filter(FilterStage):
             return super().run(job)
         if is_fasttext(self._model_file):
             check_fasttext(self._model_file)
-        tasks = [
-            Task(f"part-{number:05}", Files(shard=path), job.shard_files(number))
-            for number, path in enumerate(job.inputs)
-        ]
+        tasks = job.shard_tasks(job.shard_files)
         facts: dict[str, Any] = {"classifier": self._model.about()}
         if self.keep_share is not None:
-            files = self._scored(job, tasks)
+            files = self._scored(job)
             score, key = cut_at(self.keep_share, files)
             options = {"cut": [score, key]}
             tasks = [
@@ -217,17 +214,12 @@ class Filter(FilterStage):
         outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
         return outcome
 
-    def _scored(self, job: Job, tasks: Sequence[Task]) -> list[Files]:
-        """Phase `scores`: the scores and the keys of the documents that each of the tasks reads."""
-        scoring = [
-            dataclasses.replace(
-                task,
-                writes=Files(
-                    scores=job.scratch / f"{task.name}.scores.npy", tie_keys=job.scratch / f"{task.name}.keys.npy"
-                ),
-            )
-            for task in tasks
-        ]
+    def _scored(self, job: Job) -> list[Files]:
+        """Phase `scores`: the scores and the keys of the documents of each shard."""
+        kinds = {"scores": "scores", "tie_keys": "keys"}
+        scoring = job.shard_tasks(
+            lambda at: Files(**{kind: job.scratch / f"part-{at:05}.{end}.npy" for kind, end in kinds.items()})
+        )
         job.map("scores", self.score_shard, scoring, total=job.documents)
         return [task.writes for task in scoring]
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
+from command_kit.progress import spoken_duration
 from indexed_tokens import IndexedTokens, bin_path, check_token_files, idx_path, prefix_of, suffix_index
 from indexed_tokens.suffix_index import SEAL, URL_ENDS, URLS, Part, Seal, divide, document_begins, index_folder
 from webtext_prep import storage
@@ -215,11 +216,10 @@ def _refuse_too_many(parts: Sequence[Part]) -> None:
 
 
 def _described(found: dict[str, Any]) -> str:
-    hours, minutes = divmod(round(found["seconds"] / 60), 60)
-    shown = f"{hours} h {minutes} min" if found["seconds"] >= 60 else f"{found['seconds']:.0f} s"
     return (
         f"{found['tokens']:,} tokens in {found['documents']:,} documents, {found['parts']:,} parts: about "
-        f"{readable(found['disk_bytes'])} of disk, {readable(found['memory_bytes'])} of memory, and {shown} to sort; "
+        f"{readable(found['disk_bytes'])} of disk, {readable(found['memory_bytes'])} of memory, and "
+        f"{spoken_duration(found['seconds'])} to sort; "
         "then the documents are read once for their URLs."
     )
 

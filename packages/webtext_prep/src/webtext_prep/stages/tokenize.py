@@ -206,18 +206,13 @@ class Tokenize(HoldsOut, TokenFileStage):
         """Encode, then write in shuffled order."""
         self._check_tokenizer()
         self._check_engine(job.inputs)
-        tasks = [
-            Task(
-                f"part-{number:05}",
-                Files(shard=path),
-                Files(
-                    **{kind: job.scratch / f"part-{number:05}.{kind}" for kind in KINDS},
-                    # What is held out is few pages: of the others it has no receipts.
-                    dropped=None if self.only_held_out else job.scratch / f"part-{number:05}.dropped.jsonl.zst",
-                ),
+        tasks = job.shard_tasks(
+            lambda at: Files(
+                **{kind: job.scratch / f"part-{at:05}.{kind}" for kind in KINDS},
+                # What is held out is few pages: of the others it has no receipts.
+                dropped=None if self.only_held_out else job.scratch / f"part-{at:05}.dropped.jsonl.zst",
             )
-            for number, path in enumerate(job.inputs)
-        ]
+        )
         results = job.map("encode", self.encode_shard, tasks, total=job.documents)
         tally = Tally.total(results)
         if not tally.kept:

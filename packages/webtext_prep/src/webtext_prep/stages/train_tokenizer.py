@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -231,19 +231,15 @@ class TrainTokenizer(Stage):
     def run(self, job: Job) -> Outcome:
         """Choose, copy the chosen, learn."""
         total = job.documents
-        names = [f"part-{number:05}" for number in range(len(job.inputs))]
-        shards = list(zip(names, job.inputs, strict=True))
-        choosing = [
-            Task(name, Files(shard=path), Files(candidates=job.scratch / f"{name}.keys.npy")) for name, path in shards
-        ]
+        choosing = job.shard_tasks(lambda at: Files(candidates=job.scratch / f"part-{at:05}.keys.npy"))
         job.map("choose", self.choose, choosing, total=total)
         limits = self._limits(task.writes.candidates for task in choosing)
+        ends = dict(zip(KINDS, ("words.npy", "counts.npy", "held_out.jsonl.zst"), strict=True))
         sampling = []
-        for number, (name, path) in enumerate(shards):
-            ends = zip(KINDS, ("words.npy", "counts.npy", "held_out.jsonl.zst"), strict=True)
-            copies = {kind: job.scratch / f"{name}.{end}" for kind, end in ends}
-            writes = Files(**copies, dropped=job.receipts_path(number))
-            sampling.append(Task(name, Files(shard=path), writes, {"limits": astuple(limits)}))
+        for at, task in enumerate(choosing):
+            copies = {kind: job.scratch / f"{task.name}.{end}" for kind, end in ends.items()}
+            writes = Files(**copies, dropped=job.receipts_path(at))
+            sampling.append(replace(task, writes=writes, options={"limits": astuple(limits)}))
         results = job.map("count", self.count, sampling, total=total)
         tally = Tally.total(results)
         if not tally.kept:
