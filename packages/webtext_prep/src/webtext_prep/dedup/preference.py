@@ -29,8 +29,7 @@ def place_among(sources: Sequence[str], shard: Location) -> Callable[[Document],
     place = storage.identity(shard)
 
     def is_input(value: str) -> bool:
-        given = storage.identity(storage.location(value))
-        return place == given or place.startswith(f"{given}/")
+        return f"{place}/".startswith(f"{storage.identity(storage.location(value))}/")
 
     def is_from(document: Document, key: str, value: str) -> bool:
         found = document.domain if key == "domain" else document.metadata.get(key)
@@ -40,7 +39,7 @@ def place_among(sources: Sequence[str], shard: Location) -> Callable[[Document],
     is_of_shard = [key == "input" and is_input(value) for key, value in split]
 
     def place_of(document: Document) -> int:
-        found = (of_shard or is_from(document, *source) for of_shard, source in zip(is_of_shard, split, strict=True))
-        return next((number for number, is_one in enumerate(found) if is_one), len(sources))
+        found = (number for number, source in enumerate(split) if is_of_shard[number] or is_from(document, *source))
+        return next(found, len(sources))
 
     return place_of
