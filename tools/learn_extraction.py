@@ -161,7 +161,8 @@ class Example:
         self.blocks: Blocks | None = found if found is not None and found.texts else None
         if self.blocks is None:
             return
-        self.features = features_of(self.blocks, source, page.url, title_of(source))
+        self.title = title_of(source)
+        self.features = features_of(self.blocks, source, page.url, self.title)
         words = [words_of(text) for text in self.blocks.texts]
         counts = np.array([len(block) for block in words], np.float64)
         if page.text is None:
@@ -205,7 +206,7 @@ class Example:
         if self.blocks is None:
             return "", ""
         kind, _ = self.kind(parameters)
-        return written(self.blocks, parameters.kept(self.blocks, self.features, kind)), kind
+        return written(self.blocks, parameters.kept(self.blocks, self.features, kind, self.title)), kind
 
     def kind(self, parameters: Parameters) -> tuple[str, float]:
         """(kind, how likely it is) that parameters say of it."""

@@ -334,6 +334,8 @@ CRAWL = '"Address","Content Type","Canonical Link Element 1"\n'
 EXPORTS = {
     "commas.csv": "link,score\nhttp://a.org/1,7\nhttp://a.org/2,14\n",
     "semicolons.csv": "\ufeffTitel;Seite\nA, B;http://a.org/1\nC;http://a.org/2\n",
+    "bars.csv": "link|score\nhttp://a.org/1|7\nhttp://a.org/2|14\n",
+    "excel.csv": "sep=;\r\nlink;score\r\nhttp://a.org/1;7\r\nhttp://a.org/2;14\r\n",
     "tabs.csv": "Title, and more\tPage\nA\thttp://a.org/1\nB\thttp://a.org/2\n",
     "tabs.tsv": "score\tlink\n7\thttp://a.org/1\n8\thttp://a.org/2\n",
     "crawl.csv": CRAWL + '"http://a.org/1","text/html","http://b.org/"\n"http://a.org/2","text/html","http://b.org/"\n',

@@ -64,6 +64,7 @@ def test_an_element_in_a_sentence_does_not_tear_it(name, html, line):
     [
         "<ruby>人<rt>ひと</rt></ruby>が<ruby>集<rp>(</rp><rt>あつ</rt><rp>)</rp></ruby>",
         "<ruby><rb>人</rb><rt>ひと</rt></ruby>が<ruby>集<rt>あつ</ruby>",
+        "<ruby><span>人</span><span><rt>ひと</rt></span></ruby>が<ruby>集<span><rp>(</rp><rt>あつ</rt></span></ruby>",
         "<ruby>人<rtc><rt>ひと</rt></rtc></ruby>が<ruby>\n  <rb>集</rb>\n  <rt>あつ</rt>\n</ruby>",
     ],
 )
@@ -99,9 +100,14 @@ def test_resiliparse_keeps_texts_of_one_character():
         ("<div><button>Share</button> <button>Like</button></div>", ["Share", "Like"]),
         ("<div>a<x-box><p>b</p></x-box>c</div>", ["a", "b", "c"]),
         ("<div>a<br><x-a>b</x-a></div>", ["a", "b"]),
+        # So is a block that its style sets in line.
+        ("<div>a <div style='display:inline'>b</div> c</div>", ["a b c"]),
+        ("<div><h4 style='color:red; display: inline'>a</h4> b</div>", ["a b"]),
+        ("<div style='display:inline'>a</div><div style='display: inline'><p>b</p></div>", ["a", "b"]),
+        ("<div>a<div style='display:inline-block'>b</div></div>", ["a", "b"]),
     ],
 )
-def test_an_unknown_element_is_inline_where_text_stands_beside_it(texts, html, found):
+def test_an_element_that_is_no_block_is_inline_where_text_stands_beside_it(texts, html, found):
     assert texts(html) == found
 
 
@@ -116,6 +122,8 @@ def test_an_unknown_element_is_inline_where_text_stands_beside_it(texts, html, f
         ("<p><span style='display: block'>Read in 3 minutes</span>The bridge</p>", ["Read in 3 minutes\nThe bridge"]),
         ("<p>one<a href=/ style='display:block'>two</a> <b style='display:flex'>three</b></p>", ["one\ntwo\nthree"]),
         ("<p>one <b style='display:inline-block'>two</b> three</p>", ["one two three"]),
+        # An end tag alone is one, too, and twice what HTML has once.
+        ("<p>one</br>two</BR >three<br></br>four</p>", ["one\ntwo\nthree\n\nfour"]),
     ],
 )
 def test_a_break_is_a_line_and_two_are_a_paragraph(texts, html, found):
@@ -157,7 +165,70 @@ HIDING = [
     "class=a-offscreen",
     "class=element-invisible",
     "class=ui-helper-hidden-accessible",
+    "class=govuk-visually-hidden",
+    "class=visually-hidden-focusable",
+    "style='position:absolute; left:-999em'",
+    "style='overflow: hidden; position: absolute; width: 1px; height: 1px'",
+    "style=visibility:collapse",
 ]
+
+
+@pytest.mark.parametrize("name", ["learned", "trafilatura", "newspaper"])  # rare: all pages would cost resiliparse more
+@pytest.mark.parametrize("classes", ["u-hiddenVisually", "hide-visually", "visuallyHidden__3kXq2", "is-srOnly"])
+def test_text_for_screen_readers_is_known_by_more_names(name, classes):
+    assert "jane@example.org" in text_by(name, f"<p>Write to jane<span class={classes}>nospam</span>@example.org.</p>")
+
+
+@every_extractor
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<p>To <span style='visibility:hidden'>no<b style='visibility: visible'>jane@example.org</b>spam</span> they "
+        "write if they have to.</p>",
+        "<div style='visibility:hidden'><p>nospam</p><div><p style='visibility:visible'>jane@example.org wrote all "
+        "that is said here of the bridge, its price, and of who should pay for it, before night.</p></div></div>",
+    ],
+)
+def test_what_is_visible_again_in_an_invisible_part_is_read(name, html):
+    text = text_by(name, html)
+    assert "jane@example.org" in text
+    assert "spam" not in text
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ("<div style='visibility:hidden;display:none'>a<p style='visibility:visible'>b</p></div>", []),
+        ("<div style='visibility:hidden'>a<div hidden><p style='visibility:visible'>b</p></div></div>", []),
+        ("<div hidden>a<p style='visibility:visible'>b</p></div>", []),
+        ("<div style='visibility:hidden'>a<i style='visibility:visible'>b</i><p>c</p></div>", ["b"]),
+        (
+            "<p style='visibility:hidden'>a<b style='visibility:visible'>b<i style='visibility:hidden'>c</i></b></p>",
+            ["b"],
+        ),
+    ],
+)
+def test_only_an_invisible_part_can_hold_what_is_visible(texts, html, found):
+    assert texts(html) == found
+
+
+@pytest.mark.parametrize(
+    "hidden", ["<template>{}</template>", "<div hidden><p>{}</p></div>", "<pre style='display:none'>{}</pre>"]
+)
+def test_a_part_that_is_not_displayed_does_not_tear_the_line_around_it(texts, hidden):
+    assert texts(f"<div>one <a href=/>two</a>{hidden.format('x')} three<p>four</p></div>") == ["one two three", "four"]
+    assert texts("<div>one<div style='visibility:hidden'>x</div>two</div>") == ["one", "two"]
+
+
+@every_extractor
+def test_a_style_that_only_looks_like_a_hiding_one_hides_nothing(name):
+    html = "<div style='{}'><p>It costs nine euros.</p></div>"
+    for style in (
+        "position:absolute;min-width:1px;overflow:hidden",
+        "width:1px;overflow:visible;position:absolute",
+        "left:-99em",
+    ):
+        assert "nine euros" in text_by(name, html.format(style))
 
 
 @every_extractor
@@ -324,12 +395,21 @@ def test_text_behind_ten_million_characters_of_an_element_is_read():
 
 def test_the_heading_of_a_page_is_the_last_of_the_highest_level_above_its_text():
     blocks = blocks_of("<h1>Site</h1><p>menu</p><h1>Struct Foo</h1><h2>Usage</h2><p>text</p><h1>End</h1>")
-    assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool)) == 2
+    assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool), "") == 2
     blocks = blocks_of("<h2>Far</h2><p>1</p><p>2</p><p>3</p><p>text</p>")
-    assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool)) is None
+    assert own_heading(blocks, [text == "text" for text in blocks.texts] * blocks.element.astype(bool), "") is None
+
+
+@pytest.mark.parametrize(
+    ("title", "heading"),
+    [("The bridge | Town news", 1), ("The bridge", 0), ("Town news | The bridge", 0), ("Town news", 0), ("", 0)],
+)
+def test_the_name_of_a_site_is_not_the_heading_of_its_page(title, heading):
+    blocks = blocks_of("<h1>Town news</h1><h2>The bridge</h2><p>text</p>")
+    assert own_heading(blocks, np.array([False, False, True]), title) == heading
 
 
 @pytest.mark.parametrize("around", ["nav", "div class=toc", "ul class=table-of-contents"])
 def test_the_heading_of_a_list_of_contents_is_not_the_pages(around):
     blocks = blocks_of(f"<h3>Struct Foo</h3><{around}><h3>Contents</h3></{around.split()[0]}><p>text</p>")
-    assert own_heading(blocks, np.array([False, False, True])) == 0
+    assert own_heading(blocks, np.array([False, False, True]), "") == 0

@@ -170,9 +170,17 @@ def test_a_table_with_quoted_newlines_and_huge_fields_is_read(file):
     ]
 
 
-def test_tables_may_be_separated_by_tabs_or_semicolons(file):
+def test_tables_may_be_separated_by_tabs_semicolons_or_bars(file):
     assert read(file("a.tsv", "text\turl\na,b\tu\n")) == [("u", "a,b", {})]
+    assert read(file("a.csv", "text|url\na,b|u\n")) == [("u", "a,b", {})]
     assert read(file("a.csv", 'text;url;\n"a,b";u;1\n')) == [("u", "a,b", {"column_3": "1"})]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_a_first_line_that_tells_excel_the_delimiter_is_no_row(file, delimiter):
+    rows = "".join(f"{delimiter.join(cells)}\r\n" for cells in (("text", "url"), ("one sep=", "u"), ("sep=", "v")))
+    found = read(file("a.csv", f"\ufeffsep={delimiter}\r\n{rows}"))
+    assert found == [("u", "one sep=", {}), ("v", "sep=", {})]
 
 
 def test_columns_of_one_name_are_told_apart(file):

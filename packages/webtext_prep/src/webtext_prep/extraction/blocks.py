@@ -32,10 +32,13 @@ from webtext_prep.extraction.page_tree import (
     hides,
     is_annotation,
     is_hidden,
+    is_in_line,
     is_inline,
+    is_not_displayed,
     is_permalink,
     is_repeated,
     is_space_of_ruby,
+    shown_again,
     text_of,
     tree_of,
 )
@@ -197,12 +200,17 @@ def _columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> dict[str,
     return dict(zip(names, np.ascontiguousarray(values.reshape(-1, len(names)).T), strict=True))
 
 
+_Line = tuple[list[str], int, int, int]
+"""Pieces of a line, and its characters in links, links, and bold characters."""
+
+
 class _Walk:
     """One pass over a page's tree.
 
     Attributes:
         elements: of each a row of _OF_ELEMENTS; `lasts` is apart, since it is known later.
         places: of each block a row of _OF_BLOCKS.
+        shown: the nodes that are seen in what is hidden.
     """
 
     def __init__(self) -> None:
@@ -213,6 +221,7 @@ class _Walk:
         self.elements: list[tuple[int, ...]] = [(0,) * len(_OF_ELEMENTS)]
         self.lasts = [0]
         self.shapes: dict[tuple[int, str, str], int] = {}
+        self.shown: set[Any] = set()
         self.pieces: list[str] = []
         self.link_characters = self.links = self.bold_characters = 0
 
@@ -243,6 +252,19 @@ class _Walk:
             self.places.append((element, row, cell, self.link_characters, self.links, self.bold_characters))
         self.link_characters = self.links = self.bold_characters = 0
 
+    def set_aside(self) -> _Line:
+        """What has been read since the last boundary, for a line that goes on behind what is not displayed in it."""
+        line = (self.pieces.copy(), self.link_characters, self.links, self.bold_characters)
+        self.pieces.clear()
+        self.link_characters = self.links = self.bold_characters = 0
+        return line
+
+    def end_element(self, number: int, line: _Line | None) -> None:
+        """All of an element has been read; a line that was set aside for it goes on."""
+        self.lasts[number] = len(self.texts)
+        if line is not None:
+            self.pieces[:], self.link_characters, self.links, self.bold_characters = line
+
     def begin_element(self, node: Any, tag: str, names: Sequence[str], classes: str | None, parent: int) -> int:
         """The number of a new element, which has attributes of these `names`."""
         _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
@@ -269,8 +291,11 @@ class _Walk:
                     self.attributes[number] = placing
         if len(own) > 2:
             hints |= hints_of(own)
-        if may_hide and not hidden and is_hidden(node, tag, names, classes):
+        if node in self.shown:
+            hidden = unseen = 0
+        elif may_hide and not hidden and is_hidden(node, tag, names, classes):
             hidden = number
+            self.shown.update(shown_again(node))
         shape = self.shapes.setdefault((shape, tag, classes or ""), len(self.shapes) + 1)
         landmarks |= LANDMARKS.get(tag, 0)
         all_hints |= hints
@@ -329,10 +354,17 @@ class _Walk:
                 self.visit(base, element, row, cell, in_link, is_pre, is_bold)
             return
         pieces = self.pieces
-        is_block = tag in BLOCKS or not (tag in INLINE or is_inline(node))
+        if tag in BLOCKS:
+            is_block = not ("style" in names and is_in_line(node.get("style")) and is_inline(node))
+        else:
+            is_block = not (tag in INLINE or is_inline(node))
+        is_block = is_block or node in self.shown
         here, inner_row, inner_cell, inner_pre = element, row, cell, is_pre
+        line = None
         if is_block:
-            if pieces:
+            if pieces and is_not_displayed(node, tag, names, classes):
+                line = self.set_aside()
+            elif pieces:
                 self.end_block(element, row, cell, is_pre)
             here = self.begin_element(node, tag, names, classes, element)
             if tag == "tr":
@@ -341,12 +373,14 @@ class _Walk:
                 inner_cell = here
             if may_matter and is_code(node, tag):
                 self.read_code(node, here, inner_row, inner_cell)
-                self.lasts[here] = len(self.texts)
+                self.end_element(here, line)
                 return
             inner_pre = is_pre or tag == "pre"
         elif (bits & HIDING or "style" in names or "hidden" in names or tag not in INLINE) and is_hidden(
             node, tag, names, classes
         ):
+            for part in shown_again(node):
+                self.visit(part, element, row, cell, in_link, is_pre, is_bold)
             return
         elif tag == "a":
             if is_permalink(node, classes):
@@ -378,7 +412,7 @@ class _Walk:
         if is_block:
             if pieces:
                 self.end_block(here, inner_row, inner_cell, inner_pre)
-            self.lasts[here] = len(self.texts)
+            self.end_element(here, line)
 
 
 def _lines_of(text: str) -> str:

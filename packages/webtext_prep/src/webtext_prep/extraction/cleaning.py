@@ -7,7 +7,7 @@ all elements in Python takes as long as the fastest of the libraries.
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -15,6 +15,7 @@ from lxml import etree  # type: ignore[import-untyped]
 from webtext_prep.extraction.page_tree import (
     ALL,
     ANNOTATIONS,
+    BLOCKS,
     HEADINGS,
     INLINE,
     KNOWN,
@@ -27,12 +28,17 @@ from webtext_prep.extraction.page_tree import (
     is_annotation,
     is_empty,
     is_hidden,
+    is_in_line,
     is_inline,
+    is_invisible,
     is_permalink,
     is_sign,
     is_space_of_ruby,
+    is_visible,
     names_permalink,
+    shown_again,
     tree_of,
+    without_visibility,
 )
 
 if TYPE_CHECKING:
@@ -48,11 +54,11 @@ _OF_PICTURES = frozenset({"path", "g", "use", "circle", "rect", "polygon", "line
 """Elements of SVG that need no look; what it shows is text."""
 _NAMES = re.compile(r"<([a-zA-Z][^\s/>]*)")
 _CLOSED = [etree.XPath(f"//@{name}/..") for name in ("hidden", "popover", "aria-hidden")]
-_HIDING = [
-    (name, rule, etree.XPath(f"//@{name}", smart_strings=False), etree.XPath(f"//@{name}[. = $value]/.."))
-    for name, rule in (("style", hidden_by_style), ("class", hides))
-]
-"""Attributes, what says whether a value hides, all values in a tree, and the elements that have one of them."""
+_VALUES = {
+    name: (etree.XPath(f"//@{name}", smart_strings=False), etree.XPath(f"//@{name}[. = $value]/.."))
+    for name in ("style", "class")
+}
+"""Of attributes all values in a tree, and the elements that have one of them."""
 MANY = 50
 """So many names or values are looked for one by one; what a hostile page has more of, among all its elements."""
 _LINKS = etree.XPath("descendant::a[contains(@href, '#')]")
@@ -83,6 +89,7 @@ def cleaned(page: str) -> Any:
                 unseen.append(node)
         elif node not in hidden and (tag in _RUBY or (tag not in KNOWN and is_inline(node))):
             in_line.append(node)
+    in_line += [node for node in _having(tree, "style", is_in_line) if node.tag in BLOCKS and is_inline(node)]
     unseen += [node for node in _LINKS(tree) if node not in hidden and is_permalink(node, node.get("class"))]
     for node in tree.iter("ruby"):
         _drop_spaces(node)
@@ -93,6 +100,9 @@ def cleaned(page: str) -> Any:
     for node in [*unseen, *(node for node in outermost if node not in shown)]:
         for base in node.findall("rb") if node.tag in ANNOTATIONS else []:
             node.addprevious(base)
+        for part in shown_again(node):
+            part.tail = None
+            node.addprevious(part)
         if node.getparent() is not None:
             node.drop_tree()
     for node in in_line:
@@ -104,13 +114,16 @@ def cleaned(page: str) -> Any:
 def _may_be_hidden(tree: Any) -> list[Any]:
     """The elements of a tree with attributes that may hide them."""
     found = [node for closed in _CLOSED for node in closed(tree)]
-    for name, rule, values, having in _HIDING:
-        hiding = [value for value in set(values(tree)) if rule(value)]
-        if len(hiding) <= MANY:
-            found += [node for value in hiding for node in having(tree, value=value)]
-        else:
-            found += [node for node in tree.iter(etree.Element) if rule(node.get(name) or "")]
-    return found
+    return found + _having(tree, "style", hidden_by_style) + _having(tree, "class", hides)
+
+
+def _having(tree: Any, name: str, rule: Callable[[str], object]) -> list[Any]:
+    """The elements of a tree with an attribute of which a rule is true."""
+    all_values, having = _VALUES[name]
+    values = [value for value in set(all_values(tree)) if rule(value)]
+    if len(values) <= MANY:
+        return [node for value in values for node in having(tree, value=value)]
+    return [node for node in tree.iter(etree.Element) if rule(node.get(name) or "")]
 
 
 def _is_hidden(node: Any) -> bool:
@@ -162,13 +175,15 @@ _UNSEEN_BY_NAME = frozenset({"dialog", "noembed", "noframes"})
 _IN_LINE = frozenset({"button", "output"})
 _SHOWN_BY_RESILIPARSE = """
 rt, rp, rtc, button, output, dialog:not([open]), noembed, noframes, [popover], .sr-only, .a11y-hidden, [style]:is(
-[style*="clip:"], [style*="-9"], [style*="-1"], [style*="!important"], [style*="font-size:0"], [style*="font-size: 0"])
+[style*="clip:"], [style*="-9"], [style*="-1"], [style*="!important"], [style*="font-size:0"], [style*="font-size: 0"],
+[style*="h:1px"], [style*="h: 1px"], [style*="00em"], [style*="lity:c"], [style*="lity:v"], [style*="lity: v"])
 """
 """What resiliparse (2.0.1) shows of a page and browsers may not, or the other way round. Each part takes some 20
 microseconds a page, each element that is found 5."""
-_IN_HIDING_CLASSES = ("creen", "lyhidden", "assistive", "show-for-sr", "-invisible", "accessible")
+_IN_HIDING_CLASSES = ("creen", "lyhidden", "ly-hidden", "assistive", "show-for-sr", "-invisible", "accessible")
 """In the rarer classes for screen readers, which are looked for only in pages that hold them."""
 _HEADINGS = ", ".join(HEADINGS)
+_READ_BESIDE = ", ".join(("ruby", *ANNOTATIONS))
 _SHORT_TEXT = re.compile(
     r">\s*+(?:([\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)|[#§¶\U00010000-\U0010ffff](?=\s*<)"
     r"|[PpLlCcDdAa](?:erma\w++|ink\b|opy [Ll]ink|irect [Ll]ink|nchor\b))"
@@ -193,6 +208,9 @@ def parsed(page: str) -> HTMLTree:
     if body is None:
         return tree
     found = body.query_selector_all(_SHOWN_BY_RESILIPARSE).values()
+    for node in found:
+        if is_visible(node.getattr("style") or ""):
+            _take_out_shown(node)
     for word in _IN_HIDING_CLASSES:
         if word in page:
             found += body.query_selector_all(f'[class*="{word}"]').values()
@@ -222,13 +240,27 @@ def _is_unseen(node: Any, tag: str) -> bool:
     ) and node.query_selector("math") is None
 
 
+def _take_out_shown(node: Any) -> None:
+    """See `page_tree.shown_again`."""
+    around, outermost = node.parent_element, None
+    while around is not None and around.tag not in ("body", "html"):
+        style = around.getattr("style") or ""
+        if is_invisible(style):
+            outermost = around
+        if around.hasattr("hidden") or around.tag in SHUT or hidden_by_style(without_visibility(style)) == ALL:
+            return
+        around = around.parent_element
+    if outermost is not None:
+        outermost.parent_element.insert_before(node, outermost)
+
+
 def _is_text(node: Any) -> bool:
     return node is not None and node.node_name == "#text" and not node.text.isspace()
 
 
 def _take_out_reading(node: Any) -> None:
     around, after = node.parent_element, node.next_sibling
-    if around is None or not (around.tag in _RUBY or around.tag in ANNOTATIONS):
+    if around is None or around.closest(_READ_BESIDE) is None:
         return
     is_last = after is not None and after.next_sibling is None
     for space in (around.first_child, node.previous_sibling, after if is_last else None):  # it sets the source apart

@@ -159,15 +159,15 @@ class Parameters:
         )
         return cls(first, Forest.of([*read["features"], *read["context"]], read["second"]), kinds, without_url)
 
-    def kept(self, blocks: Blocks, features: Features, kind: str) -> npt.NDArray[np.bool_]:
-        """Which blocks of a page of some kind are its main text."""
+    def kept(self, blocks: Blocks, features: Features, kind: str, title: str) -> npt.NDArray[np.bool_]:
+        """Which blocks of a page of some kind and title are its main text."""
         odds = {name: forest.sums(features.rows) for name, forest in self.first.items()}
         _, rows = with_context(blocks, features.rows, features.words, odds)
         sums = self.second.sums(rows)
         if KNOWN_KINDS in odds:
             sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
         kept = chosen(1 / (1 + np.exp(-sums)), features.words)
-        if kind in HEADED_KINDS and (heading := own_heading(blocks, kept)) is not None:
+        if kind in HEADED_KINDS and (heading := own_heading(blocks, kept, title)) is not None:
             kept[heading] = True
         seen = kept & blocks.seen
         # A page most of whose main text is hidden is shown by its scripts.
@@ -204,10 +204,11 @@ def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64
     return np.asarray(probabilities > min(max(LEAST, CAUTION * best / 2), float(probabilities.max()) - 1e-12))
 
 
-def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> int | None:
+def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int | None:
     """The block that is the page's own heading: above its text the last one of the highest level; None without one.
 
-    That of a list of places in a manual or on its site is not: one below `h1` in a `<nav>`, or near such a name.
+    That of a list of places in a manual or on its site is not: one below `h1` in a `<nav>`, or near such a name. Nor is
+    the site's name: one with which the page's title ends, where it begins with one that follows.
     """
     levels = np.select([blocks.tag[blocks.element] == TAGS[f"h{level}"] for level in range(1, 7)], range(1, 7), 7)
     text = np.flatnonzero(kept & (levels == 7))
@@ -216,6 +217,9 @@ def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> int | None:
     if not len(above) or above.min() == 7:
         return None
     heading = int(np.flatnonzero(above == above.min())[-1])
+    if title.endswith(blocks.texts[heading]):
+        below = heading + 1 + np.flatnonzero(above[heading + 1 :] < 7)
+        heading = next((int(one) for one in below if title.startswith(blocks.texts[one])), heading)
     return heading if above.min() == 1 or len(above) - heading <= NEAR else None
 
 
@@ -307,7 +311,7 @@ def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tupl
     has_dollars = may_have_formulas and READS_FORMULAS.search(page) is not None
     # A file that nobody knows the URL of has `file:` and its name.
     kind, probability = parameters().kind(features, has_url="://" in url)
-    kept = parameters().kept(blocks, features, kind)
+    kept = parameters().kept(blocks, features, kind, title)
     text = written(blocks, kept, markup, has_dollars=has_dollars)
     lengths = np.array([len(block) for block in blocks.texts])
     return text, kind, probability, float(lengths[kept].sum() / lengths.sum())

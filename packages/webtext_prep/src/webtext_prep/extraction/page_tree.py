@@ -44,17 +44,31 @@ HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "dt", "caption", "figc
 _HIDING_STYLE = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)"
     r"|clip\s*:\s*rect\(\s*[01](?:px)?[\s,]|clip-path\s*:\s*inset\(\s*(?:50|100)%"
-    r"|(?:left|top|right|text-indent)\s*:\s*-\d{4,}px",
+    r"|(?:left|top|right|text-indent)\s*:\s*-(?:\d{4,}px|\d{3,}r?em)",
     re.IGNORECASE,
 )
+_ONE_POINT = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?<![\w-])(?:width|height)\s*:\s*1px",
+        r"overflow\s*:\s*hidden",
+        r"position\s*:\s*(?:absolute|fixed)",
+    )
+]
+"""What cuts a part down to a point on top of others, as classes for screen readers do it."""
+_NOT_DISPLAYED = re.compile(r"display\s*:\s*none", re.IGNORECASE)
+_INVISIBLE = re.compile(r"visibility\s*:\s*(?:hidden|collapse)", re.IGNORECASE)
+_VISIBLE = re.compile(r"visibility\s*:\s*visible", re.IGNORECASE)
 _NO_SIZE = re.compile(r"font-size\s*:\s*0(?:px|pt|r?em|%)?\s*(?:[;!]|$)", re.IGNORECASE)
 _OWN_LINE = re.compile(r"display\s*:\s*(?:block|table|flex|grid|list-item)\b", re.IGNORECASE)
+_IN_LINE = re.compile(r"display\s*:\s*inline\s*(?:[;!]|$)", re.IGNORECASE)
 ALL, LETTERS = "all", "letters"
 """What a style hides. Letters without a size are hidden where there is nothing else in their element: around others
 such a size only closes the gaps between them."""
 _HIDING_CLASSES = re.compile(
-    r"(?:^|\s)(?:sr-only|(?:[\w-]+[-_])?(?:visually|a11y)-?hidden|[\w-]*hidden-(?:visually|accessible)|screen-?reader(?:-(?:text|only))?"
-    r"|element-invisible|assistive-text|show-for-sr|a-offscreen|off-?screen)(?=\s|$)",
+    r"(?:^|\s)(?:sr-only|(?:[\w-]+[-_])?(?:visually|a11y)[-_]?hidden|[\w-]*hid(?:den|e)-?(?:visually|accessible)"
+    r"|(?:(?:u|is)-)?sr[-_]?only|screen-?reader(?:-(?:text|only))?|element-invisible|assistive-text|show-for-sr"
+    r"|a-offscreen|off-?screen)(?:-focusable|__[\w-]+)?(?=\s|$)",
     re.IGNORECASE,
 )
 """Classes by which text is there for screen readers alone: Bootstrap 3 and 5, Tailwind, WordPress, Drupal, Foundation,
@@ -87,6 +101,7 @@ _SELF_CLOSED = re.compile(
 )
 """Also what it does not hold for: foreign elements, comments, texts of scripts, and `noscript`, which is such a text
 for browsers that run scripts: an iframe in it, as of a tag manager, ends where it ends."""
+_END_OF_BREAK = re.compile(r"</br(?=[\s/>])[^<>]*>", re.IGNORECASE)
 _XHTML = re.compile(r"""<html\b[^>]*\sxmlns\s*=\s*["']http://www\.w3\.org/1999/xhtml["']""", re.IGNORECASE)
 LEAST_SHOWN = 400
 """Characters of a hidden part from which on it may be all that there is of a page."""
@@ -99,11 +114,14 @@ def as_browsers_read(page: str) -> str:
 
     libxml2 (2.14.6) takes them for empty, browsers for opened: in text/html a slash counts for nothing but in SVG and
     MathML (section 13.2.5.32 and 13.2.6.5), so that what follows, up to the end tag, is no text of the page. In XHTML
-    it counts; a page of that namespace that is well-formed is taken for XHTML.
+    it counts; a page of that namespace that is well-formed is taken for XHTML. An end tag `</br>`, which libxml2 passes
+    over, is a break (13.2.6.4.7).
     """
-    if _MAY_BE_SELF_CLOSED.search(page) is None or (_XHTML.search(page) and _is_xml(page)):
+    has_breaks = "</br" in page or "</BR" in page
+    if not (has_breaks or _MAY_BE_SELF_CLOSED.search(page)) or (_XHTML.search(page) and _is_xml(page)):
         return page
-    return _SELF_CLOSED.sub(lambda found: f"{found['tag']}>" if found["tag"] else found[0], page)
+    page = _SELF_CLOSED.sub(lambda found: f"{found['tag']}>" if found["tag"] else found[0], page)
+    return _END_OF_BREAK.sub("<br>", page) if has_breaks else page
 
 
 def _is_xml(page: str) -> bool:
@@ -132,7 +150,7 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
 
 
 def is_inline(node: Any) -> bool:
-    """Whether an element that is neither one of INLINE nor of BLOCKS stands in a line of text.
+    """Whether an element that is neither one of INLINE nor of BLOCKS, or a block by its name alone, stands in a line.
 
     Browsers take elements that they don't know for inline, but pages also make their layout of them. One is inline if
     no block lies in it, and if it is empty, or text stands beside it. So are buttons, outputs, and the like.
@@ -222,10 +240,16 @@ def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) ->
     return bool(classes) and hides(classes) and _has_no_formula(node)
 
 
+def is_not_displayed(node: Any, tag: str, names: Sequence[str], classes: str | None) -> bool:
+    """Whether a block is hidden and takes no place, so that the line around it goes on; what is invisible takes one."""
+    may_be = tag in SHUT or "hidden" in names or ("style" in names and _NOT_DISPLAYED.search(node.get("style")))
+    return bool(may_be) and is_hidden(node, tag, names, classes)
+
+
 @functools.lru_cache(maxsize=50_000)
 def hidden_by_style(style: str) -> str:
     """What a `style` attribute hides: ALL that lies in its element, its LETTERS, or nothing, ""."""
-    if _HIDING_STYLE.search(style) is not None:
+    if _HIDING_STYLE.search(style) is not None or all(pattern.search(style) for pattern in _ONE_POINT):
         return ALL
     return LETTERS if _NO_SIZE.search(style) is not None else ""
 
@@ -234,6 +258,53 @@ def hidden_by_style(style: str) -> str:
 def has_own_lines(style: str) -> bool:
     """Whether a `style` attribute gives an inline element lines of its own."""
     return _OWN_LINE.search(style) is not None
+
+
+def is_invisible(style: str) -> bool:
+    """Whether a `style` attribute hides by its visibility, perhaps among others."""
+    return _INVISIBLE.search(style) is not None
+
+
+def is_visible(style: str) -> bool:
+    """Whether a `style` attribute shows what the visibility of others around it hides."""
+    return _VISIBLE.search(style) is not None
+
+
+def without_visibility(style: str) -> str:
+    """The rest of a `style` attribute that may hide."""
+    return _INVISIBLE.sub("", style)
+
+
+def shown_again(node: Any) -> list[Any]:
+    """The outermost parts with `visibility: visible` in a hidden element that is no more than `visibility: hidden`.
+
+    That is inherited, and set anew by whoever wants to be seen (CSS 2.2, 11.2); nothing else that hides is undone so.
+    """
+    if not is_invisible(node.get("style") or ""):
+        return []
+    found, left = [], [node]
+    while left:
+        one = left.pop()
+        style = one.get("style") or ""
+        if one is not node and is_visible(style) and not is_hidden(one, one.tag, one.keys(), one.get("class")):
+            found.append(one)
+        elif _is_only_invisible(one, style):
+            left += reversed(one)
+    return found
+
+
+def _is_only_invisible(node: Any, style: str) -> bool:
+    """Whether nothing but its visibility, or that of what it lies in, hides an element."""
+    is_marked = (
+        node.tag in SHUT or node.tag in SKIPPED or node.get("hidden") is not None or node.get("popover") is not None
+    )
+    return not is_marked and hidden_by_style(without_visibility(style)) != ALL and not hides(node.get("class") or "")
+
+
+@functools.lru_cache(maxsize=50_000)
+def is_in_line(style: str) -> bool:
+    """Whether a `style` attribute makes a block one of the elements for which `is_inline` is asked."""
+    return _IN_LINE.search(style) is not None
 
 
 def _has_no_formula(node: Any) -> bool:
@@ -320,8 +391,7 @@ def _is_named(heading: Any, fragment: str) -> bool:
 
 def is_annotation(node: Any) -> bool:
     """Whether an element of that name is a reading, or a bracket around it, and lies in `ruby`."""
-    around = node.getparent()
-    return around is not None and (around.tag in ("ruby", "rb") or around.tag in ANNOTATIONS)
+    return next(node.iterancestors("ruby", *ANNOTATIONS), None) is not None
 
 
 def is_repeated(node: Any, classes: str | None) -> bool:

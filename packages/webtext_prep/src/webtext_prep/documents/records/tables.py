@@ -33,11 +33,11 @@ class Row(NamedTuple):
 
 
 class CsvRecords(RecordReader):
-    """Values separated by commas, or as spreadsheets write them by semicolons (where the comma is a decimal point) or
-    tabs ("text in Unicode")."""
+    """Values separated by commas, or as others write them: spreadsheets by semicolons (where the comma is a decimal
+    point) or tabs ("text in Unicode"), databases by bars."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".csv",)
-    delimiters: ClassVar[tuple[str, ...]] = (",", ";", "\t")
+    delimiters: ClassVar[tuple[str, ...]] = (",", ";", "\t", "|")
 
     has_blocks: ClassVar[bool] = True
 
@@ -110,6 +110,8 @@ def _rows(lines: _Lines, delimiter: str, width: int | None) -> Iterator[Row]:
                 cells = lines.record[0].decode("utf-8", "surrogateescape").removesuffix("\r").split("\t")
             elif not isinstance(cells, Unreadable):
                 cells = Unreadable("not a valid row", "a quote that does not end as it should")
+        if number == 1 and isinstance(cells, list) and "".join(cells).lower() == "sep=":
+            continue  # tells Excel the delimiter, which is behind it
         if not isinstance(cells, Unreadable) and _NOT_UTF8.search("".join(cells)):
             cells = Unreadable("not valid UTF-8", "save it as UTF-8")
         if cells:
