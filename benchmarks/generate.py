@@ -21,9 +21,9 @@ import torch
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import DeviceKind
-from gpt2_train.inference.engine import Engine, TokenRequest, WritingOptions
-from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import for_writing, open_model
+from gpt2_train.inference.engine import Engine, GenerationRequest
+from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
+from gpt2_train.inference.model import open_model
 from gpt2_train.inference.sampling import Sampling
 from machine import describe, save
 
@@ -87,22 +87,19 @@ def ours(
     static: bool | None = None,
 ) -> Write:
     """Writing with an `Engine` over the weights in `folder`, arranged for the batch; `static` as for `CachedModel`."""
-    source = for_writing(open_model(folder, device=device, precision=precision), batch)
-    model = source.read_model()
+    source = open_model(folder, device=device, precision=precision)
+    model = arrange_weights(source.read_model(), source.precision, batch)
 
     def write(prompts: list[list[int]], tokens: int) -> list[list[int]]:
         cached = CachedModel(model, batch, len(prompts[0]) + tokens, precision=precision, static=static)
-        engine = Engine(cached, vocabulary_size=source.vocabulary_size)
+        engine = Engine(cached, vocabulary_size=source.stored.vocabulary_size)
         found: dict[int, list[int]] = {}
         for prompt in prompts:
-            found[
-                engine.add(
-                    TokenRequest(prompt, np.random.default_rng(1), WritingOptions(tokens=tokens, sampling=sampling))
-                )
-            ] = []
+            request = GenerationRequest("", tokens=tokens, sampling=sampling, prompt_tokens=tuple(prompt))
+            found[engine.add(request)] = []
         while engine.writing or engine.waiting:
-            for new in engine.step():
-                found[new.number].append(new.token)
+            for sequence, new in engine.step():
+                found[sequence.number].append(new.token)
         return list(found.values())
 
     return write

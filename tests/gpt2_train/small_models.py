@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gpt2_train.checkpoint.info import find_checkpoint, table_crc
 from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.config.settings import ModelConfig
+from gpt2_train.conversion.formats import StoredModel
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import END_OF_TEXT, Tokenizer
@@ -55,11 +57,11 @@ def constant_model(logits: Mapping[int, float], config: ModelConfig = BYTES, oth
     return model
 
 
-def in_memory(model: GPT2) -> InferenceModel:
-    """A model that was never saved, with the tokenizer of bytes."""
-    return InferenceModel(
-        Path("nowhere"), 0, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
-    )
+def in_memory(model: GPT2, **known: Any) -> InferenceModel:
+    """A model that was never saved, with the tokenizer of bytes unless something else is `known` of it."""
+    known = {"tokenizer": byte_tokenizer(), **known}
+    stored = StoredModel(origin=Path("nowhere"), config=model.config, **known)
+    return InferenceModel(stored=stored, load=lambda: model, device=torch.device("cpu"))
 
 
 def save(folder: Path, model: GPT2, tokenizer: Tokenizer | None = None, step: int = 7) -> Path:

@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,17 +15,10 @@ from hypothesis import strategies as st
 from tests.gpt2_train.small_models import BYTES, END, in_memory, random_model, save
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
-from gpt2_train.inference.generator import (
-    GenerationRequest,
-    StopStrings,
-    TextGenerator,
-    TextPiece,
-    TextSession,
-    TextToken,
-)
+from gpt2_train.inference.engine import Engine, GenerationRequest, Token
+from gpt2_train.inference.generator import StopStrings, TextGenerator, TextPiece, TextSession
 from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
-from gpt2_train.inference.model import for_writing, open_model
+from gpt2_train.inference.model import open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.gpt2 import GPT2
 
@@ -67,7 +59,7 @@ def test_every_row_gives_the_logits_of_a_full_pass(model: GPT2, static: bool, da
         action = data.draw(st.sampled_from(["feed", "feed", "feed", "forget", "copy"]))
         row, other = data.draw(st.permutations(range(4)))[:2]
         if action == "forget":
-            cached.forget(row)
+            cached.clear(row)
             contents[row] = []
         elif action == "copy":
             cached.copy(row, other)
@@ -112,18 +104,17 @@ def test_half_precision_is_near_full_precision(model: GPT2, precision: str) -> N
 # --- sequences that come and go --------------------------------------------------------------------------------------
 
 
-def request(prompt: list[int], tokens: int = 9, sampling: Sampling = GREEDY, **more: Any) -> TokenRequest:
-    options = WritingOptions(tokens=tokens, sampling=sampling, **more)
-    return TokenRequest(prompt, np.random.default_rng([3, *prompt]), options)
+def request(prompt: list[int], tokens: int = 9, sampling: Sampling = GREEDY, **more: Any) -> GenerationRequest:
+    return GenerationRequest("", tokens=tokens, sampling=sampling, prompt_tokens=tuple(prompt), **more)
 
 
-def alone(model: GPT2, wanted: TokenRequest, end: int | None = None) -> list[NewToken]:
+def alone(model: GPT2, wanted: GenerationRequest, end: int | None = None) -> list[int]:
     """What becomes of a request that has the model for itself."""
     engine = Engine(CachedModel(model, 1), vocabulary_size=257, end=end)
     engine.add(wanted)
     found = []
     while engine.writing or engine.waiting:
-        found += engine.step()
+        found += [new.token for _, new in engine.step()]
     return found
 
 
@@ -142,9 +133,9 @@ def drawn_request(source: random.Random) -> dict[str, Any]:
 def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int) -> None:
     """What a sequence becomes follows from its request: neighbours that come, end or are removed change nothing."""
     source = random.Random(seed)
-    at_once, beside = source.choice([1, 3, 7, 1000]), source.choice([1, 2, 5])
+    prefill, beside = source.choice([1, 3, 7, 1000]), source.choice([1, 2, 5])
     cached = CachedModel(model, source.choice([1, 3, 5]), static=seed % 2 == 1)
-    engine = Engine(cached, vocabulary_size=257, end=END, at_once=at_once, beside=beside)
+    engine = Engine(cached, vocabulary_size=257, end=END, prefill=prefill, beside=beside)
     asked: dict[int, dict[str, Any]] = {}
     found: dict[int, list[int]] = {}
     running: set[int] = set()
@@ -159,16 +150,16 @@ def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int) -> None:
             removed = source.choice(sorted(running))
             engine.remove(removed)
             running.discard(removed)
-        for new in engine.step():
-            assert new.number in running
-            found[new.number].append(new.token)
-            if new.finished:
-                running.discard(new.number)
-                ended.add(new.number)
+        for sequence, new in engine.step():
+            assert sequence.number in running
+            found[sequence.number].append(new.token)
+            if sequence.finished:
+                running.discard(sequence.number)
+                ended.add(sequence.number)
         assert engine.writing + engine.waiting == len(running)
     assert len(ended) > 5
     for number, drawn in asked.items():
-        expected = [new.token for new in alone(model, request(**drawn), END)]
+        expected = alone(model, request(**drawn), END)
         assert found[number] == expected[: len(found[number])]
         assert number not in ended or found[number] == expected
 
@@ -179,7 +170,7 @@ def test_a_long_prompt_holds_nobody_up(model: GPT2) -> None:
     first = engine.add(request([1], 10))
     engine.step()
     second = engine.add(request(list(range(14)), 10))
-    steps = [[new.number for new in engine.step()] for _ in range(5)]
+    steps = [[sequence.number for sequence, _ in engine.step()] for _ in range(5)]
     assert steps == [[first], [first], [first], [first, second], [first, second]]
 
 
@@ -190,7 +181,7 @@ def test_samples_of_a_prompt_read_it_once(model: GPT2, monkeypatch: pytest.Monke
     monkeypatch.setattr(cached, "feed", lambda rows, tokens: (fed.append(sum(map(len, tokens))), feed(rows, tokens))[1])
     engine = Engine(cached, vocabulary_size=257)
     for seed in range(3):
-        engine.add(TokenRequest([5] * 9, np.random.default_rng(seed), WritingOptions(tokens=3)))
+        engine.add(request([5] * 9, 3, Sampling(), seed=seed))
     found = engine.step()
     assert fed == [9]
     assert len(found) == 3
@@ -199,22 +190,22 @@ def test_samples_of_a_prompt_read_it_once(model: GPT2, monkeypatch: pytest.Monke
 
 
 def test_whoever_reads_a_prompt_for_others_may_leave(model: GPT2) -> None:
-    engine = Engine(CachedModel(model, 3), vocabulary_size=257, at_once=5)
+    engine = Engine(CachedModel(model, 3), vocabulary_size=257, prefill=5)
     first, second, third = (engine.add(request([5, 6] * 6, 4)) for _ in range(3))
     assert engine.step() == []
     engine.remove(first)
     found: dict[int, list[int]] = {second: [], third: []}
     while engine.writing:
-        for new in engine.step():
-            found[new.number].append(new.token)
-    expected = [new.token for new in alone(model, request([5, 6] * 6, 4))]
+        for sequence, new in engine.step():
+            found[sequence.number].append(new.token)
+    expected = alone(model, request([5, 6] * 6, 4))
     assert found == {second: expected, third: expected}
 
 
 def test_who_comes_first_is_written_first(model: GPT2) -> None:
     engine = Engine(CachedModel(model, 2), vocabulary_size=257)
     numbers = [engine.add(request([n], 3)) for n in range(5)]
-    told = [new.number for _ in range(9) for new in engine.step()]
+    told = [sequence.number for _ in range(9) for sequence, _ in engine.step()]
     assert list(dict.fromkeys(told)) == numbers
     assert told == [*numbers[:2] * 3, *numbers[2:4] * 3, *numbers[4:] * 3]
 
@@ -231,14 +222,14 @@ def test_log_probabilities_are_those_of_the_model(model: GPT2, sampling: Samplin
     """Natural logarithms before temperature, top-k and top-p, also where the end may not be chosen."""
     engine = Engine(CachedModel(model, 3), vocabulary_size=257, end=END)
     wanted = {5: request([1, 2], 6, sampling, logprobs=5, ignore_end=True), 0: request([3], 6, sampling, logprobs=0)}
-    numbers = {engine.add(one): (count, list(one.prompt)) for count, one in wanted.items()}
+    numbers = {engine.add(one): (count, list(one.prompt_tokens or ())) for count, one in wanted.items()}
     plain = engine.add(request([4], 6, sampling))
     while engine.writing or engine.waiting:
-        for new in engine.step():
-            if new.number == plain:
+        for sequence, new in engine.step():
+            if sequence.number == plain:
                 assert (new.logprob, new.most_likely) == (None, ())
                 continue
-            count, ids = numbers[new.number]
+            count, ids = numbers[sequence.number]
             expected = full_pass(model, ids).log_softmax(0)
             assert new.logprob == pytest.approx(float(expected[new.token]), abs=1e-4)
             values, likely = expected.topk(count)
@@ -250,8 +241,8 @@ def test_log_probabilities_are_those_of_the_model(model: GPT2, sampling: Samplin
 # --- stop strings ----------------------------------------------------------------------------------------------------
 
 
-def part(text: str) -> TextToken:
-    return TextToken(1, text)
+def part(text: str) -> Token:
+    return Token(1, text)
 
 
 def cut_at_stop(text: str, stops: list[str]) -> tuple[str, bool]:
@@ -421,6 +412,5 @@ def test_several_rows_use_the_packed_order(model: GPT2) -> None:
 def test_a_model_opened_for_writing_writes_the_same(tmp_path: Path) -> None:
     source = open_model(save(tmp_path, random_model()), device="cpu")
     requests = [GenerationRequest("ab", tokens=12, sample=number) for number in range(3)]
-    arranged = TextGenerator(for_writing(source, 3)).generate(requests)
-    assert arranged == TextGenerator(source).generate(requests)
-    assert source.read_model().is_tied
+    plain = TextGenerator(source).generate(requests)
+    assert TextGenerator(source, 3, arranged=True).generate(requests) == plain

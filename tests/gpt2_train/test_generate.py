@@ -38,8 +38,8 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompts
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator, requests_for
-from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest, WritingOptions
-from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import PREFILL, Engine, GenerationRequest
+from gpt2_train.inference.generator import Detokenizer, Encoder, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.prompts import prompts_of_lines
@@ -56,10 +56,9 @@ def run_of_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("letters"), constant_model({97: 0.0, 98: 0.0, 99: 0.0}, others=-60.0))
 
 
-def token_request(prompt: list[int], tokens: int, sampling: Sampling = GREEDY, **more: Any) -> TokenRequest:
+def token_request(prompt: list[int], tokens: int, sampling: Sampling = GREEDY, **more: Any) -> GenerationRequest:
     """A request with the random numbers of seed 5."""
-    options = WritingOptions(tokens=tokens, sampling=sampling, **more)
-    return TokenRequest(prompt, np.random.default_rng([5, *prompt]), options)
+    return GenerationRequest("", tokens=tokens, sampling=sampling, seed=5, prompt_tokens=tuple(prompt), **more)
 
 
 def write_ids(
@@ -75,13 +74,13 @@ def write_ids(
     return written(model, [token_request(p, tokens, sampling, ignore_end=ignore_end) for p in prompts], end)
 
 
-def written(model: GPT2, requests: list[TokenRequest], end: int | None = None) -> list[list[int]]:
+def written(model: GPT2, requests: list[GenerationRequest], end: int | None = None) -> list[list[int]]:
     """The ids that follow the prompt of each request."""
     engine = Engine(CachedModel(model, len(requests)), vocabulary_size=257, end=end)
     found: dict[int, list[int]] = {engine.add(request): [] for request in requests}
     while engine.writing or engine.waiting:
-        for new in engine.step():
-            found[new.number].append(new.token)
+        for sequence, new in engine.step():
+            found[sequence.number].append(new.token)
     return list(found.values())
 
 
@@ -174,7 +173,7 @@ def test_a_model_of_one_position_writes_too() -> None:
 
 
 def test_a_long_prompt_is_fed_in_pieces_with_the_same_result() -> None:
-    config = BYTES.__class__(**{**BYTES.as_table(), "sequence_length": POSITIONS_AT_ONCE})
+    config = BYTES.__class__(**{**BYTES.as_table(), "sequence_length": PREFILL})
     model = random_model(config)
     prompt = torch.randint(0, 257, (900,), generator=torch.Generator().manual_seed(2)).tolist()
     assert write_ids(model, [prompt, [5], prompt[:500]], 3)[0] == naive_greedy(model, prompt, 3)
@@ -508,7 +507,7 @@ def test_another_tokenizer_may_be_given(run_folder: Path, tmp_path: Path, capsys
     base = ["--checkpoint", run_folder, "--tokens", 1, "--prompt", "a", "--tokenizer"]
     assert main(["generate", *map(str, base), str(tmp_path / "swapped"), "--json"]) == 0
     assert "is not the one that" in capsys.readouterr().err
-    assert Encoder(open_model(run_folder, tokenizer=str(tmp_path / "swapped"))).encode("ab") == [98, 97]
+    assert Encoder(open_model(run_folder, tokenizer=str(tmp_path / "swapped")).stored).encode("ab") == [98, 97]
     byte_tokenizer().save_json(tmp_path / "tokenizer.json")
     textless = shutil.copytree(run_folder, tmp_path / "textless")
     without_tokenizer(textless)

@@ -124,7 +124,7 @@ def test_texts_are_written_in_the_precision_asked_for(tmp_path: Path) -> None:
 
     model = HarnessModel(str(save(tmp_path, random_model())), device="cpu", threads=1, precision="bf16")
     assert model.scorer.source.precision == model.generator.source.precision == "bf16"
-    assert model.generator.source.read_model() is model.source.read_model()
+    assert model.generator.source.read_model() is model.scorer.source.read_model()
 
 
 def test_a_missing_harness_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

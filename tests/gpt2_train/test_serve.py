@@ -25,7 +25,8 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator, TextSession
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import Encoder, TextGenerator, TextSession
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.serving import app, command
@@ -250,7 +251,7 @@ def test_a_prompt_of_megabytes_is_refused_before_its_tokens_are_looked_for(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch, prompt: Any, more: dict[str, int]
 ) -> None:
     """Its tokens took seconds, which all others waited for."""
-    encoder = Encoder(open_model(run_folder, device="cpu"))
+    encoder = Encoder(open_model(run_folder, device="cpu").stored)
     for name in ("encode", "check_tokens"):
         monkeypatch.setattr(encoder, name, lambda given: pytest.fail("looked for tokens"))
     body = json.dumps({"prompt": prompt, **more}).encode()

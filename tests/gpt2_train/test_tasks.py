@@ -217,16 +217,16 @@ def test_bytes_of_a_first_token_that_is_not_scored_do_not_count(tmp_path: Path) 
     no_end = Tokenizer(
         {name: number for name, number in byte_tokenizer().tables.vocabulary.items() if number != END}, []
     )
-    masked = dataclasses.replace(in_memory(model), settings={"mask_end_of_text": True})
-    without = dataclasses.replace(in_memory(model), tokenizer=no_end)
+    masked = in_memory(model, settings={"mask_end_of_text": True})
+    without = in_memory(model, tokenizer=no_end)
     for source, begin in ((masked, [END]), (without, [])):
         task = TextLoss(text=str(tmp_path / "text.txt"))
-        found = task.measure(Scorer(source), task.read(source))
+        found = task.measure(Scorer(source), task.read(source.stored))
         expected = sum(loss_of(ids[place], [*begin, *ids[:place]], model) for place in range(1, 4))
         assert (found["tokens"], found["bytes"]) == (3, 3)
         assert found["bits_per_byte"] == pytest.approx(expected / 3 / math.log(2), rel=1e-4)
         with pytest.raises(Gpt2UsageError, match="is one token"):
-            TextLoss(text=str(tmp_path / "short.txt")).read(source)
+            TextLoss(text=str(tmp_path / "short.txt")).read(source.stored)
 
 
 def test_rows_end_at_line_feeds_alone(tmp_path: Path) -> None:

@@ -122,8 +122,7 @@ def test_attention_is_one_of_the_operators() -> None:
 def test_packed_weights_are_those_of_a_linear_layer() -> None:
     x, layer = torch.randn(5, 8), nn.Linear(8, 16)
     with torch.no_grad():
-        packed = torch_private.packed_weight(layer.weight, 5)
-        torch.testing.assert_close(torch_private.packed_product(x, packed, layer.bias), layer(x))
+        torch.testing.assert_close(torch_private.packed_linear(layer.weight, layer.bias, 5)(x), layer(x))
 
 
 def of_two() -> dict[str, Any]:

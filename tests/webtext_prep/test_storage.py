@@ -14,10 +14,12 @@ import pytest
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
 from webtext_prep.documents.folders.shards import write_documents
-from webtext_prep.errors import InputError
+from webtext_prep.errors import InputError, StorageError
 from webtext_prep.running.tasks import Done, Files, Markers, Task
 from webtext_prep.storage import location, stores
+from webtext_prep.storage.stores import read_only
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -183,6 +185,61 @@ def test_a_request_that_fails_is_no_answer(web, ask, status):
     fail.clear()
     fail.append(404)
     assert storage.is_file(place / "urls.txt")  # asked for its head, then for itself
+
+
+def test_a_server_that_sends_no_part_of_a_file_is_named(web, tmp_path, monkeypatch):
+    """A large archive there ended in an internal error."""
+    monkeypatch.setattr(read_only, "READ_AHEAD_BYTES", 8)
+    (tmp_path / "served" / "large").write_bytes(bytes(100_000))
+    with storage.open_for_reading(web[0] / "large") as file:
+        assert file.read(8) == bytes(8)
+        file.seek(90_000)
+        with pytest.raises(
+            StorageError, match=r"large can only be read from its beginning, .* copy it to this machine"
+        ):
+            file.read(8)
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """What a repository of datasets on Hugging Face's hub answers that holds one file."""
+
+    content, version = b"http://a.org/1\nhttp://b.org/2\n", "1" * 40
+
+    def do_GET(self):
+        begin, end = map(int, self.headers.get("Range", "bytes=0-99")[6:].split("-"))
+        if self.path == "/datasets/o/n/resolve/main/urls.txt":
+            self.answer(206, self.content[begin : end + 1])
+        elif self.path.startswith("/api/datasets/o/n/tree/main"):
+            entry = {"type": "file", "path": "urls.txt", "size": len(self.content), "oid": self.version}
+            self.answer(200, json.dumps([entry]).encode())
+        else:
+            self.answer(200, json.dumps({"id": "o/n", "sha": "0" * 40, "siblings": []}).encode())
+
+    def answer(self, status, data):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_file_of_a_hub_is_read_and_told_from_another_version(monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        template = url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        place = location("hf://datasets/o/n/urls.txt")
+        assert storage.is_file(place) and storage.list_folder(place.parent) == [(place, False)]
+        assert find_inputs(["hf://datasets/o/n"], accepts=is_url_list, kinds="URL lists").files == [place]
+        assert storage.read_bytes(place) == Hub.content
+        before = storage.stamp(place)
+        monkeypatch.setattr(Hub, "version", "2" * 40)
+        assert before[:2] == ["urls.txt", 30] and storage.stamp(place) != before
+        server.shutdown()
 
 
 def test_other_urls_are_not_written(web, webtext, write_shards, tmp_path):

@@ -6,8 +6,9 @@ pinned version and with `NEWEST`, above which pyproject.toml takes none.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,13 +111,8 @@ def packs_weights() -> bool:
     return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
-def packed_weight(weight: Tensor, rows: int) -> Tensor:
-    """`weight` in the order that oneDNN chooses for products of `rows` rows with it."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return packed
-
-
-def packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The linear layer of a `packed_weight`."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return product
+def packed_linear(weight: Tensor, bias: Tensor | None, rows: int) -> Callable[[Tensor], Tensor]:
+    """The linear layer of `weight`, laid out in the order that oneDNN chooses for products of `rows` rows with it."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    options = {"attr": "none", "scalars": [], "algorithm": ""}
+    return functools.partial(torch.ops.mkldnn._linear_pointwise, W=packed, B=bias, **options)

@@ -139,8 +139,8 @@ def evaluate(settings: EvaluateSettings, task: Task) -> dict[str, Any]:
         print_notes(source)
         result = task.run(scorer)
     return {
-        "checkpoint": str(source.folder),
-        "step": source.step,
+        "checkpoint": str(source.stored.origin),
+        "step": source.stored.step,
         "task": task.name,
         **result,
         "precision": source.precision,

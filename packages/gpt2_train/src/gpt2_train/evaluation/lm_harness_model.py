@@ -20,7 +20,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import TextGenerator
 from gpt2_train.inference.model import InferenceSettings
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
@@ -66,9 +67,10 @@ class HarnessModel(TemplateLM):
         where: Any = device or "auto"
         kind: Any = precision
         settings = InferenceSettings(checkpoint, tokenizer, 1, where, kind, threads)
-        self.source = source = resources.enter_context(settings.opened())
-        if source.end_of_text is None:
-            raise Gpt2UsageError(f"the tokenizer of {source.folder} has no <|endoftext|>, which tasks begin with.")
+        source = resources.enter_context(settings.opened())
+        self.stored = source.stored
+        if self.stored.end_of_text is None:
+            raise Gpt2UsageError(f"the tokenizer of {self.stored.origin} has no <|endoftext|>, which tasks begin with.")
         chosen = None if batch_size in (None, 1, "1") or str(batch_size).startswith("auto") else int(str(batch_size))
         self.scorer = Scorer(source, batch_size=chosen)
         self.generator = TextGenerator(source, chosen or 8)
@@ -76,22 +78,22 @@ class HarnessModel(TemplateLM):
     @property
     def eot_token_id(self) -> int:
         """The token that begins a document."""
-        assert self.source.end_of_text is not None
-        return self.source.end_of_text
+        assert self.stored.end_of_text is not None
+        return self.stored.end_of_text
 
     @property
     def max_length(self) -> int:
         """Positions of the model."""
-        return self.source.config.sequence_length
+        return self.stored.config.sequence_length
 
     @property
     def tokenizer_name(self) -> str:
         """Names the tokenizer in the harness' caches."""
-        return f"gpt2_train-{self.source.required_tokenizer.fingerprint}"
+        return f"gpt2_train-{self.stored.required_tokenizer.fingerprint}"
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
         """The token ids of a text; none are added."""
-        return self.source.required_tokenizer.encode(string)
+        return self.stored.required_tokenizer.encode(string)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **options: Any

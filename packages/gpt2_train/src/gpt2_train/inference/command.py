@@ -33,7 +33,8 @@ from gpt2_train.inference.prompts import (
 from indexed_tokens.tracer import Tracer, shown
 
 if TYPE_CHECKING:
-    from gpt2_train.inference.generator import GeneratedText, GenerationRequest, TextGenerator
+    from gpt2_train.inference.engine import GenerationRequest
+    from gpt2_train.inference.generator import GeneratedText, TextGenerator
 
 
 EXAMPLE = """\
@@ -102,7 +103,7 @@ def requests_for(
     settings: GenerateSettings, prompts: Iterable[str], numbers: Numbers | None = None
 ) -> list[GenerationRequest]:
     """The texts to write for `prompts`, in order; a prompt that comes again gets further samples, not the same."""
-    from gpt2_train.inference.generator import GenerationRequest, valid_text
+    from gpt2_train.inference.engine import GenerationRequest, valid_text
     from gpt2_train.inference.sampling import Sampling
 
     numbers = collections.defaultdict(itertools.count) if numbers is None else numbers
@@ -183,7 +184,7 @@ def generate(settings: GenerateSettings, *, as_json: bool) -> int:
         requests = requests_for(settings, prompts)
         generator = make_generator(source, settings, min(settings.batch_size, max(1, len(requests))))
         if is_loop:
-            print(f"{source.folder}: reading the model", file=sys.stderr)
+            print(f"{source.stored.origin}: reading the model", file=sys.stderr)
             converse(generator, settings, tracer)
         else:
             write_all(generator, requests, tracer, as_json=as_json)
@@ -194,7 +195,8 @@ def make_generator(source: InferenceModel, settings: GenerateSettings, rows: int
     """A writer of `rows` texts at once with `source`, as `settings` ask. Raises Gpt2UsageError without a tokenizer."""
     from gpt2_train.inference.generator import TextGenerator
 
-    return TextGenerator(settings.for_writing(source, rows), rows)
+    settings.prepare_to_write(source)
+    return TextGenerator(source, rows, arranged=True)
 
 
 def show_text(text: str) -> None:
@@ -276,8 +278,8 @@ def report(source: InferenceModel, texts: Sequence[GeneratedText], seconds: floa
     """The object that `--json` prints."""
     tokens = sum(text.tokens for text in texts)
     return {
-        "checkpoint": str(source.folder),
-        "step": source.step,
+        "checkpoint": str(source.stored.origin),
+        "step": source.stored.step,
         "samples": [sample_of(source, text) for text in texts],
         "tokens": tokens,
         "seconds": seconds,
@@ -291,7 +293,7 @@ def sample_of(source: InferenceModel, text: GeneratedText) -> dict[str, Any]:
     details = sample.pop("details")
     if details is None:
         return sample
-    decode = source.required_tokenizer.decode
+    decode = source.stored.required_tokenizer.decode
     for token in details:
         token["most_likely"] = [
             {"token": other, "text": decode([other]), "logprob": logprob} for other, logprob in token["most_likely"]

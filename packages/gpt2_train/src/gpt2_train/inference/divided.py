@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +23,7 @@ from torch import nn
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.formats import ModelWeights
+from gpt2_train.conversion.formats import ModelWeights, ReadOptions, find_model, open_weights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
 from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.distributed.jobs import close_group, join
@@ -36,8 +35,6 @@ from gpt2_train.distributed.tensor_parallel import (
     take_parameters_before,
 )
 from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
-
-Source = TypeVar("Source")
 
 GROUP_TIMEOUT = datetime.timedelta(days=365)
 """The time that processes wait for each other: a conversation may rest for days. That one has ended is seen at once."""
@@ -85,22 +82,25 @@ def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.dev
 
     Raises Gpt2UsageError if it is damaged.
     """
-    divided = functools.partial(divide, group=group)
-    return weights.load(device, divide=divided, rank=group.rank(), size=group.size())
+    return weights.load(device, divide=functools.partial(divide, group=group), rank=group.rank())
 
 
 @contextlib.contextmanager
 def joined(
-    read: Callable[..., Source],
+    path: str,
     *,
+    tokenizer: str | None,
     tensor_parallel: int,
     data_parallel: int,
     device: DeviceKind,
     threads: int | None,
-) -> Iterator[Source]:
-    """The model that `read` (`open_model`) opens, in this process of a job; only the first shows notes and progress.
+) -> Iterator[tuple[ModelWeights, Callable[[], GPT2], World, dist.ProcessGroup | None]]:
+    """The model that `path` names, in this process of a job; only the first shows notes and progress.
 
-    Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `read` raises.
+    Gives what is stored, what reads the model or this process's part of it, this process's place, and the group that
+    divides the model.
+
+    Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `open_model` raises.
     """
     world, size = World.of_environment(), tensor_parallel
     if world.world_size != size * data_parallel:
@@ -117,19 +117,21 @@ def joined(
     # Every process takes part in making every group.
     firsts = range(0, world.world_size, size) if size > 1 else ()
     groups = [dist.new_group(list(range(first, first + size)), timeout=GROUP_TIMEOUT) for first in firsts]
-    share = world.rank // size
-    group = groups[share] if groups else None
+    world = dataclasses.replace(world, dp_rank=world.rank // size, dp_size=data_parallel)
+    group = groups[world.dp_rank] if groups else None
 
-    def load(weights: ModelWeights) -> GPT2:
-        part = (lambda: weights.load(where)) if group is None else (lambda: load_part(weights, group, where))
-        return keep_on_all_ranks(part)
+    def read() -> ModelWeights:
+        options = ReadOptions(tokenizer=tokenizer, rank=world.rank, world_size=world.world_size)
+        return open_weights(find_model(path), options)
 
     with contextlib.ExitStack() as shown:
         if world.rank > 0:
             shown.enter_context(contextlib.redirect_stderr(shown.enter_context(Path(os.devnull).open("w"))))
-        own = functools.partial(read, device=where, load=load, reader=(world.rank, world.world_size))
-        from_first_rank(lambda: own() and None)  # A model of the hub is fetched once.
-        source: Any = keep_on_all_ranks(own)
-        check_division(source.config, size)
-        yield dataclasses.replace(source, group=group, share=share, shares=data_parallel)
+        from_first_rank(lambda: str(find_model(path)))  # A model of the hub is fetched once.
+        weights = keep_on_all_ranks(read)
+        check_division(weights.config, size)
+        part = functools.partial(weights.load, where)
+        if group is not None:
+            part = functools.partial(load_part, weights, group, where)
+        yield weights, lambda: keep_on_all_ranks(part), world, group
         close_group()

@@ -13,72 +13,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import numpy as np
-
 from gpt2_train.config.errors import Gpt2UsageError, shortened
-from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
-from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.conversion.formats import StoredModel
+from gpt2_train.inference.engine import Engine, GenerationRequest, OpenSequence, Token
+from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
 from gpt2_train.inference.model import InferenceModel
 from indexed_tokens import Tokenizer
 
 Finished = Literal["end_of_text", "stop", "length"]
 """Why a text ended: the model ended it, a stop string came, or it has all tokens asked for."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GenerationRequest(WritingOptions):
-    """A text to write.
-
-    Attributes:
-        prompt: how it begins; plain text throughout, and empty for the beginning of a document.
-        seed: seed of all choices.
-        sample: its number among the texts of the same prompt and seed, from 0: each number is another text.
-        stop: strings that end the text where the first of them begins; they are not a part of it.
-        prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
-
-    Prompt and stop strings become `valid_text`.
-    """
-
-    prompt: str
-    seed: int = 1234
-    sample: int = 0
-    stop: tuple[str, ...] = ()
-    prompt_tokens: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prompt", valid_text(self.prompt))
-        object.__setattr__(self, "stop", tuple(map(valid_text, self.stop)))
-
-
-def valid_text(text: str) -> str:
-    """`text` with U+FFFD in place of lone surrogates, which undecodable bytes of a command line become."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedRequest(TokenRequest):
-    """A text to write, whose prompt is encoded."""
-
-    options: GenerationRequest
-
-
-@dataclasses.dataclass(frozen=True)
-class TextToken:
-    """A token of a text.
-
-    Attributes:
-        token: its id.
-        text: what it added to the text: empty for `<|endoftext|>` and while a character is unfinished, which then
-            belongs to the token that completes it. The texts of all tokens make the text.
-        logprob: natural logarithm of the probability that the model gave it, before temperature, top-k and top-p; None
-            if the request did not ask.
-        most_likely: ids of the most likely tokens at its place with theirs, the likeliest first.
-    """
-
-    token: int
-    text: str
-    logprob: float | None = None
-    most_likely: tuple[tuple[int, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +37,7 @@ class TextPiece:
     """
 
     number: int
-    tokens: tuple[TextToken, ...]
+    tokens: tuple[Token, ...]
     written: int
     finished: Finished | None = None
 
@@ -123,7 +66,7 @@ class GeneratedText:
     text: str
     tokens: int
     finished: Finished
-    details: tuple[TextToken, ...] | None = None
+    details: tuple[Token, ...] | None = None
 
 
 class Detokenizer:
@@ -154,9 +97,9 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
-        self._held: list[TextToken] = []
+        self._held: list[Token] = []
 
-    def add(self, token: TextToken) -> tuple[list[TextToken], bool]:
+    def add(self, token: Token) -> tuple[list[Token], bool]:
         """(the tokens that are decided now, whether a stop string came, before which the last of them is cut)."""
         self._held.append(token)
         text = "".join(held.text for held in self._held)
@@ -165,7 +108,7 @@ class StopStrings:
             return self._cut(min(found)[1]), True
         return self._release(self._undecided(text)), False
 
-    def close(self) -> list[TextToken]:
+    def close(self) -> list[Token]:
         """The tokens that are still held back, at the end of a text."""
         rest, self._held = self._held, []
         return rest
@@ -176,7 +119,7 @@ class StopStrings:
         places = range(max(0, len(text) - longest + 1), len(text))
         return next((at for at in places if any(stop.startswith(text[at:]) for stop in self._stops)), len(text))
 
-    def _release(self, end: int) -> list[TextToken]:
+    def _release(self, end: int) -> list[Token]:
         """The tokens that lie before `end` as a whole, but for the tokens of an unfinished character after them."""
         count = at = 0
         for number, held in enumerate(self._held, 1):
@@ -186,7 +129,7 @@ class StopStrings:
         found, self._held = self._held[:count], self._held[count:]
         return found
 
-    def _cut(self, end: int) -> list[TextToken]:
+    def _cut(self, end: int) -> list[Token]:
         """All that lies before `end`, the last token shortened if need be."""
         found, at = [], 0
         for held in self.close():
@@ -204,33 +147,34 @@ class Encoder:
     Raises Gpt2UsageError if the model has no tokenizer.
     """
 
-    def __init__(self, source: InferenceModel) -> None:
-        self.source = source
-        self.tokenizer: Tokenizer = source.required_tokenizer
+    def __init__(self, model: StoredModel) -> None:
+        self.model = model
+        self.tokenizer: Tokenizer = model.required_tokenizer
+        self.vocabulary_size, self.end = model.vocabulary_size, model.end_of_text
 
     def encode(self, prompt: str) -> list[int]:
         """The token ids of `prompt`, that of `<|endoftext|>` for an empty one.
 
         Raises Gpt2UsageError for a prompt that the model's vocabulary can't express.
         """
-        ids, end = self.tokenizer.encode(prompt), self.source.end_of_text
+        ids = self.tokenizer.encode(prompt)
         if not ids:
-            if end is None:
+            if self.end is None:
                 raise Gpt2UsageError(
                     "an empty prompt begins with <|endoftext|>, which this model's vocabulary lacks: give a prompt."
                 )
-            return [end]
-        if max(ids) >= self.source.vocabulary_size:
+            return [self.end]
+        if max(ids) >= self.vocabulary_size:
             raise Gpt2UsageError(
                 f"the prompt {shortened(prompt)!r} has the token id {max(ids)}, but the model's vocabulary has "
-                f"{self.source.vocabulary_size:,} ids: write it with other words, or train with the tokenizer's own "
+                f"{self.vocabulary_size:,} ids: write it with other words, or train with the tokenizer's own "
                 "vocabulary size."
             )
         return ids
 
     def check_tokens(self, ids: Sequence[int]) -> list[int]:
         """`ids`, if they can be a prompt. Raises Gpt2UsageError for none, or one that the model does not have."""
-        size = self.source.vocabulary_size
+        size = self.vocabulary_size
         outside = next((token for token in ids if not 0 <= token < size), None)
         if outside is not None:
             raise Gpt2UsageError(f"the token id {outside} is outside the model's vocabulary: give ids below {size:,}.")
@@ -238,15 +182,18 @@ class Encoder:
             raise Gpt2UsageError("a prompt of no token ids: give at least one.")
         return list(ids)
 
-    def encoded(self, request: GenerationRequest) -> EncodedRequest:
-        """`request` for a session. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
+    def encoded(self, request: GenerationRequest) -> GenerationRequest:
+        """`request` with the token ids of its prompt.
+
+        Raises Gpt2UsageError as `encode` does, and for settings out of range.
+        """
         if request.tokens < 1:
             raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1.")
         if not all(request.stop):
             raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
         known = request.prompt_tokens
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
-        return EncodedRequest(ids, np.random.default_rng([request.seed, request.sample, *ids]), request)
+        return dataclasses.replace(request, prompt_tokens=tuple(ids))
 
 
 class TextSession:
@@ -257,29 +204,34 @@ class TextSession:
         rows: texts written at once; further ones wait in the order in which they came.
         length: positions that a text may take, prompt included; without it the model's, which are enough for
             any length: a text then goes on after the last half of them.
+        arranged: for how many texts at once the weights are arranged (`arrange_weights`); not at all without it.
 
     Attributes:
         engine: what writes, and knows how many requests are written and waiting.
-        cache: of its past; its length are the positions that a text may take.
+        kv_cache: of its past; its length are the positions that a text may take.
 
     Raises Gpt2UsageError if the model has no tokenizer or its weights are damaged.
     """
 
-    def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
-        self.encoder = Encoder(source)
+    def __init__(
+        self, source: InferenceModel, rows: int = 8, length: int | None = None, *, arranged: int | None = None
+    ) -> None:
+        self.encoder = Encoder(source.stored)
         self.rows = rows
-        self.cache = CachedModel(source.read_model(), rows, length, precision=source.precision, group=source.group)
-        self.engine = Engine(self.cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
+        model, precision = source.read_model(), source.precision
+        if arranged is not None:
+            arrange_weights(model, precision, arranged)
+        self.kv_cache = CachedModel(model, rows, length, precision=precision, group=source.group)
+        self.engine = Engine(self.kv_cache, vocabulary_size=self.encoder.vocabulary_size, end=self.encoder.end)
         self._writers: dict[int, _Writer] = {}
 
-    def submit(self, request: GenerationRequest | EncodedRequest) -> int:
+    def submit(self, request: GenerationRequest) -> int:
         """Take a request; returns its number.
 
         Raises Gpt2UsageError as `Encoder.encoded` does, and for a text too long for the session's `length`.
         """
-        encoded = request if isinstance(request, EncodedRequest) else self.encoder.encoded(request)
-        number = self.engine.add(encoded)
-        self._writers[number] = _Writer(encoded.options, self.encoder.tokenizer)
+        number = self.engine.add(self.encoder.encoded(request))
+        self._writers[number] = _Writer(request.stop, self.encoder.tokenizer)
         return number
 
     def cancel(self, number: int) -> None:
@@ -293,10 +245,10 @@ class TextSession:
         Raises Gpt2Error if the model's output is not finite.
         """
         pieces = []
-        for new in self.engine.step():
-            piece = self._writers[new.number].add(new)
+        for sequence, token in self.engine.step():
+            piece = self._writers[sequence.number].add(sequence, token)
             if piece.finished is not None:
-                self.cancel(new.number)  # A stop string is no end to the engine.
+                self.cancel(sequence.number)  # A stop string is no end to the engine.
             if piece.tokens or piece.finished:
                 pieces.append(piece)
         return pieces
@@ -308,13 +260,14 @@ class TextGenerator:
     Args:
         source: the model; its weights are read when the first text is written.
         rows: texts written at once.
+        arranged: whether the weights are arranged for as many: the model can do nothing else then.
 
     Raises Gpt2UsageError if the model has no tokenizer.
     """
 
-    def __init__(self, source: InferenceModel, rows: int = 8) -> None:
-        self.source, self.rows = source, rows
-        self.encoder = Encoder(source)
+    def __init__(self, source: InferenceModel, rows: int = 8, *, arranged: bool = False) -> None:
+        self.source, self.rows, self.arranged = source, rows, rows if arranged else None
+        self.encoder = Encoder(source.stored)
         self._session: TextSession | None = None
 
     def generate(
@@ -356,35 +309,35 @@ class TextGenerator:
         self._session = session
         return [_text_of(request, own) for request, own in zip(requests, pieces, strict=True)]
 
-    def _session_for(self, requests: Sequence[EncodedRequest]) -> TextSession:
+    def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
-        longest = max(len(request.prompt) + request.options.tokens for request in requests)
-        length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
-        if self._session is None or self._session.cache.length < length or self._session.rows < rows:
+        longest = max(len(request.prompt_tokens or ()) + request.tokens for request in requests)
+        length, rows = min(longest, self.source.stored.config.sequence_length), min(self.rows, len(requests))
+        if self._session is None or self._session.kv_cache.length < length or self._session.rows < rows:
             self._session = None
-            self._session = TextSession(self.source, rows, length)
+            self._session = TextSession(self.source, rows, length, arranged=self.arranged)
         return self._session
 
 
 class _Writer:
     """A text of a session, from its tokens."""
 
-    def __init__(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
+    def __init__(self, stops: Sequence[str], tokenizer: Tokenizer) -> None:
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopStrings(request.stop)
+        self._stops = StopStrings(stops)
         self._written = 0
 
-    def add(self, new: NewToken) -> TextPiece:
-        """The piece of text that a further token decides."""
+    def add(self, sequence: OpenSequence, token: Token) -> TextPiece:
+        """The piece of text that a further token of its sequence decides."""
         self._written += 1
-        text = "" if new.finished == "end" else self._detokenizer.add(new.token)
-        if new.finished is not None:
+        text = "" if sequence.finished == "end" else self._detokenizer.add(token.token)
+        if sequence.finished is not None:
             text += self._detokenizer.close()
-        tokens, has_stopped = self._stops.add(TextToken(new.token, text, new.logprob, new.most_likely))
-        finished: Finished | None = "stop" if has_stopped else _FINISHED[new.finished]
+        tokens, has_stopped = self._stops.add(dataclasses.replace(token, text=text))
+        finished: Finished | None = "stop" if has_stopped else _FINISHED[sequence.finished]
         if finished is not None:
             tokens += self._stops.close()
-        return TextPiece(new.number, tuple(tokens), self._written, finished)
+        return TextPiece(sequence.number, tuple(tokens), self._written, finished)
 
 
 _FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text", "length": "length"}

@@ -106,7 +106,7 @@ class CachedModel:
             with torch.inference_mode():
                 self._static.prepare()
 
-    def agreed(self, tokens: Tensor) -> Tensor:
+    def from_first_rank(self, tokens: Tensor) -> Tensor:
         """`tokens`, int64, as the first of the processes that divide the model has chosen them."""
         if self.group is not None:
             import torch.distributed as dist  # A single process has no group and needs none of this.
@@ -114,7 +114,7 @@ class CachedModel:
             dist.broadcast(tokens, group=self.group, group_src=0)
         return tokens
 
-    def forget(self, row: int) -> None:
+    def clear(self, row: int) -> None:
         """Empty a row."""
         self.lengths[row] = 0
 
@@ -296,13 +296,12 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, rows: int) -> None:
         super().__init__()
-        self._weight = torch_private.packed_weight(linear.weight.detach(), rows)
-        self._bias = linear.bias
+        self._product = torch_private.packed_linear(linear.weight.detach(), linear.bias, rows)
         self._type = linear.weight.dtype
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        return torch_private.packed_product(x.to(self._type), self._weight, self._bias)
+        return self._product(x.to(self._type))
 
 
 def can_pack(device: torch.device, precision: str) -> bool:
@@ -327,8 +326,10 @@ def arrange_weights(model: GPT2, precision: str, rows: int) -> GPT2:
     twentieth for the largest. The model can't be trained or saved any more.
 
     Norms and positions stay in float32. Changes the model, or this process's part of it, in place and returns it; what
-    is arranged already stays so.
+    is arranged already stays so. On CUDA, products in fp32 may use TF32 from here on.
     """
+    if model.final_norm.weight.is_cuda:
+        torch.set_float32_matmul_precision("high")
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | DividedLayer) and module is not model.position_embedding:
             module.to(DTYPES[precision])

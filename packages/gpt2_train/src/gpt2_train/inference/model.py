@@ -18,20 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from command_kit import setting
-from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2UsageError
+from gpt2_train.config.errors import ASSUMED_TOKENIZER
 from gpt2_train.config.layout import is_in_job
 from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import MOST_THREADS, TOKENIZER_HELP
-from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
-    from gpt2_train.config.settings import ModelConfig
-    from gpt2_train.conversion.formats import ModelWeights
+    from gpt2_train.conversion.formats import StoredModel
     from gpt2_train.distributed.device import DeviceKind
-    from gpt2_train.inference.runner import BatchScorer
     from gpt2_train.model.gpt2 import GPT2
 
 Result = TypeVar("Result")
@@ -41,42 +38,28 @@ SMALL_MODEL = 10_000_000
 that other programs use too."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class InferenceModel:
-    """A trained model in one process.
+    """A model in use in one process, as whoever opens it makes it.
 
     Attributes:
-        folder: where it was found.
-        step: optimizer steps that it was trained for.
-        config: its shape.
-        tokenizer: None if the model has none and no other was given.
+        stored: what is known of it.
+        load: reads its weights, to `device`.
         device: where it computes.
-        trained_with: fingerprint of the tokenizer that it was trained with; None if that is not known.
-        settings: the settings that decided its weights, as the training run recorded them; empty if it did not.
-        data: what its training files were, one entry per file; empty if that was not recorded.
-        load: reads the weights.
-        assumes_tokenizer: whether the tokenizer is GPT-2's for want of another.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast).
         group: the processes that divide the model, for its logits; None for a whole one.
-        share, shares: the number of this model, or group, among those that score a batch each at the same time, and how
-            many these are.
+        dp_rank, dp_size: the number of this model, or group, among those that score a batch each at the same time, and
+            how many these are.
         before_batches: called before each round of batches that are scored; what it raises ends the scoring.
     """
 
-    folder: Path
-    step: int
-    config: ModelConfig
-    tokenizer: Tokenizer | None
-    device: torch.device
-    trained_with: str | None
-    settings: dict[str, Any]
-    data: list[dict[str, Any]]
+    stored: StoredModel
     load: Callable[[], GPT2]
-    assumes_tokenizer: bool = False
+    device: torch.device
     precision: str = "fp32"
     group: ProcessGroup | None = None
-    share: int = 0
-    shares: int = 1
+    dp_rank: int = 0
+    dp_size: int = 1
     before_batches: Callable[[], object] = lambda: None
 
     def read_model(self) -> GPT2:
@@ -88,16 +71,10 @@ class InferenceModel:
     def _model(self) -> GPT2:
         return self.load()
 
-    def read_scorer(self) -> BatchScorer:
-        """The scorer of batches. Reads and raises as `read_model` does."""
-        from gpt2_train.inference.runner import BatchScorer
-
-        return BatchScorer(self.read_model(), self.group, self.share, self.shares, self.before_batches)
-
     @property
     def is_shared(self) -> bool:
         """Whether several processes have it together, all of which do the same."""
-        return self.group is not None or self.shares > 1
+        return self.group is not None or self.dp_size > 1
 
     def of_first(self, work: Callable[[], Result]) -> Result:
         """The result of `work` in the first of the processes that share the model; all call this. Raises as `work`."""
@@ -107,46 +84,13 @@ class InferenceModel:
 
         return from_first_rank(work)
 
-    @property
-    def required_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises Gpt2UsageError if there is none."""
-        if self.tokenizer is None:
-            raise Gpt2UsageError(
-                f"the checkpoint {self.folder} has no tokenizer: give the one that it was trained with by --tokenizer."
-            )
-        return self.tokenizer
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Ids that both the model and the tokenizer know: ids at or above it have no text."""
-        known = self.config.vocabulary_size
-        return known if self.tokenizer is None else min(known, self.tokenizer.vocabulary_size)
-
-    @property
-    def end_of_text(self) -> int | None:
-        """The id of `<|endoftext|>`; None if the tokenizer or the model has none."""
-        end = self.tokenizer.document_end if self.tokenizer is not None else None
-        return end if end is not None and end < self.vocabulary_size else None
-
-    @property
-    def separates_documents(self) -> bool:
-        """Whether it was trained with attention inside documents alone."""
-        return self.settings.get("documents") == "separate"
-
-    @property
-    def masks_end_of_text(self) -> bool:
-        """Whether it was trained without predictions after the end of a text."""
-        return bool(self.settings.get("mask_end_of_text"))
-
 
 def open_model(
     path: str | Path,
     *,
-    device: DeviceKind | torch.device = "auto",
+    device: DeviceKind = "auto",
     tokenizer: str | None = None,
     precision: str | None = None,
-    load: Callable[[ModelWeights], GPT2] | None = None,
-    reader: tuple[int, int] = (0, 1),
 ) -> InferenceModel:
     """The model that `path` names; its weights are not read yet.
 
@@ -156,32 +100,19 @@ def open_model(
         device: where to compute.
         tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
         precision: in what matrices multiply; what suits the device without it.
-        load: reads its weights; all of them, to the device, without it.
-        reader: (number, of how many) of the processes among which the check of its files is divided.
 
     Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer,
     Gpt2Error if the hub can't be reached.
     """
-    if not path:
-        raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
-    import torch
-
     from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
     from gpt2_train.distributed.device import choose_device, default_precision
 
-    weights = open_weights(find_model(path), ReadOptions(tokenizer=tokenizer, reader=reader))
-    where = device if isinstance(device, torch.device) else choose_device(device)
+    weights = open_weights(find_model(path), ReadOptions(tokenizer=tokenizer))
+    where = choose_device(device)
     return InferenceModel(
-        folder=weights.origin,
-        step=weights.step,
-        config=weights.config,
-        tokenizer=weights.tokenizer,
+        stored=weights,
+        load=functools.partial(weights.load, where),
         device=where,
-        trained_with=weights.trained_with,
-        settings=weights.settings,
-        data=weights.data,
-        load=lambda: weights.load(where) if load is None else load(weights),
-        assumes_tokenizer=weights.assumes_tokenizer,
         precision=precision or default_precision(where),
     )
 
@@ -250,51 +181,50 @@ class InferenceSettings:
         `open_model` does, and Gpt2UsageError if model, GPUs or the job's processes don't fit the numbers.
         """
         load_torch()
-        read = functools.partial(open_model, self.checkpoint, tokenizer=self.tokenizer, precision=self.precision)
         if not is_in_job():
-            yield read(device=self.device)
+            yield open_model(self.checkpoint, device=self.device, tokenizer=self.tokenizer, precision=self.precision)
             return
+        from gpt2_train.distributed.device import default_precision
         from gpt2_train.inference.divided import joined
 
-        numbers = {"tensor_parallel": self.tensor_parallel, "data_parallel": data_parallel}
-        with joined(read, **numbers, device=self.device, threads=self.threads) as source:
-            yield source
+        with joined(
+            self.checkpoint,
+            tokenizer=self.tokenizer,
+            tensor_parallel=self.tensor_parallel,
+            data_parallel=data_parallel,
+            device=self.device,
+            threads=self.threads,
+        ) as (weights, load, world, group):
+            yield InferenceModel(
+                stored=weights,
+                load=load,
+                device=world.device,
+                precision=self.precision or default_precision(world.device),
+                group=group,
+                dp_rank=world.dp_rank,
+                dp_size=world.dp_size,
+            )
 
-    def for_writing(self, source: InferenceModel, rows: int) -> InferenceModel:
-        """`source` made ready to write `rows` texts at once; what the user should know of it is printed."""
+    def prepare_to_write(self, source: InferenceModel) -> None:
+        """Take the threads that suit writing with `source`, and print what the user should know of it."""
         import torch
 
         if self.tensor_parallel == 1:  # Processes of a divided model were given theirs.
-            threads = 1 if self.threads is None and source.config.parameters < SMALL_MODEL else self.threads
+            threads = 1 if self.threads is None and source.stored.config.parameters < SMALL_MODEL else self.threads
             if threads is not None:
                 torch.set_num_threads(threads)
         print_notes(source)
-        return for_writing(source, rows)
-
-
-def for_writing(source: InferenceModel, rows: int) -> InferenceModel:
-    """`source` with weights that are arranged, once they are read, to write `rows` texts at once.
-
-    On CUDA, products in fp32 may use TF32 from here on.
-    """
-    import torch
-
-    from gpt2_train.inference.kv_cache import arrange_weights
-
-    if source.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    return dataclasses.replace(source, load=lambda: arrange_weights(source.load(), source.precision, rows))
 
 
 def print_notes(source: InferenceModel) -> None:
     """Tell the user if the tokenizer may not be the one of the training, or the device has no such precision."""
     from gpt2_train.distributed.device import note_emulated
 
-    tokenizer = source.tokenizer
-    if source.assumes_tokenizer:
-        print(f"gpt2: {ASSUMED_TOKENIZER.format(source.folder)}", file=sys.stderr)
-    elif tokenizer is not None and source.trained_with not in (None, tokenizer.fingerprint):
-        told = f"the tokenizer {tokenizer.name} is not the one that {source.folder} was trained with."
+    stored, tokenizer = source.stored, source.stored.tokenizer
+    if stored.assumes_tokenizer:
+        print(f"gpt2: {ASSUMED_TOKENIZER.format(stored.origin)}", file=sys.stderr)
+    elif tokenizer is not None and stored.trained_with not in (None, tokenizer.fingerprint):
+        told = f"the tokenizer {tokenizer.name} is not the one that {stored.origin} was trained with."
         print(f"gpt2: {told}", file=sys.stderr)
     if note := note_emulated(source.device, source.precision):
         print(f"gpt2: {note}", file=sys.stderr)

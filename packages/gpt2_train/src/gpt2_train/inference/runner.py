@@ -8,7 +8,7 @@ they exchange a few numbers for each token, and never the logits.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import autocast
+from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
@@ -117,60 +118,42 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
     return found[:, 1].gather(0, winner).squeeze(0).long()
 
 
-class BatchScorer:
-    """A scorer of batches with a model; where several processes have it, all of them make the same calls.
+def score_batches(source: InferenceModel, batches: Sequence[Batch]) -> list[BatchScores]:
+    """The scores of at most `dp_size` batches, in order, one by each model that scores at the same time.
 
-    Args:
-        model: on its device, in evaluation mode; this process's part of it if a group divides it.
-        group: the processes that divide it, neighbours among all; None for a whole model.
-        share, batches_at_once: the number of this model, or group, among those that score a batch each at the same
-            time, and how many these are.
-        before: called before each round of batches, on all processes; what it raises ends the scoring.
+    Where several processes share the model, all of them make the same calls. Raises Gpt2Error, on all processes, if a
+    loss is not finite. Any other error is this process's alone, and ends it: others wait in the middle of a batch, and
+    would for ever if it went on.
     """
+    model = source.read_model()
+    source.before_batches()
+    own = None
+    if source.dp_rank < len(batches):
+        own = score_batch(model, batches[source.dp_rank], source.precision, source.group)
+    found = _exchanged(source, batches, own) if source.dp_size > 1 else [own]
+    scores = [one for one in found if one is not None]
+    if not all(bool(one.losses.isfinite().all()) for one in scores):
+        from gpt2_train.distributed.collectives import SHARED
 
-    def __init__(
-        self,
-        model: GPT2,
-        group: ProcessGroup | None = None,
-        share: int = 0,
-        batches_at_once: int = 1,
-        before: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.model, self.group, self.share, self.batches_at_once, self.before = (
-            model, group, share, batches_at_once, before,
-        )  # fmt: skip
+        error = Gpt2Error(
+            "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
+            "give an earlier checkpoint, or --precision fp32."
+        )
+        error.add_note(SHARED)
+        raise error
+    return scores
 
-    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of at most `batches_at_once` batches, in order.
 
-        Raises Gpt2Error, on all processes, if a loss is not finite. Any other error is this process's alone, and ends
-        it: others wait in the middle of a batch, and would for ever if it went on.
-        """
-        self.before()
-        own = score_batch(self.model, batches[self.share], precision, self.group) if self.share < len(batches) else None
-        found = self._exchanged(batches, own) if self.batches_at_once > 1 else [own]
-        scores = [one for one in found if one is not None]
-        if not all(bool(one.losses.isfinite().all()) for one in scores):
-            from gpt2_train.distributed.collectives import SHARED
+def _exchanged(source: InferenceModel, batches: Sequence[Batch], own: BatchScores | None) -> Iterator[BatchScores]:
+    """The scores of all batches, each from the first process that has scored it."""
+    import torch.distributed as dist
 
-            error = Gpt2Error(
-                "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
-                "give an earlier checkpoint, or --precision fp32."
-            )
-            error.add_note(SHARED)
-            raise error
-        return scores
-
-    def _exchanged(self, batches: Sequence[Batch], own: BatchScores | None) -> Iterator[BatchScores]:
-        """The scores of all batches, each from the first process that has scored it."""
-        import torch.distributed as dist
-
-        processes = 1 if self.group is None else self.group.size()
-        for number, batch in enumerate(batches):
-            values = torch.zeros(2, len(batch.rows), batch.last, dtype=torch.float64)
-            if number == self.share and own is not None:
-                values[0] = own.losses
-                if own.is_greedy is not None:
-                    values[1] = own.is_greedy
-            dist.broadcast(values, src=number * processes)
-            yield BatchScores(values[0], values[1].bool() if batch.with_greedy else None)
+    processes = 1 if source.group is None else source.group.size()
+    for number, batch in enumerate(batches):
+        values = torch.zeros(2, len(batch.rows), batch.last, dtype=torch.float64)
+        if number == source.dp_rank and own is not None:
+            values[0] = own.losses
+            if own.is_greedy is not None:
+                values[1] = own.is_greedy
+        dist.broadcast(values, src=number * processes)
+        yield BatchScores(values[0], values[1].bool() if batch.with_greedy else None)

@@ -24,7 +24,7 @@ import torch
 from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.runner import Batch, BatchScores
+from gpt2_train.inference.runner import Batch, BatchScores, score_batches
 
 TOKENS_AT_ONCE = {"cpu": 1024}
 """Tokens scored at once, 8,192 on other devices: the logits of 1,024 take 200 MB for GPT-2's vocabulary."""
@@ -85,17 +85,18 @@ class Scorer:
 
     def __init__(self, source: InferenceModel, *, batch_size: int | None = None) -> None:
         self.source = source
-        self.length = source.config.sequence_length
+        self.length = source.stored.config.sequence_length
         at_once = TOKENS_AT_ONCE.get(source.device.type, 8192)
         self.batch_size = batch_size or max(1, at_once // self.length)
         self.tokens, self.seconds = 0, 0.0
-        if (source.separates_documents or source.masks_end_of_text) and source.end_of_text is None:
+        stored = source.stored
+        if (stored.separates_documents or stored.masks_end_of_text) and stored.end_of_text is None:
             raise Gpt2UsageError(
-                f"{source.folder} was trained with document masking: give the tokenizer that it was trained with by "
+                f"{stored.origin} was trained with document masking: give the tokenizer that it was trained with by "
                 "--tokenizer, whose <|endoftext|> says where they begin."
             )
-        self._separated_by = source.end_of_text if source.separates_documents else None
-        self._masked = source.end_of_text if source.masks_end_of_text else None
+        self._separated_by = stored.end_of_text if stored.separates_documents else None
+        self._masked = stored.end_of_text if stored.masks_end_of_text else None
 
     def progress(self, label: str, unit: str, total: int) -> Progress:
         """The progress bar of a task."""
@@ -125,7 +126,7 @@ class Scorer:
         The text begins with an end of text where the tokenizer has one, so that all tokens are scored; else all but the
         first. Raises Gpt2Error if the loss is not finite.
         """
-        begin = [] if self.source.end_of_text is None else [self.source.end_of_text]
+        begin = [] if self.source.stored.end_of_text is None else [self.source.stored.end_of_text]
         found = [np.zeros(1 - len(begin))]
         text = np.concatenate([np.array(begin, np.int64), *documents])
         for batch, scores in self._scored(_whole(rows) for rows in windows([text], self.length, self.batch_size)):
@@ -216,24 +217,23 @@ class Scorer:
 
         Raises Gpt2UsageError for token ids that the model lacks, which would be rows of padding, or none.
         """
-        scorer = self.source.read_scorer()
         waiting = iter(batches)
-        while together := list(itertools.islice(waiting, scorer.batches_at_once)):
+        while together := list(itertools.islice(waiting, self.source.dp_size)):
             started = time.monotonic()
             for batch in together:
                 self._check_ids(batch.rows)
             together = [dataclasses.replace(batch, separated_by=self._separated_by) for batch in together]
-            scores = scorer.score(together, self.source.precision)
+            scores = score_batches(self.source, together)
             self.tokens += sum(batch.tokens for batch in together)
             self.seconds += time.monotonic() - started
             yield from zip(together, scores, strict=True)
 
     def _check_ids(self, rows: torch.Tensor) -> None:
-        low, high, size = int(rows.min()), int(rows.max()), self.source.config.vocabulary_size
+        low, high, size = int(rows.min()), int(rows.max()), self.source.stored.config.vocabulary_size
         if low < 0 or high >= size:
             raise Gpt2UsageError(
                 f"the text holds the token id {high if high >= size else low}, but the model's vocabulary has "
-                f"{size:,} ids: give the tokenizer that {self.source.folder} was trained with by --tokenizer."
+                f"{size:,} ids: give the tokenizer that {self.source.stored.origin} was trained with by --tokenizer."
             )
 
 

@@ -22,7 +22,6 @@ cost the sum of the squares of the documents' lengths, the last twice as much as
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -64,25 +63,9 @@ class Packed:
 PACKED = Packed()
 
 
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """Neighbouring rows that get as many tokens at the same position: their attention is one call.
-
-    Attributes:
-        rows: which rows of the cache.
-        start, end: the positions of the new tokens.
-        tokens: their places in the sequence that is fed.
-    """
-
-    rows: slice
-    start: int
-    end: int
-    tokens: slice
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, new tokens of each)."""
-        return self.rows.stop - self.rows.start, self.end - self.start
+Span = tuple[slice, slice, slice]
+"""Neighbouring rows of a cache that get as many tokens at the same positions, those positions, and the places of the
+tokens in what is fed: their attention is one call."""
 
 
 class CacheUpdate:
@@ -101,13 +84,14 @@ class CacheUpdate:
         """Store the new keys and values, and mix what each token sees: (1, T, heads, d) for each and returned."""
         keys, values = self._keys[layer.number], self._values[layer.number]
         parts = []
-        for span in self._spans:
+        for rows, positions, tokens in self._spans:
+            shape = rows.stop - rows.start, positions.stop - positions.start
             new = [
-                part[0, span.tokens].unflatten(0, span.shape).transpose(1, 2) for part in (query, key, value)
+                part[0, tokens].unflatten(0, shape).transpose(1, 2) for part in (query, key, value)
             ]  # (rows, heads, new, d)
-            keys[span.rows, :, span.start : span.end] = new[1]
-            values[span.rows, :, span.start : span.end] = new[2]
-            seen = keys[span.rows, :, : span.end], values[span.rows, :, : span.end]
+            keys[rows, :, positions] = new[1]
+            values[rows, :, positions] = new[2]
+            seen = keys[rows, :, : positions.stop], values[rows, :, : positions.stop]
             parts.append(_attention(new[0], *seen).transpose(1, 2).flatten(0, 1))
         return torch.cat(parts)[None]
 
@@ -126,13 +110,12 @@ def spans_of(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) 
     spans: list[Span] = []
     at = 0
     for row, start, count in zip(rows, starts, counts, strict=True):
-        before = spans[-1] if spans else None
-        if before and (before.rows.stop, before.start, before.end) == (row, start, start + count):
-            together = slice(before.rows.start, row + 1), slice(before.tokens.start, at + count)
-            spans[-1] = dataclasses.replace(before, rows=together[0], tokens=together[1])
-        else:
-            spans.append(Span(slice(row, row + 1), start, start + count, slice(at, at + count)))
+        first, begin, positions = row, at, slice(start, start + count)
+        if spans and spans[-1][0].stop == row and spans[-1][1] == positions:
+            rows_before, _, tokens_before = spans.pop()
+            first, begin = rows_before.start, tokens_before.start
         at += count
+        spans.append((slice(first, row + 1), positions, slice(begin, at)))
     return spans
 
 

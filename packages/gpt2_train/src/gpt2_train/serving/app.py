@@ -71,22 +71,22 @@ class Service:
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {BODY_SECONDS} seconds: send it again.") from None
         understand = functools.partial(read_request, body, self.encoder, self.name, self.limits)
-        wanted = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
+        answer = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
         try:
-            texts = self.thread.write(wanted.requests)
+            texts = self.thread.write(answer.requests)
         except TooManyCompletionsError:
             raise ApiError(
                 429,
                 f"{self.thread.open_texts} of {self.thread.capacity} texts are being written or waiting, and this "
-                f"request asks for {len(wanted.requests)} more: try again in a moment.",
+                f"request asks for {len(answer.requests)} more: try again in a moment.",
                 code="queue_full",
                 headers={"Retry-After": str(RETRY_SECONDS)},
             ) from None
         except ModelStoppedError as error:
             raise stopped(error, self.thread) from None
         record: RequestRecord = request.scope[RECORD]
-        record.texts, record.read = len(wanted.requests), wanted.prompt_tokens
-        return Writing(texts, Answer(wanted, self.name, self.encoder.tokenizer), self.thread, record)
+        record.texts, record.read = len(answer.requests), answer.prompt_tokens
+        return Writing(texts, answer, self.thread, record)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -99,14 +99,14 @@ class Service:
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, object]:
-        config = self.encoder.source.config
+        config = self.encoder.model.config
         return {
             "id": self.name,
             "object": "model",
             "created": self.started,
             "owned_by": "gpt2",
             "parameters": config.parameters,
-            "step": self.encoder.source.step,
+            "step": self.encoder.model.step,
             "max_model_len": config.sequence_length,
             "max_tokens": self.limits.tokens,
         }
@@ -129,7 +129,7 @@ class Writing(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
-        write = self._stream if self.answer.wanted.stream else self._whole
+        write = self._stream if self.answer.stream else self._whole
         with self.texts:
             async with anyio.create_task_group() as group:
 

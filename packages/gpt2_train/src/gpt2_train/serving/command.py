@@ -115,17 +115,18 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     is_local = is_loopback(settings.host)
     given = given_token(settings)
     new = None if given or is_local else secrets.token_urlsafe(24)
-    source = settings.for_writing(source, settings.batch_size)
-    encoder = Encoder(source)
-    print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
-    session = TextSession(source, settings.batch_size)
-    session.cache.prepare()
+    settings.prepare_to_write(source)
+    stored = source.stored
+    encoder = Encoder(stored)
+    print(f"gpt2: {stored.origin}: reading the model", file=sys.stderr, flush=True)
+    session = TextSession(source, settings.batch_size, arranged=settings.batch_size)
+    session.kv_cache.prepare()
     thread = ModelThread(session, settings.batch_size + settings.queue)
     name = settings.name or model_name(settings.checkpoint)
     limits = Limits(
         settings.max_tokens,
         settings.max_request_tokens or settings.batch_size * settings.max_tokens,
-        source.config.sequence_length,
+        stored.config.sequence_length,
         # Next to the largest request there is always room for another.
         max(settings.batch_size, settings.queue),
     )
@@ -140,7 +141,7 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
         app,
         thread,
         seconds=settings.stop_seconds,
-        on_ready=lambda: announce(f"{name} ({source.config.parameters:,} parameters)", place),
+        on_ready=lambda: announce(f"{name} ({stored.config.parameters:,} parameters)", place),
     )
 
 

@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.generator import Encoder, GenerationRequest, TextPiece, TextToken
+from gpt2_train.inference.engine import GenerationRequest, Token
+from gpt2_train.inference.generator import Encoder, TextPiece
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.serving.middleware import ApiError, wrong
 from indexed_tokens import Tokenizer
@@ -84,27 +85,8 @@ class Limits:
     texts: int
 
 
-@dataclasses.dataclass(frozen=True)
-class CompletionRequest:
-    """A request, checked.
-
-    Attributes:
-        requests: the texts to write: `n` for each prompt, in order.
-        prompt_tokens: tokens of all prompts, each counted once.
-        stream: whether to answer piece by piece.
-        include_usage: whether a stream ends with the counts of tokens.
-        echo: whether a text begins with its prompt.
-    """
-
-    requests: list[GenerationRequest]
-    prompt_tokens: int
-    stream: bool
-    include_usage: bool
-    echo: bool
-
-
-def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits) -> CompletionRequest:
-    """The request in `body`, the JSON that a client sent for the model of that name.
+def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits) -> Answer:
+    """The answer, still empty, to the request in `body`, the JSON that a client sent for the model of that name.
 
     Raises ApiError: 400 with the parameter that is wrong, 404 for another model.
     """
@@ -150,8 +132,10 @@ def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits) -> C
         for prompt, ids in prompts
         for _ in range(_or(asked.n, 1))
     ]
-    return CompletionRequest(
-        requests=requests,
+    return Answer(
+        model,
+        encoder.tokenizer,
+        requests,
         prompt_tokens=sum(len(ids) for _, ids in prompts),
         stream=bool(asked.stream),
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
@@ -272,122 +256,118 @@ FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
 
 
 class Answer:
-    """The answer to a request.
+    """A request that was checked, and the answer to it.
 
     Args:
-        wanted: what was asked for.
         model: the name of the model.
         tokenizer: the model's.
+        requests: the texts to write: `n` for each prompt, in order.
+        prompt_tokens: tokens of all prompts, each counted once.
+        stream: whether to answer piece by piece.
+        include_usage: whether a stream ends with the counts of tokens.
+        echo: whether a text begins with its prompt.
     """
 
-    def __init__(self, wanted: CompletionRequest, model: str, tokenizer: Tokenizer) -> None:
-        self.wanted = wanted
+    def __init__(
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        requests: Sequence[GenerationRequest],
+        *,
+        prompt_tokens: int,
+        stream: bool,
+        include_usage: bool,
+        echo: bool,
+    ) -> None:
+        self.requests, self.prompt_tokens, self.stream = requests, prompt_tokens, stream
+        self._tokenizer, self._includes_usage, self._echoes = tokenizer, include_usage, echo
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": model,
         }
-        self._choices = [
-            _Choice(index, request, wanted.echo, tokenizer) for index, request in enumerate(wanted.requests)
-        ]
+        self._told: list[list[dict[str, Any]]] = [[] for _ in requests]
+        """The pieces of each text."""
+        self._characters, self._written = [0] * len(requests), [0] * len(requests)
 
     @property
     def written(self) -> int:
         """Tokens written so far, in all texts."""
-        return sum(choice.written for choice in self._choices)
+        return sum(self._written)
 
     def add(self, index: int, piece: TextPiece) -> bytes:
         """Take a piece of text number `index`; returns the events of a stream that tell it, if anything is to tell."""
-        choice = self._choices[index].add(piece)
+        request, told = self.requests[index], self._told[index]
+        echoed = request.prompt if self._echoes and not told else ""
+        logprobs = None
+        if request.logprobs is not None and piece.tokens:
+            logprobs = self._logprobs(piece.tokens, self._characters[index] + len(echoed))
+        choice = {
+            "text": echoed + piece.text,
+            "index": index,
+            "logprobs": logprobs,
+            "finish_reason": FINISH_REASONS[piece.finished] if piece.finished is not None else None,
+        }
+        told.append(choice)
+        self._characters[index] += len(echoed) + len(piece.text)
+        self._written[index] = piece.written
         if not (choice["text"] or choice["logprobs"] or choice["finish_reason"]):
             return b""
-        more = {"usage": None} if self.wanted.include_usage else {}
+        more = {"usage": None} if self._includes_usage else {}
         return event({**self._head, "choices": [choice], **more})
 
     def last_events(self) -> bytes:
         """The end of a stream."""
         usage = b""
-        if self.wanted.include_usage:
+        if self._includes_usage:
             usage = event({**self._head, "choices": [], "usage": self.usage})
         return usage + b"data: [DONE]\n\n"
 
     @property
     def usage(self) -> dict[str, int]:
         """The counts of tokens; a prompt's count once however many texts continue it."""
-        read = self.wanted.prompt_tokens
+        read = self.prompt_tokens
         return {"prompt_tokens": read, "completion_tokens": self.written, "total_tokens": read + self.written}
 
     def whole(self) -> bytes:
         """The answer at once."""
-        choices = [choice.whole() for choice in self._choices]
+        choices = [
+            {
+                "text": "".join(choice["text"] for choice in told),
+                "index": index,
+                "logprobs": joined([choice["logprobs"] for choice in told if choice["logprobs"]])
+                if request.logprobs is not None
+                else None,
+                "finish_reason": told[-1]["finish_reason"],
+            }
+            for index, (request, told) in enumerate(zip(self.requests, self._told, strict=True))
+        ]
         return msgspec.json.encode({**self._head, "choices": choices, "usage": self.usage})
+
+    def _logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+        """The probabilities of `tokens`, each one's own also among the most likely ones.
+
+        `text_offset` is where the text of a token begins, for the later ones of a character where that does.
+        """
+        entries = []
+        for token in tokens:
+            likely = (*token.most_likely, (token.token, token.logprob))
+            entries.append(
+                {
+                    "tokens": [token_text(self._tokenizer, token.token)],
+                    "token_logprobs": [token.logprob],
+                    "top_logprobs": [{token_text(self._tokenizer, other): value for other, value in likely}],
+                    "text_offset": [offset],
+                }
+            )
+            offset += len(token.text)
+        return joined(entries)
 
 
 def event(content: dict[str, Any]) -> bytes:
     """`content` as JSON in a server-sent event."""
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
-
-
-class _Choice:
-    """One text.
-
-    Args:
-        index: its number.
-        request: what was asked for.
-        echo: whether the text begins with its prompt.
-        tokenizer: the model's.
-    """
-
-    def __init__(self, index: int, request: GenerationRequest, echo: bool, tokenizer: Tokenizer) -> None:
-        self.index = index
-        self.texts: list[str] = []
-        self.logprobs: list[dict[str, Any]] = []
-        self.finish_reason: str | None = None
-        self.written = 0
-        self._request, self._tokenizer = request, tokenizer
-        self._has_logprobs = request.logprobs is not None
-        self._echoed = request.prompt if echo else ""
-        self._offset = len(self._echoed)
-
-    def add(self, piece: TextPiece) -> dict[str, Any]:
-        """Take a piece; returns what a stream tells of it."""
-        text = self._echoed + piece.text
-        self._echoed = ""
-        self.texts.append(text)
-        self.written = piece.written
-        told = None
-        if self._has_logprobs and piece.tokens:
-            told = joined([*self._of_text(piece)])
-            self.logprobs.append(told)
-        self.finish_reason = FINISH_REASONS[piece.finished] if piece.finished is not None else None
-        return {"text": text, "index": self.index, "logprobs": told, "finish_reason": self.finish_reason}
-
-    def whole(self) -> dict[str, Any]:
-        """The text as one."""
-        return {
-            "text": "".join(self.texts),
-            "index": self.index,
-            "logprobs": joined(self.logprobs) if self._has_logprobs else None,
-            "finish_reason": self.finish_reason,
-        }
-
-    def _of_text(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
-        """`text_offset` is where the text of a token begins, for the later ones of a character where that does."""
-        for token in piece.tokens:
-            assert token.logprob is not None
-            yield self._entry(token)
-            self._offset += len(token.text)
-
-    def _entry(self, token: TextToken) -> dict[str, Any]:
-        """One token; its own probability is listed with the most likely ones, whether it is one of them or not."""
-        likely = (*token.most_likely, (token.token, token.logprob))
-        return {
-            "tokens": [token_text(self._tokenizer, token.token)],
-            "token_logprobs": [token.logprob],
-            "top_logprobs": [{token_text(self._tokenizer, other): value for other, value in likely}],
-            "text_offset": [self._offset],
-        }
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -97,13 +97,17 @@ class RequestRecord:
 
 
 class Log:
-    """Writes one line to standard error for each request but for `/health`."""
+    """Writes one line to standard error for each request but for `/health`; closes what is no HTTP."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close"})
+            return
         record = scope[RECORD] = RequestRecord()
         status: int | None = None
 

@@ -13,7 +13,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
-from gpt2_train.inference.generator import GenerationRequest, TextPiece, TextSession
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import TextPiece, TextSession
 
 STEPS_AHEAD = 64
 """Steps whose pieces may wait for the event loop: beyond them the model waits, so that the loop never falls behind."""

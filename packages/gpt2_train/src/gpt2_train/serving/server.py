@@ -87,19 +87,14 @@ class Server:
         config.include_server_header = False
         if self._stops:  # A signal came before.
             self._begin_to_stop()
-        serving = asyncio.create_task(serve(self._only_http, config, shutdown_trigger=self._stopping.wait))
+        app: Any = self.app
+        serving = asyncio.create_task(serve(app, config, shutdown_trigger=self._stopping.wait))
         self.on_ready()
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait([serving], timeout=config.graceful_timeout + LATE_SECONDS)
         if serving.done():
             await serving
-
-    async def _only_http(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
 
     def _tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log once a minute what goes wrong outside of requests, such as descriptors that have run out."""

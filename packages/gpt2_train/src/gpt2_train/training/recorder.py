@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Mapping
@@ -244,7 +243,7 @@ class Recorder:
                 self.run.due(self.state.step, self.state.steps),
                 self.model,
                 self.run.world,
-                dataclasses.replace(self.run.source, step=self.state.step),
+                self.run.stored,
                 precision=self.run.plan.precision,
                 show=self.show,
                 is_stopped=self.is_stopped,

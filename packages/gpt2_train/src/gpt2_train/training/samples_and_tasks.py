@@ -32,12 +32,14 @@ from torch.distributed.fsdp import FSDPModule
 
 from gpt2_train.config.files import read_records
 from gpt2_train.config.settings import TrainSettings, given
+from gpt2_train.conversion.formats import StoredModel
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.mesh import World, local
 from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.divided import divide
-from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import Encoder, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
@@ -105,7 +107,7 @@ def _shown_by_the_first(world: World) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO())
 
 
-def read_samples_and_tasks(settings: TrainSettings, world: World, model: InferenceModel) -> SamplesAndTasks:
+def read_samples_and_tasks(settings: TrainSettings, world: World, model: StoredModel) -> SamplesAndTasks:
     """Samples and tasks of `settings`, with files read and all checked against `model`, which needs no weights.
 
     Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
@@ -159,7 +161,7 @@ def observe(
     todo: SamplesAndTasks,
     model: GPT2,
     world: World,
-    source: InferenceModel,
+    stored: StoredModel,
     *,
     precision: str,
     show: Callable[[dict[str, Any]], object],
@@ -171,7 +173,7 @@ def observe(
         todo: the due ones. When a signal comes the rest is left out, and done when the run resumes.
         model: as it is trained.
         world: this process among all.
-        source: what is known of the model.
+        stored: what is known of the model.
         precision: of the training.
         show: logs and shows a row of results.
         is_stopped: whether a signal asked any process of the run to stop; all processes ask together.
@@ -186,14 +188,15 @@ def observe(
             if is_stopped():
                 raise StoppedError
 
-        source = dataclasses.replace(
-            source,
+        source = InferenceModel(
+            stored=stored,
             load=lambda: plain,
-            group=world.tp_group,
-            share=world.dp_rank,
-            shares=world.dp_size,
-            before_batches=stop,
+            device=world.device,
             precision=precision,
+            group=world.tp_group,
+            dp_rank=world.dp_rank,
+            dp_size=world.dp_size,
+            before_batches=stop,
         )
         for at in range(0, len(todo.samples), SAMPLES_AT_ONCE):
             if is_stopped():

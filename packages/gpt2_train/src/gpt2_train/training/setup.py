@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 from gpt2_train.checkpoint.info import CheckpointInfo, describe_tokenizer, latest_checkpoint, load_tokenizer, read_info
-from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FILE
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings, sequences_in
-from gpt2_train.conversion.formats import ModelWeights, ReadOptions, open_weights
+from gpt2_train.conversion.formats import ModelWeights, ReadOptions, StoredModel, open_weights
 from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, made_with, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index
@@ -40,7 +40,6 @@ from gpt2_train.distributed.collectives import (
 from gpt2_train.distributed.device import note_emulated
 from gpt2_train.distributed.mesh import World, fill, mixed_seed
 from gpt2_train.distributed.parallelize import missing_for_compilation, parallelize
-from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.attention import attention_kind
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.memory import layout_of, memory_per_rank, size_line
@@ -67,7 +66,7 @@ class Run:
         resumed: the checkpoint to resume from, None for a new run.
         identity: the settings that decide the weights.
         first_weights: the model whose weights a new run begins with; None for random ones.
-        source: the model for inference, without weights.
+        stored: what is known of the model.
         samples_and_tasks: the samples and tasks of the run.
     """
 
@@ -84,7 +83,7 @@ class Run:
     resumed: CheckpointInfo | None
     identity: dict[str, Any]
     first_weights: ModelWeights | None
-    source: InferenceModel
+    stored: StoredModel
     samples_and_tasks: SamplesAndTasks
 
     @property
@@ -165,14 +164,15 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
     check_same_data(data, prefixes)
     if assumes:
         keep_on_all_ranks(lambda: check_assumed_tokenizer(corpora))
-
-    def load() -> GPT2:
-        raise Gpt2Error(f"the model of {folder} is asked for weights before it is trained.")
-
-    source = InferenceModel(
-        folder, 0, config, tokenizer, world.device, tokenizer.fingerprint, settings.identity(), data, load
+    stored = StoredModel(
+        origin=folder,
+        config=config,
+        tokenizer=tokenizer,
+        trained_with=tokenizer.fingerprint,
+        settings=settings.identity(),
+        data=data,
     )
-    samples_and_tasks = keep_on_all_ranks(lambda: read_samples_and_tasks(settings, world, source))
+    samples_and_tasks = keep_on_all_ranks(lambda: read_samples_and_tasks(settings, world, stored))
     training, validation = (
         blend_split(
             corpora,
@@ -201,7 +201,7 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
         )
     return Run(
         settings, world, folder, tokenizer, assumes, config, plan, batches, training, validation, resumed, identity,
-        first, source, samples_and_tasks,
+        first, stored, samples_and_tasks,
     )  # fmt: skip
 
 
@@ -482,7 +482,8 @@ def build_model(run: Run) -> GPT2:
     model = GPT2.empty(run.config, run.world.device, change=change)
     first, resumed = run.first_weights, run.resumed
     if resumed is not None:
-        options = ReadOptions(reader=rank_and_size())
+        rank, size = rank_and_size()
+        options = ReadOptions(rank=rank, world_size=size)
         first = keep_on_all_ranks(lambda: open_weights(resumed.folder, options))
     if first is not None:
         keep_on_all_ranks(lambda: fill(model, first.items(run.config.padded_vocabulary)))

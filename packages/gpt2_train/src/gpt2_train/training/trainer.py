@@ -186,7 +186,7 @@ class Trainer:
                 config=run.config,
                 tokenizer=run.known_tokenizer,
                 settings=run.identity,
-                data=run.source.data,
+                data=run.stored.data,
                 keep=settings.keep_checkpoints,
             ),
             tensors,

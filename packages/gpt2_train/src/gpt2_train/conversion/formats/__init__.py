@@ -38,37 +38,77 @@ from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelWeights:
-    """A model that can be read.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredModel:
+    """What is known of a model, besides its weights.
 
     Attributes:
         origin: the file or folder that it lies in.
-        format: the name of its format.
         config: its shape.
-        tokenizer: None if the format has none, or none was found.
+        tokenizer: None if it has none, or none was found.
         assumes_tokenizer: whether it is GPT-2's because none was found and the number of token ids is GPT-2's.
-        readers: for each parameter of `GPT2(config)` (tied ones once) what reads it, in the type in which it is
-            stored. The embedding may have more or fewer rows than the padded vocabulary, at least the rows of the
-            vocabulary.
         step: optimizer steps that it was trained for; 0 if that is not known.
-        samples: training sequences that it has seen; 0 if that is not known.
         settings: what decided the weights, as the training run recorded it; empty if it did not.
-        data: what the training files were; empty if that was not recorded.
+        data: what the training files were, one entry per file; empty if that was not recorded.
         trained_with: fingerprint of the tokenizer that it was trained with; None if that is not known.
     """
 
     origin: Path
-    format: str
     config: ModelConfig
     tokenizer: Tokenizer | None
-    readers: Mapping[str, Callable[[], Tensor]]
     step: int = 0
-    samples: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     data: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     assumes_tokenizer: bool = False
     trained_with: str | None = None
+
+    @property
+    def required_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises Gpt2UsageError if there is none."""
+        if self.tokenizer is None:
+            raise Gpt2UsageError(
+                f"the checkpoint {self.origin} has no tokenizer: give the one that it was trained with by --tokenizer."
+            )
+        return self.tokenizer
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids that both the model and the tokenizer know: ids at or above it have no text."""
+        known = self.config.vocabulary_size
+        return known if self.tokenizer is None else min(known, self.tokenizer.vocabulary_size)
+
+    @property
+    def end_of_text(self) -> int | None:
+        """The id of `<|endoftext|>`; None if the tokenizer or the model has none."""
+        end = self.tokenizer.document_end if self.tokenizer is not None else None
+        return end if end is not None and end < self.vocabulary_size else None
+
+    @property
+    def separates_documents(self) -> bool:
+        """Whether it was trained with attention inside documents alone."""
+        return self.settings.get("documents") == "separate"
+
+    @property
+    def masks_end_of_text(self) -> bool:
+        """Whether it was trained without predictions after the end of a text."""
+        return bool(self.settings.get("mask_end_of_text"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelWeights(StoredModel):
+    """A model that can be read.
+
+    Attributes:
+        format: the name of its format.
+        readers: for each parameter of `GPT2(config)` (tied ones once) what reads it, in the type in which it is
+            stored. The embedding may have more or fewer rows than the padded vocabulary, at least the rows of the
+            vocabulary.
+        samples: training sequences that it has seen; 0 if that is not known.
+    """
+
+    format: str
+    readers: Mapping[str, Callable[[], Tensor]]
+    samples: int = 0
 
     _warned: set[str] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -124,14 +164,13 @@ class ModelWeights:
         *,
         divide: Callable[[GPT2], object] | None = None,
         rank: int = 0,
-        size: int = 1,
     ) -> GPT2:
         """The model in evaluation mode, or a part of it.
 
         Args:
             device: where to put the parameters.
             dtype: their type; float32 without it.
-            divide: makes a model, which has no memory then, the part of one of `size` processes.
+            divide: makes a model, which has no memory then, the part of one of several processes.
             rank: the number of that process.
 
         Raises Gpt2UsageError if a file is damaged, or a value is beyond `dtype`.
@@ -208,14 +247,15 @@ class ReadOptions:
         heads: attention heads.
         vocabulary_size: token ids; rows of the embedding above it are padding.
         tokenizer: folder or file of the tokenizer, or `gpt2`.
-        reader: this process's number among the readers of the same model, and how many they are: they share the work
-            of checking its files.
+        rank, world_size: of this process among the readers of the same model: they share the work of checking its
+            files.
     """
 
     heads: int | None = None
     vocabulary_size: int | None = None
     tokenizer: str | None = None
-    reader: tuple[int, int] = (0, 1)
+    rank: int = 0
+    world_size: int = 1
 
     def read_tokenizer(self) -> Tokenizer | None:
         """The tokenizer that is named; None without one. Raises IndexedTokensError if it is damaged."""
@@ -301,7 +341,9 @@ def located(path: str | Path) -> Path:
 
 
 def find_model(path: str | Path) -> Path:
-    """The place of a model that is to be used (`located`). Raises Gpt2UsageError, too, if nothing is there."""
+    """The place of a model that is to be used (`located`). Raises Gpt2UsageError, too, where there is none."""
+    if not path:
+        raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
     place = located(path)
     if not place.exists():
         find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant

@@ -75,11 +75,10 @@ def _open_checkpoint(folder: Path, options: ReadOptions) -> ModelWeights:
     readers = check_model(info)
     given = options.read_tokenizer()
     tokenizer, assumes = or_assumed(load_tokenizer(folder) if given is None and info.tokenizer else given, info.config)
-    rank, size = options.reader
 
     @functools.cache
     def check() -> None:
-        check_files(info, info.names(of_optimizer=False), rank=rank, size=size)
+        check_files(info, info.names(of_optimizer=False), rank=options.rank, size=options.world_size)
 
     def read(name: str) -> Tensor:
         check()
@@ -112,7 +111,14 @@ def _open_foreign(path: Path, options: ReadOptions) -> ModelWeights:
     given = options.read_tokenizer()
     tokenizer, assumes = or_assumed(read_tokenizer(path) if given is None else given, config)
     _note_generation(path, config, tokenizer)
-    return ModelWeights(path, HuggingFace.name, config, tokenizer, readers, assumes_tokenizer=assumes)
+    return ModelWeights(
+        origin=path,
+        format=HuggingFace.name,
+        config=config,
+        tokenizer=tokenizer,
+        readers=readers,
+        assumes_tokenizer=assumes,
+    )
 
 
 class _Pickled:

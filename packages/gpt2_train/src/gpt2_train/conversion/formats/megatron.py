@@ -184,9 +184,15 @@ class Megatron(ModelFormat):
             if (own := rank.tensors.get("output.weight")) is not None:
                 check_is_tied(folder, own, rank.tensors[EMBEDDING])
         return ModelWeights(
-            folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples_of(first.arguments),
+            origin=folder,
+            format=self.name,
+            config=config,
+            tokenizer=tokenizer,
+            readers=readers,
+            step=first.iteration,
+            samples=samples_of(first.arguments),
             assumes_tokenizer=assumes,
-        )  # fmt: skip
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,9 +67,15 @@ class MegatronTorchDist(ModelFormat):
         tokenizer, assumes = or_assumed(read_tokenizer(folder, options), config)
         readers = {name: functools.partial(model.read, name) for name in shapes_of(config)}
         return ModelWeights(
-            folder, self.name, config, tokenizer, readers, step=iteration_of(common), samples=samples_of(arguments),
+            origin=folder,
+            format=self.name,
+            config=config,
+            tokenizer=tokenizer,
+            readers=readers,
+            step=iteration_of(common),
+            samples=samples_of(arguments),
             assumes_tokenizer=assumes,
-        )  # fmt: skip
+        )
 
 
 def _is_distributed(folder: Path) -> bool:

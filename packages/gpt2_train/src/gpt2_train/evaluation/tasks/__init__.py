@@ -23,7 +23,7 @@ from command_kit.settings import make_settings
 from gpt2_train.config.errors import Gpt2UsageError
 
 if TYPE_CHECKING:
-    from gpt2_train.inference.model import InferenceModel
+    from gpt2_train.conversion.formats import StoredModel
     from gpt2_train.inference.scorer import Scorer
 
 
@@ -46,7 +46,7 @@ class Task(abc.ABC):
     source: ClassVar[str] = "input"
 
     @abc.abstractmethod
-    def read(self, model: InferenceModel) -> Any:
+    def read(self, model: StoredModel) -> Any:
         """All that `measure` needs of the task's input, checked against `model`, whose weights are not read for it.
 
         Raises Gpt2UsageError if the input is missing, damaged, or does not fit the model.
@@ -61,7 +61,7 @@ class Task(abc.ABC):
 
     def run(self, scorer: Scorer) -> dict[str, Any]:
         """Read the input and measure the model of `scorer`. Raises as `read` and `measure` do."""
-        return self.measure(scorer, self.read(scorer.source))
+        return self.measure(scorer, self.read(scorer.source.stored))
 
     def describe(self, result: dict[str, Any]) -> list[str]:
         """The lines that a person reads of a result of `run`."""

@@ -25,7 +25,7 @@ from gpt2_train.evaluation.tasks import Task, figure, perplexity
 from indexed_tokens import Tokenizer, held_out_prefix
 
 if TYPE_CHECKING:
-    from gpt2_train.inference.model import InferenceModel
+    from gpt2_train.conversion.formats import StoredModel
     from gpt2_train.inference.scorer import Scorer
 
 Counts = npt.NDArray[np.int64]
@@ -156,7 +156,7 @@ class HeldOutLoss(Task):
         if self.split_weights is not None:
             parse_split(self.split_weights, "--split-weights")
 
-    def read(self, model: InferenceModel) -> ScoredSplit:
+    def read(self, model: StoredModel) -> ScoredSplit:
         """Open the token files, and score them with the baseline.
 
         Raises Gpt2UsageError if the data are missing, damaged, empty or made with another tokenizer.
@@ -218,7 +218,7 @@ class HeldOutLoss(Task):
             **found.baseline,
         }
 
-    def _choose_split(self, source: InferenceModel, corpus: Corpus) -> str:
+    def _choose_split(self, source: StoredModel, corpus: Corpus) -> str:
         """The split asked for; without one, `valid` of the model's own training data and all of any other.
 
         Says on standard error what makes a result less than it seems: text that the model was trained on.
@@ -263,14 +263,14 @@ class HeldOutLoss(Task):
         ]
 
 
-def check_tokenizer(source: InferenceModel, data: str) -> None:
+def check_tokenizer(source: StoredModel, data: str) -> None:
     """Raise Gpt2UsageError if token files are known to be made with another tokenizer than the model's."""
     expected = source.tokenizer.fingerprint if source.tokenizer is not None else source.trained_with
     found = made_with(data)
     if found is not None and expected is not None and found != expected:
         raise Gpt2UsageError(
             f"{data} was made with another tokenizer than the model's: tokenize the text again with the tokenizer "
-            f"in {source.folder}."
+            f"in {source.origin}."
         )
 
 

@@ -16,7 +16,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_rows
 
 if TYPE_CHECKING:
-    from gpt2_train.inference.model import InferenceModel
+    from gpt2_train.conversion.formats import StoredModel
     from gpt2_train.inference.scorer import Scorer
 
 
@@ -33,7 +33,7 @@ class Lambada(Task):
 
     input: str = setting("", "passages, as JSON lines with `text`", metavar="FILE", positional=True)
 
-    def read(self, model: InferenceModel) -> tuple[Pairs, Pairs]:
+    def read(self, model: StoredModel) -> tuple[Pairs, Pairs]:
         """Last words and last tokens, each after its passage. Raises Gpt2UsageError for a passage of one word."""
         passages = [row["text"] for row in read_rows(self.input, self.name, {"text": str})]
         tokenizer = model.required_tokenizer

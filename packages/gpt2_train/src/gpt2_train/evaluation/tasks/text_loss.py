@@ -14,7 +14,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_text
 
 if TYPE_CHECKING:
-    from gpt2_train.inference.model import InferenceModel
+    from gpt2_train.conversion.formats import StoredModel
     from gpt2_train.inference.scorer import Scorer
 
 
@@ -28,7 +28,7 @@ class TextLoss(Task):
 
     text: str = setting("", "text file to predict, in UTF-8", metavar="FILE", positional=True)
 
-    def read(self, model: InferenceModel) -> tuple[npt.NDArray[np.int64], int]:
+    def read(self, model: StoredModel) -> tuple[npt.NDArray[np.int64], int]:
         """(token ids, bytes that are predicted) of the text. Raises Gpt2UsageError if it can't be read, or is empty."""
         text = read_text(self.text, self.name)
         if not text:

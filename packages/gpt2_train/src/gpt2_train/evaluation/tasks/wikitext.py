@@ -23,7 +23,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_text
 
 if TYPE_CHECKING:
-    from gpt2_train.inference.model import InferenceModel
+    from gpt2_train.conversion.formats import StoredModel
     from gpt2_train.inference.scorer import Scorer
 
 
@@ -122,7 +122,7 @@ class Wikitext(Task):
         ge=0,
     )
 
-    def read(self, model: InferenceModel) -> WikitextInput:
+    def read(self, model: StoredModel) -> WikitextInput:
         """The text. Raises Gpt2UsageError if it is missing or too short."""
         raw = read_text(self.input, self.name)
         text = detokenized(raw)

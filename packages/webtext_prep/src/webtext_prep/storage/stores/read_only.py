@@ -7,17 +7,28 @@ that some file systems hide behind a FileNotFoundError is found in its cause (`s
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Callable
 from typing import Any, BinaryIO, ClassVar, cast
 
 from command_kit import hide_credentials
 from webtext_prep.errors import StorageError
 from webtext_prep.storage.locations import Location, Url
-from webtext_prep.storage.requests import Value, ask
+from webtext_prep.storage.requests import Value, ask, explained
 from webtext_prep.storage.stores.base import Store
 
 READ_AHEAD_BYTES = 8 << 20
-_VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
+_VERSION_KEYS = (
+    "ETag",
+    "etag",
+    "blob_id",
+    "mtime",
+    "LastModified",
+    "Last-Modified",
+    "last_modified",
+    "updated",
+    "created",
+)
 """What tells versions of a file apart, best first: digests of the content stay when it is written again."""
 
 
@@ -35,7 +46,9 @@ class ReadOnlyStore(Store):
     def open(self, location: Location) -> BinaryIO:
         """See `Store`."""
         options = {"block_size": READ_AHEAD_BYTES, "cache_type": "readahead"}
-        return _ask(location, lambda fs, path: cast(BinaryIO, fs.open(path, "rb", **options)))
+        return cast(
+            BinaryIO, io.BufferedReader(_File(location, _ask(location, lambda fs, path: fs.open(path, **options))))
+        )
 
     def stamp(self, location: Location) -> list[Any]:
         """Name, size in bytes, and the entity tag or modification time, whichever the file system has."""
@@ -71,6 +84,42 @@ class ReadOnlyStore(Store):
         entries = {entry["name"].rstrip("/").rsplit("/", 1)[-1]: entry["type"] == "directory" for entry in found}
         # A prefix may be listed as an entry of itself.
         return [(folder / name, entries[name]) for name in sorted(entries) if name and name != folder.name]
+
+
+class _File(io.RawIOBase):
+    """An open file, whose errors are those of other requests; a server that sends no parts of files is named."""
+
+    def __init__(self, location: Location, file: Any) -> None:
+        self._location, self._file = location, file
+
+    def readable(self) -> bool:
+        """See `io.RawIOBase`."""
+        return True
+
+    def seekable(self) -> bool:
+        """See `io.RawIOBase`."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """See `io.RawIOBase`."""
+        return self._asked(lambda: int(self._file.seek(offset, whence)))
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        data = self._asked(lambda: self._file.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _asked(self, call: Callable[[], Value]) -> Value:
+        try:
+            return call()
+        except ValueError as error:
+            raise StorageError(
+                f"{hide_credentials(str(self._location))} can only be read from its beginning, since its server sends "
+                "no parts of it: copy it to this machine first."
+            ) from error
+        except Exception as error:
+            raise explained(error, cast(Url, self._location)) from error
 
 
 def _ask(location: Location, call: Callable[[Any, str], Value]) -> Value:
