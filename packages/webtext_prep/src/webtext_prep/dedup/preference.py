@@ -28,15 +28,19 @@ def place_among(sources: Sequence[str], shard: Location) -> Callable[[Document],
     """
     place = storage.identity(shard)
 
-    def is_from(document: Document, source: str) -> bool:
-        key, _, value = source.partition("=")
-        if key == "input":
-            given = storage.identity(storage.location(value))
-            return place == given or place.startswith(f"{given}/")
+    def is_input(value: str) -> bool:
+        given = storage.identity(storage.location(value))
+        return place == given or place.startswith(f"{given}/")
+
+    def is_from(document: Document, key: str, value: str) -> bool:
         found = document.domain if key == "domain" else document.metadata.get(key)
         return found is not None and str(found) == value
 
+    split = [source.partition("=")[::2] for source in sources]
+    is_of_shard = [key == "input" and is_input(value) for key, value in split]
+
     def place_of(document: Document) -> int:
-        return next((number for number, source in enumerate(sources) if is_from(document, source)), len(sources))
+        found = (of_shard or is_from(document, *source) for of_shard, source in zip(is_of_shard, split, strict=True))
+        return next((number for number, is_one in enumerate(found) if is_one), len(sources))
 
     return place_of
