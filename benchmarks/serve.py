@@ -27,7 +27,8 @@ import torch
 
 from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import TextGenerator
 from gpt2_train.inference.model import open_model
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer

@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "packages/command_kit": 1_650,
-    "packages/gpt2_train": 11_879,
+    "packages/gpt2_train": 11_864,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_419,
+    "packages/webtext_prep": 22_420,
     "packages/webtext_run": 2_414,
-    "tests": 37_064,
-    "benchmarks": 4_291,
+    "tests": 37_059,
+    "benchmarks": 4_289,
     "tools": 553,
 }
 """By folder, lines."""

@@ -27,7 +27,8 @@ from gpt2_train.distributed.collectives import is_shared
 from gpt2_train.distributed.jobs import is_lost_connection
 from gpt2_train.evaluation.tasks import tasks
 from gpt2_train.inference.divided import load_part
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import GenerationRequest
+from gpt2_train.inference.generator import TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import InferenceSettings, open_model
 from gpt2_train.inference.sampling import Sampling

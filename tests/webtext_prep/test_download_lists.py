@@ -1,7 +1,6 @@
 """A download of several lists: one crawl, so that limits of a host hold for all, and the same bytes for any workers."""
 
 import collections
-import itertools
 import sys
 
 import pytest
@@ -105,9 +104,9 @@ def test_limits_and_pauses_of_a_host_hold_for_all_lists_and_bytes_do_not_depend_
     outcomes = collections.Counter(row["outcome"] for row in made(tmp_path / "out")[1])
     assert outcomes == {"ok": 5 * len(HOSTS) + 1, "too_many_redirects": 1, "robots": 2}
     assert set(web.most_at_once.values()) == {1}
-    times = [when for path, headers, when in web.asked if host_of(headers) == HOSTS[4] and path != "/robots.txt"]
-    assert len(times) >= 6
-    assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.1
+    times = sorted(when for _, headers, when in web.asked if host_of(headers) == HOSTS[4])
+    # From its robots.txt on: a busy machine may see one request late, and the next one in time.
+    assert len(times) >= 7 and all(when - times[0] >= 0.2 * number for number, when in enumerate(times))
     assert {count for (_, path), count in web.counts().items() if path == "/robots.txt"} == {1}
     download(lists, tmp_path / "one")
     assert made(tmp_path / "one") == made(tmp_path / "out")

@@ -28,15 +28,18 @@ def place_among(sources: Sequence[str], shard: Location) -> Callable[[Document],
     """
     place = storage.identity(shard)
 
-    def is_from(document: Document, source: str) -> bool:
-        key, _, value = source.partition("=")
-        if key == "input":
-            given = storage.identity(storage.location(value))
-            return place == given or place.startswith(f"{given}/")
+    def is_input(value: str) -> bool:
+        return f"{place}/".startswith(f"{storage.identity(storage.location(value))}/")
+
+    def is_from(document: Document, key: str, value: str) -> bool:
         found = document.domain if key == "domain" else document.metadata.get(key)
         return found is not None and str(found) == value
 
+    split = [source.partition("=")[::2] for source in sources]
+    is_of_shard = [key == "input" and is_input(value) for key, value in split]
+
     def place_of(document: Document) -> int:
-        return next((number for number, source in enumerate(sources) if is_from(document, source)), len(sources))
+        found = (number for number, source in enumerate(split) if is_of_shard[number] or is_from(document, *source))
+        return next(found, len(sources))
 
     return place_of
