@@ -229,9 +229,9 @@ def test_a_file_of_a_hub_is_read_and_told_from_another_version(monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
         template = url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for name, value in (("ENDPOINT", url), ("HF_HUB_OFFLINE", False), ("HUGGINGFACE_CO_URL_TEMPLATE", template)):
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
         place = location("hf://datasets/o/n/urls.txt")
         assert storage.is_file(place) and storage.list_folder(place.parent) == [(place, False)]
         assert find_inputs(["hf://datasets/o/n"], accepts=is_url_list, kinds="URL lists").files == [place]

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from gpt2_train import torch_private
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import autocast, is_emulated
-from gpt2_train.distributed.tensor_parallel import DividedLayer
 from gpt2_train.model.attention import CacheUpdate, StaticUpdate, spans_of
 from gpt2_train.model.gpt2 import DTYPES, GPT2
 
@@ -331,7 +330,8 @@ def arrange_weights(model: GPT2, precision: str, rows: int) -> GPT2:
     if model.final_norm.weight.is_cuda:
         torch.set_float32_matmul_precision("high")
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding | DividedLayer) and module is not model.position_embedding:
+        has_own = next(module.parameters(recurse=False), None) is not None
+        if has_own and not isinstance(module, nn.LayerNorm) and module is not model.position_embedding:
             module.to(DTYPES[precision])
     if isinstance(model.output, nn.Linear):
         model.tie()

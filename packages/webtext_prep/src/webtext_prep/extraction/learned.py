@@ -68,14 +68,14 @@ _TINY = 1e-9
 )
 def _sums(rows: Any, roots: Any, feature: Any, threshold: Any, below: Any, above: Any, value: Any) -> Any:
     """The sum of each row's leaves. A child that is negative is the leaf -child - 1."""
-    sums = np.zeros(len(rows))
+    totals = np.zeros(len(rows))
     for row in range(len(rows)):
         for root in roots:
             node = root
             while node >= 0:
                 node = below[node] if rows[row, feature[node]] <= threshold[node] else above[node]
-            sums[row] += value[-node - 1]
-    return sums
+            totals[row] += value[-node - 1]
+    return totals
 
 
 @dataclass(frozen=True)
