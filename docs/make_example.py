@@ -45,7 +45,8 @@ def main() -> None:
     write_text(FOUND / "report.html", without_machine(text))
     page = PAGE.read_text(encoding="utf-8")
     page = with_answer(page, "webtext why", run(command("webtext", "why", duplicate(), CORPUS)))
-    sample = json.loads((ROOT / FOLDER / "samples.json").read_text(encoding="utf-8"))["samples"][-1]
+    samples = json.loads((ROOT / FOLDER / "samples.json").read_text(encoding="utf-8"))["samples"]
+    sample = max(samples, key=lambda one: len(one["trace"]["passages"]))
     page = with_answer(
         page, "webtext trace", run(command("webtext", "trace", "--data", CORPUS, "--text", sample["text"]))
     )
