@@ -35,7 +35,7 @@ from unittest import mock
 from tests.webtext_prep.support.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 300
+PATIENCE = 800
 """Seconds until what has not ended is killed, and its processes say where they are."""
 
 SETTINGS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}

@@ -375,11 +375,9 @@ def test_two_hundred_requests_at_once(api: Served, run_folder: Path) -> None:
             return await asyncio.gather(*(ask(client, number) for number in range(count)))
 
     found = asyncio.run(ask_all())
-    sampling = Sampling(0.8)
-    expected = generated(
-        run_folder,
-        [GenerationRequest(f"no {n}", n, tokens=5 + n % 7, sampling=sampling, ignore_end=True) for n in range(count)],
-    )
+    same: dict[str, Any] = {"sampling": Sampling(0.8), "ignore_end": True}
+    requests = [GenerationRequest(f"no {n}", tokens=5 + n % 7, seed=n, **same) for n in range(count)]
+    expected = generated(run_folder, requests)
     assert [text for text in found if text is not None] == [text for n, text in enumerate(expected) if n % 20 != 5]
     assert found.count(None) == 10
     assert api.wait_for(lambda health: health["writing"] == health["waiting"] == 0)["status"] == "ok"
