@@ -51,8 +51,5 @@ def test_estimates_are_the_peaks(first_process):
 
 @pytest.mark.exhaustive
 def test_estimates_are_the_peaks_of_every_layout(first_process):
-    """124M to 1.5B on 1 to 64 GPUs. More was counted than is there with --reshard and where blocks are compiled, 7%.
-
-    It still is by 5.7% with compiled blocks and tensor parallelism, whose layers keep less than they did.
-    """
-    assert [row for row in ratios(first_process, OTHERS) if not 0.95 <= row[0] <= 1.06] == []
+    """124M to 1.5B on 1 to 64 GPUs. More was counted than is there with --reshard and where blocks are compiled, 7%."""
+    assert [row for row in ratios(first_process, OTHERS) if not 0.95 <= row[0] <= 1.05] == []
