@@ -193,7 +193,7 @@ def test_the_default_batch_is_refused_on_several_gpus(tmp_path: Path, monkeypatc
         check_batch(TrainSettings(**asked, tensor_parallel=2), 8)
     larger = types.SimpleNamespace(config=ModelConfig.preset("1.5B", dropout=0.0))
     monkeypatch.setattr(launch, "open_first_weights", lambda settings, resumed: larger)
-    with pytest.raises(Gpt2UsageError, match=r"add --global-batch-size 184 .23 sequences fit each GPU."):
+    with pytest.raises(Gpt2UsageError, match=r"add --global-batch-size 192 .24 sequences fit each GPU."):
         check_batch(TrainSettings(**asked, init_from="gpt2-xl"), 8)
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
