@@ -29,6 +29,7 @@ import msgspec
 import xxhash
 import zstandard
 
+from command_kit.atomic import make_folder
 from webtext_prep.crawl.archives.warc_writing import response_record
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.documents.document import Document, encode_document
@@ -124,7 +125,7 @@ class CrawlDatabase:
 
     def __init__(self, path: Path, *, is_checked: bool = True) -> None:
         self.path, self.notes = path, list[str]()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._compress = zstandard.ZstdCompressor(level=1).compress
         reason = _why_not_ours(path)
         aside = None if reason is None else self._set_aside(reason)
