@@ -74,7 +74,7 @@ class Merge(HoldsOut):
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
 
     text_key: tuple[str, ...] = setting(
