@@ -203,7 +203,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing_that_was_added(path):
 
 
 def test_a_file_system_without_shared_memory_is_named_as_that(path, monkeypatch):
-    """On a mount of bindfs 1.14.7 with `-o direct_io` it said to free some space; the code is what SQLite gives there."""
+    """On a mount of bindfs 1.14.7 with `-o direct_io` it said to free some space; the code is SQLite's there."""
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorname = "SQLITE_IOERR_SHMMAP"
 
