@@ -334,6 +334,11 @@ def _says_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> WebtextError:
+    if getattr(error, "sqlite_errorname", "").startswith("SQLITE_IOERR_SHM"):
+        return WebtextError(
+            f"can't use {path} ({error}): its file system lets no file be shared in memory, as some mounts over a "
+            "network or by FUSE do: give an --output on another one, and copy it when it is done."
+        )
     return WebtextError(f"can't use {path} ({error}): free some space, or check its folder, and run the command again.")
 
 
