@@ -6,7 +6,7 @@ import pytest
 
 from webtext_prep import storage
 from webtext_prep.errors import StorageBusyError
-from webtext_prep.running import claims
+from webtext_prep.running import tasks as markers
 from webtext_prep.running.file_ranges import TaskState
 from webtext_prep.running.tasks import Done, Files, Markers, OutputMarker, Task
 from webtext_prep.storage.stores import local
@@ -14,7 +14,7 @@ from webtext_prep.storage.stores import local
 
 @pytest.fixture
 def kept(tmp_path):
-    return Markers(tmp_path / "markers")
+    return Markers(tmp_path / "markers", tmp_path / "scratch")
 
 
 def task_that_made(path) -> Task:
@@ -53,49 +53,27 @@ def test_an_output_that_could_not_be_asked_about_is_not_taken_for_a_lost_one(kep
     assert not whole.holds("key", bucket)
 
 
-@pytest.fixture
-def boot(monkeypatch):
-    """Start the machine again, under a name."""
-
-    def start(name):
-        monkeypatch.setattr(claims, "boot_id", lambda: name)
-
-    start("first")
-    return start
-
-
-def begun(folder, *, is_flushed=False) -> list[str]:
-    """The files between phases that a run finds."""
-    claims.begin_scratch(folder, is_flushed=is_flushed)
-    return [path.name for path in folder.iterdir() if path.name != claims.BOOT]
+@pytest.mark.parametrize(("folder", "is_done"), [("output", True), ("scratch", False)])
+def test_files_between_phases_count_until_the_machine_starts_again(kept, tmp_path, monkeypatch, folder, is_done):
+    """Each of thousands of scratch files was flushed to the disk, milliseconds each, to outlive a cut of power."""
+    task = task_that_made(tmp_path / folder / "a")
+    monkeypatch.setattr(markers, "boot_id", lambda: "first")
+    kept.write(task, Done(1, 1))
+    assert kept.read(task) == Done(1, 1)
+    monkeypatch.setattr(markers, "boot_id", lambda: "second")
+    assert (kept.read(task) is not None) == is_done
 
 
-def test_files_between_phases_are_there_until_the_machine_starts_again(tmp_path, boot):
-    """Each of thousands was flushed to the disk, milliseconds each, to outlive a cut of power; and one that no marker
-    spoke of was read when it was empty: `dedup` failed for ever."""
-    assert begun(tmp_path / "scratch") == []
-    (tmp_path / "scratch" / "blocks").touch()
-    assert begun(tmp_path / "scratch") == ["blocks"]
-    boot("second")
-    assert begun(tmp_path / "scratch") == []
-
-
-def test_flushed_files_between_phases_are_there_after_any_restart(tmp_path, boot):
+def test_flushed_files_between_phases_count_after_any_restart_and_others_only_here(tmp_path, monkeypatch):
     """Tasks on other machines flush what they make; a boot id would say nothing of them."""
-    assert begun(tmp_path / "scratch", is_flushed=True) == []
-    (tmp_path / "scratch" / "flushed").touch()
-    boot("second")
-    assert begun(tmp_path / "scratch", is_flushed=True) == begun(tmp_path / "scratch") == ["flushed"]
-    (tmp_path / "scratch" / "others").touch()
-    assert len(begun(tmp_path / "scratch", is_flushed=True)) == 2
-    boot("third")
-    assert begun(tmp_path / "scratch", is_flushed=True) == []
-
-
-def test_files_between_phases_of_nobody_knows_when_are_made_again(tmp_path, boot):
-    (tmp_path / "scratch").mkdir()
-    (tmp_path / "scratch" / "blocks").touch()
-    assert begun(tmp_path / "scratch") == []
+    flushed, here = Markers(tmp_path / "markers"), Markers(tmp_path / "markers", tmp_path / "scratch")
+    task = task_that_made(tmp_path / "scratch" / "a")
+    monkeypatch.setattr(markers, "boot_id", lambda: "first")
+    flushed.write(task, Done(1, 1))
+    assert flushed.read(task) == here.read(task) == Done(1, 1)
+    here.write(task, Done(1, 1))
+    assert here.read(task) == Done(1, 1)
+    assert flushed.read(task) is None
 
 
 def test_without_a_boot_id_no_later_process_counts_on_what_was_never_flushed(kept, tmp_path, monkeypatch):
@@ -103,21 +81,18 @@ def test_without_a_boot_id_no_later_process_counts_on_what_was_never_flushed(kep
     counted as done."""
     monkeypatch.setattr(local, "BOOT_ID_FILE", tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))  # no sysctl
-    state = tmp_path / "state.json"
+    task, state = task_that_made(tmp_path / "scratch" / "a"), tmp_path / "state.json"
 
     def found():
-        return kept.read(task), TaskState(state, task).read(), begun(tmp_path / "scratch")
+        return kept.read(task), TaskState(state, task).read()
 
     local.boot_id.cache_clear()
     try:
-        begun(tmp_path / "scratch")
-        task = task_that_made(tmp_path / "scratch" / "a")
         kept.write(task, Done(1, 1))
         TaskState(state, task).write("half")
-        assert found() == (Done(1, 1), "half", ["a"])
+        assert found() == (Done(1, 1), "half")
         local.boot_id.cache_clear()  # as in the next process
-        begun(tmp_path / "scratch")
-        assert found() == (None, None, [])
+        assert found() == (None, None)
     finally:
         local.boot_id.cache_clear()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import hide_credentials, read_json, write_json, write_text
+from command_kit import hide_credentials, read_json, write_json
 from command_kit.atomic import make_folder
 from command_kit.command import print_warning
 from command_kit.settings import changes
@@ -26,15 +26,12 @@ from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage import lease
 from webtext_prep.storage.locations import Location
-from webtext_prep.storage.stores.local import boot_id
 
 CLAIM = "job.json"
 """In the state folder: the stage and settings that own the output."""
 LOCK = "lock"
 SCRATCH, KEPT, MARKERS = "scratch", "kept", "markers"
 """Folders in it: files between phases, what a stage leaves for its next run over whatever input, and finished tasks."""
-BOOT, FLUSHED = "boot", "flushed"
-"""A file in the first: the boot id of the machine that wrote unflushed files there, or that all of them are flushed."""
 SHARED = "shared-scratch"
 """A file in it: where in storage the files between phases lie, for the run that removes them."""
 SPOOLED = "stdin-"
@@ -165,7 +162,7 @@ class Claim:
         folders = (self._state / SCRATCH, self._state / KEPT)
         return (
             storage.is_file(self._record_path)
-            or any(path.is_file() and path.name != BOOT for folder in folders for path in folder.rglob("*"))
+            or any(path.is_file() for folder in folders for path in folder.rglob("*"))
             or (self._state / SHARED).is_file()
             or any((self._state / MARKERS).rglob("*.json"))
             or bool(self._stage.writes.files_in(self._output))
@@ -219,7 +216,7 @@ class Claim:
         is_empty = outcome is not None and not outcome.tally.kept
         has_read = outcome is None or outcome.tally.read > 0
         tells = has_read and not self._is_prefix and any(path.parent != self._output for path in outputs)
-        own = (LOCK, CLAIM, BOOT, lease.OWNER)
+        own = (LOCK, CLAIM, lease.OWNER)
         found = [path for path in self._state.rglob("*") if path.is_file() and path.name not in own]
         has_work = bool(outputs) or any(not path.name.startswith(SPOOLED) for path in found)
         if not has_work or (is_empty and not tells):
@@ -270,21 +267,6 @@ def notice_place(output: Location, state: Path, *, is_prefix: bool) -> Location 
     """Where it is written that an output is not finished, if its state lies elsewhere; None if that tells."""
     beside = state_place(output, is_prefix=is_prefix)
     return None if is_prefix or state == beside else beside
-
-
-def begin_scratch(folder: Path, *, is_flushed: bool) -> None:
-    """Make the folder for files between phases, empty if a machine that has started again wrote some of what it holds.
-
-    They are not flushed, unless `is_flushed`, as files from tasks on other machines are: a power cut leaves any of them
-    empty. Raises OSError.
-    """
-    note = folder / BOOT
-    kept = note.read_text(encoding="utf-8", errors="replace") if note.is_file() else ""
-    if kept not in (FLUSHED, boot_id()):
-        if folder.exists():
-            shutil.rmtree(folder)
-        kept = FLUSHED
-    write_text(note, kept if is_flushed else boot_id())
 
 
 def remove_shared_scratch(state: Path) -> None:

@@ -50,7 +50,6 @@ from webtext_prep.running.claims import (
     SCRATCH,
     SHARED,
     Claim,
-    begin_scratch,
     locked,
     notice_place,
     remove_shared_scratch,
@@ -190,7 +189,7 @@ class Job:
             is_led: whether the tasks are phases of this job, which `call` has it map: they run in this process, and
                 once they are done the files of these phases may be removed.
         """
-        markers = Markers(self.state / MARKERS / phase)
+        markers = Markers(self.state / MARKERS / phase, self._local_scratch if self.is_here else None)
         tasks = markers.keyed(tasks, [*self._made_of(), phase])
         found = enumerate(markers.read_all(tasks))
         done = {at: known for at, known in found if known is not None and not again(known.result)}
@@ -416,7 +415,7 @@ class Job:
 
     def _make_scratch(self) -> None:
         """Make the folders for files between phases. Raises InputError where the shared one can't be used."""
-        begin_scratch(self._local_scratch, is_flushed=not self.is_here)
+        self._local_scratch.mkdir(parents=True, exist_ok=True)
         noted, shared = self.state / SHARED, self._shared
         if shared is None or not noted.is_file() or noted.read_text(encoding="utf-8") != str(shared.place):
             remove_shared_scratch(self.state)

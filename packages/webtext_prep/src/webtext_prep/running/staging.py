@@ -17,8 +17,7 @@ Relative paths hold on a node, too: the call goes to the folder in which the com
 Files that settings name (a list of rules, a tokenizer) are not brought anywhere; a node that lacks one says so.
 
 Files that outlive a node are safe before their task counts as done: storage keeps what was published, and on a shared
-file system they are flushed first. So a start of this machine, after which what it did not flush is removed
-(`claims.begin_scratch`), leaves them.
+file system they are flushed first. So no boot id, which tells of this machine alone, limits how long they count.
 """
 
 from __future__ import annotations

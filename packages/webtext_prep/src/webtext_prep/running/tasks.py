@@ -36,6 +36,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import DocumentWriter
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location, Url
+from webtext_prep.storage.stores.local import boot_id
 
 Item = TypeVar("Item")
 
@@ -129,12 +130,15 @@ class Markers:
 
     Args:
         folder: where they lie; it is made if need be.
+        scratch: the folder of files between phases, where these are not flushed to the disk: a task that made some of
+            them is done only until the machine starts again, since a cut of power may have taken what they hold. None
+            where they are flushed, as files from tasks on other machines are.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scratch: Path | None = None) -> None:
         make_folder(folder)
         remove_leftovers(folder)
-        self._folder = folder
+        self._folder, self._scratch = folder, scratch
 
     @staticmethod
     def keyed(tasks: Sequence[Task], made_of: Sequence[Any]) -> list[Task]:
@@ -155,6 +159,8 @@ class Markers:
         """
         try:
             marker = parse_json((self._folder / f"{task.name}.json").read_bytes())
+            if marker.get("boot", "") not in ("", self._boot(task)):
+                return None
             if marker.get("key") != task.key or marker.get("sizes") != [
                 storage.size(output) for output in task.writes.all()
             ]:
@@ -171,7 +177,15 @@ class Markers:
         """Mark `task` as done."""
         sizes = [storage.size(output) for output in task.writes.all()]
         marker = {"key": task.key, "sizes": sizes, "result": done.result, "units": done.units}
+        if boot := self._boot(task):
+            marker["boot"] = boot
         write_json(self._folder / f"{task.name}.json", marker)
+
+    def _boot(self, task: Task) -> str:
+        if self._scratch is None:
+            return ""
+        is_scratch = any(isinstance(path, Path) and path.is_relative_to(self._scratch) for path in task.writes.all())
+        return boot_id() if is_scratch else ""
 
 
 class OutputMarker:
