@@ -35,6 +35,7 @@ from webtext_prep.extraction.page_tree import (
     is_in_line,
     is_inline,
     is_not_displayed,
+    is_off,
     is_permalink,
     is_repeated,
     is_space_of_ruby,
@@ -130,7 +131,7 @@ ODD, HIDING = 1, 2
 def bits_of(classes: str) -> int:
     """ODD if classes may be those of a formula, of code or of its line numbers; HIDING if readers don't see them."""
     is_odd = FORMULAS.search(classes) is not None or CODE.search(classes) is not None
-    return (ODD if is_odd else 0) | (HIDING if hides(classes) else 0)
+    return (ODD if is_odd else 0) | (HIDING if hides(classes) or is_off(classes) else 0)
 
 
 @dataclass
