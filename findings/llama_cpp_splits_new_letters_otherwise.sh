@@ -10,8 +10,8 @@
 # vocabulary has merges across the place of such a split. Texts without these characters are the same.
 #
 # Output seen:
-#   letters or numbers for tiktoken: 138,953 of 0xa1 to 0x1ffff; otherwise for tokenizers: 0; otherwise for llama.cpp: 4,382
-#   first: U+1C89 U+1C8A U+A7CB U+A7CC U+A7CD; last: U+1E5FA
+#   letters and numbers for tiktoken, U+00A1 to U+1FFFF: 72,251
+#   not for tokenizers: 0; not for llama.cpp: 4,382, U+1C89 to U+1E5FA
 set -euo pipefail
 
 folder=$(mktemp -d)
