@@ -28,7 +28,8 @@ import webtext_prep.extraction as extraction
 from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages, words_of
 from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Forest, Parameters, with_context, without_url
+from webtext_prep.extraction.forest import Forest
+from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Parameters, with_context, without_url
 from webtext_prep.extraction.markup import written
 from webtext_prep.text.decoding import readable, title_of
 
@@ -280,7 +281,7 @@ def learned_from(examples: list[Example]) -> str:
     for number, example in enumerate(used):
         odds = {source: of_each[number] for source, of_each in says.items()}
         assert example.blocks is not None
-        names, wide = with_context(example.blocks, example.features.rows, example.features.words, odds)
+        names, wide = with_context(example.blocks, example.features, odds)
         rows.append(wide)
     second = forest_of(used, rows, SECOND_TREES, SECOND_SETTINGS, KNOWN_KIND)
     page_names = used[0].features.of_page[0]

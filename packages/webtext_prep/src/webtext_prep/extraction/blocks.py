@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.extraction.code_text import CODE, code_of, is_code, is_line_numbers, language_of
-from webtext_prep.extraction.formulas import FORMULAS, formula_of
+from webtext_prep.extraction.code_text import code_of, is_code, is_line_numbers, language_of
+from webtext_prep.extraction.feature_kernels import PLACES
+from webtext_prep.extraction.formulas import formula_of
+from webtext_prep.extraction.names import ALL_HINTS, HIDING, HINT_BITS, ODD, ROLES, bits_of
 from webtext_prep.extraction.page_tree import (
     ALL,
     ANNOTATIONS,
@@ -29,7 +31,6 @@ from webtext_prep.extraction.page_tree import (
     SKIPPED,
     has_own_lines,
     hidden_by_style,
-    hides,
     is_annotation,
     is_hidden,
     is_in_line,
@@ -57,37 +58,6 @@ ul
 """
 LANDMARKS = {name: 1 << bit for bit, name in enumerate(_LANDMARKS.split())}
 """A bit for each element that says what lies in it."""
-HINTS = {
-    "nav": r"nav|menu|breadcrumb|crumb|toc\b|table-of-contents|pagination|pager|paging|skip",
-    "side": r"sidebar|side-bar|aside|widget|rail|secondary|left-?col|right-?col",
-    "foot": r"foot|copyright|legal|colophon|bottom",
-    "head": r"header|masthead|topbar|top-bar|banner|hero|site-?title|logo|branding",
-    "related": r"related|recommend|similar|more-|also|popular|trending|latest|recent|suggest|next-?prev|upsell"
-    r"|cross-?sell|you-may",
-    "social": r"share|social|follow|facebook|twitter|tweet|whatsapp|pinterest|linkedin|instagram",
-    "promo": r"promo|advert|\bads?\b|\bad-|-ad\b|sponsor|banner|cta|call-to|newsletter|subscri|signup|sign-up|optin"
-    r"|donat",
-    "pop": r"cookie|consent|gdpr|modal|popup|overlay|dialog|toast|drawer|offcanvas|tooltip|lightbox|hidden|sr-only"
-    r"|visually|screen-reader|d-none|hide\b|collapse",
-    "comment": r"comment|respond|disqus|discuss",
-    "reply": r"repl(?:y|ies)|answer|thread|topic|message|forum|posts?\b|postbody|post-?text|post-?content|post_?body"
-    r"|bbcode|cooked",
-    "user": r"user|profile|avatar|author|byline|member|signature|poster|badge|bio|reputation|karma",
-    "meta": r"meta|date|time|tag|categor|label|published|posted|info|stats|views|count|vote|score|like|rating|stars",
-    "content": r"content|article|entry|story|body|text|prose|markdown|rich|rte|wysiwyg|editor|main|single|copy"
-    r"|description|summary|excerpt|desc\b",
-    "product": r"product|pdp|item|sku|price|spec|feature|detail|attribute|option|variant|gallery|buy",
-    "cart": r"cart|checkout|wishlist|basket|add-to|quantity|compare|shipping|delivery|stock|login|log-in|signin|account"
-    r"|search|filter|sort|facet|refine|select|form|input|field|dropdown",
-    "card": r"card|grid|tile|list|result|collection|catalog|teaser|listing|row|col",
-    "faq": r"faq|accordion|question|tab|toggle|panel|expand",
-    "review": r"review|testimonial|rating|feedback|quote",
-    "doc": r"doc|sphinx|rst|mkdocs|docusaurus|readme|api|highlight|code|prism|snippet|wiki|mw-|manual",
-    "section": r"section|block|module|component|wrapper|container|row|layout|slide|carousel|swiper",
-    "title": r"title|heading|headline|subhead|caption|lead|intro|dek|standfirst",
-}
-"""What names of classes, ids and item properties hint at, each a bit."""
-HINT_BITS = {name: 1 << bit for bit, name in enumerate(HINTS)}
 ATTRIBUTES = {
     "ol": ("start", "reversed"),
     "li": ("value",),
@@ -95,42 +65,11 @@ ATTRIBUTES = {
     "th": ("colspan", "rowspan"),
 }
 """By element, the attributes that say where on a page something stands: its number in a list, its columns and rows."""
-_ROLES = {
-    "nav": "navigation menu menubar",
-    "head": "banner",
-    "foot": "contentinfo",
-    "side": "complementary",
-    "cart": "search",
-    "pop": "dialog alertdialog",
-    "content": "main article",
-    "faq": "tablist",
-}
-ROLES = {role: hint for hint, roles in _ROLES.items() for role in roles.split()}
-"""The hint of a `role` attribute."""
-_HINT_PATTERNS = [(bit, re.compile(HINTS[name])) for name, bit in HINT_BITS.items()]
 _ODD_TAGS = frozenset({"math", "script", "pre"})
 """Elements that may be a formula or code."""
 _BREAK = "\x01"
 """Stands for `<br>` while a block is read: pages hold no control characters (`readable`)."""
 _PARAGRAPHS = re.compile(r"\n{2,}")
-
-
-@functools.lru_cache(maxsize=50_000)
-def hints_of(names: str) -> int:
-    """The bits of all hints in an element's names, which recur on a page and across its site."""
-    lower = names.lower()
-    return sum(bit for bit, pattern in _HINT_PATTERNS if pattern.search(lower))
-
-
-ODD, HIDING = 1, 2
-"""Bits of what classes say."""
-
-
-@functools.lru_cache(maxsize=50_000)
-def bits_of(classes: str) -> int:
-    """ODD if classes may be those of a formula, of code or of its line numbers; HIDING if readers don't see them."""
-    is_odd = FORMULAS.search(classes) is not None or CODE.search(classes) is not None
-    return (ODD if is_odd else 0) | (HIDING if hides(classes) else 0)
 
 
 @dataclass
@@ -175,6 +114,11 @@ class Blocks:
     first: Integers
     last: Integers
     attributes: dict[int, dict[str, str]]
+
+    @functools.cached_property
+    def places(self) -> npt.NDArray[np.int64]:
+        """What is known of each element, a row for each of PLACES."""
+        return np.array([getattr(self, name) for name in PLACES])
 
     @functools.cached_property
     def seen(self) -> npt.NDArray[np.bool_]:
@@ -269,14 +213,18 @@ class _Walk:
         """The number of a new element, which has attributes of these `names`."""
         _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
         number = len(self.elements)
-        hints, may_hide = 0, tag in SHUT or (classes is not None and bits_of(classes) & HIDING != 0)
-        own = f"{classes or ''}  "
+        hints, may_hide = 0, tag in SHUT
+        if classes is not None:
+            hints = bits_of(classes)
+            may_hide = may_hide or hints & HIDING != 0
         if len(names) > (classes is not None):  # most have no other attribute, and each that is asked for takes time
             get = node.get
-            own = f"{classes or ''} {get('id') or ''} {get('itemprop') or ''}"
+            for name in ("id", "itemprop"):
+                if name in names:
+                    hints |= bits_of(get(name))
             role = get("role")
             if role in ROLES:
-                hints = HINT_BITS[ROLES[role]]
+                hints |= HINT_BITS[ROLES[role]]
             style = get("style")
             is_shut = (
                 (style is not None and hidden_by_style(style) == ALL)
@@ -289,8 +237,7 @@ class _Walk:
                 placing = {name: get(name) for name in ATTRIBUTES[tag] if name in names}
                 if placing:
                     self.attributes[number] = placing
-        if len(own) > 2:
-            hints |= hints_of(own)
+        hints &= ALL_HINTS
         if node in self.shown:
             hidden = unseen = 0
         elif may_hide and not hidden and is_hidden(node, tag, names, classes):

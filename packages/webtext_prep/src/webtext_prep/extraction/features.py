@@ -9,7 +9,7 @@ words of one language.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +17,46 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
-from webtext_prep.text.compiled import BYTES, compiled
+from webtext_prep.extraction.blocks import LANDMARKS, TAGS, Blocks
+from webtext_prep.extraction.feature_kernels import (
+    ALIKE,
+    AROUND,
+    CONTEXT_LEVELS,
+    CONTEXT_REACHES,
+    CONTEXT_SHARES,
+    DENSEST,
+    H1,
+    HEADING,
+    HOLDER,
+    LEVELS,
+    NEIGHBOURS,
+    NO_PARAGRAPH,
+    OF_RUN,
+    OF_TEXT,
+    PAGE,
+    PART,
+    PLACE,
+    PROSE,
+    REACHES,
+    SAID,
+    SHARES,
+    TEXT,
+    WHERE,
+    WITHIN,
+    Floats,
+    P,
+    listed,
+    rows_of,
+)
+from webtext_prep.extraction.names import HINT_BITS
+from webtext_prep.text.compiled import BYTES, compiled, inner
 
-Floats = npt.NDArray[np.float64]
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    """What stands between the bars and line ends of a text."""
-    return tuple(text.strip().replace("\n", "|").split("|"))
-
-
-PHRASES = _listed("""
+PHRASES = listed("""
 ©|all rights reserved|privacy policy|terms of|copyright|cookie|newsletter|subscribe|sign up|your email|follow us
 share this|related articles|related posts|related products|you may also|read next|recommended|affiliate|powered by
 """)
 """What hardly ever stands in the main text."""
-_LABELS = _listed("""
+_LABELS = listed("""
 read more|learn more|show more|load more|view all|see all|see more|reply|share|like|quote|report|sign in|log in|login
 sign up|subscribe|next|previous|back to top|add to cart|buy now|shop now|menu|search|home|contact us|about us|download
 click here|get started|copy link|print|follow|edit|close|view more|book a demo|add to wishlist|quick view|permalink
@@ -41,33 +64,35 @@ advertisement
 """)
 LABELS = frozenset(_LABELS)
 """Whole blocks that are there to be clicked."""
-DOCUMENTATION = _listed("""
+DOCUMENTATION = listed("""
 sphinx|readthedocs|docusaurus|mkdocs|gitbook|doxygen|mediawiki|highlight|prism
 """)
 """Names of programs that make documentation, as its pages have them in their HTML."""
 FORUMS = ("discourse", "vbulletin", "phpbb", "xenforo", "nodebb", "flarum", "invision", "stackexchange", "viewtopic")
-SHOPS = _listed("""
+SHOPS = listed("""
 shopify|woocommerce|magento|bigcommerce|add-to-cart|addtocart|add_to_cart|itemprop="price
 """)
-SCHEMAS = _listed("""
+SCHEMAS = listed("""
 Article|NewsArticle|BlogPosting|Product|QAPage|DiscussionForumPosting|ItemList|Question
 """)
 """Kinds of things of schema.org that pages say they are about."""
+_SCHEMAS = {
+    '"@type"': re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'),
+    'itemtype="http': re.compile(r'itemtype="https?://schema\.org/(\w+)"'),
+}
+"""What names a thing of schema.org, by how that begins."""
 NAMES = sorted(("<img", "<form", "<li", "<td", "<code", "<pre", *DOCUMENTATION, *FORUMS, *SHOPS))
 """What is counted in the HTML of a page."""
 _BEGINS = np.zeros((256, 256), bool)
-_BEGINS[[ord(name[0]) for name in NAMES], [ord(name[1]) for name in NAMES]] = True
+for _name in NAMES:
+    for _first in {_name[0], _name[0].upper()}:
+        _BEGINS[ord(_first), [ord(_name[1]), ord(_name[1].upper())]] = True
 _NAME_TABLES = (
     np.frombuffer("".join(NAMES).encode(), np.uint8),
     np.cumsum([0, *map(len, NAMES)]),
     np.searchsorted([ord(name[0]) for name in NAMES], np.arange(257)),
     _BEGINS,
 )
-_SCHEMAS = {
-    '"@type"': re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'),
-    'itemtype="http': re.compile(r'itemtype="https?://schema\.org/(\w+)"'),
-}
-"""What names a thing of schema.org, by how that begins."""
 URLS = {
     "forum": r"forum|thread|topic|/t/|discuss|community|questions?/|/r/|viewtopic|showthread|board|answers|comments",
     "product": r"/products?/|/p/|/dp/|/itm/|/item|/pd/|-p-\d|/sku|\.html?$",
@@ -81,45 +106,16 @@ URLS = {
 _URLS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in URLS.items()]
 
 
-def _are(*numbers: int) -> npt.NDArray[np.bool_]:
-    """Of each number of an element whether it is one of these."""
-    return np.isin(np.arange(len(TAGS) + 1), numbers)
-
-
 _LEVELS = [TAGS[f"h{level}"] for level in range(1, 7)]
-HEADINGS = _are(*_LEVELS)
-NO_PARAGRAPHS = _are(*_LEVELS, TAGS["button"])
-HOLDERS = _are(0, *(TAGS[tag] for tag in ("div", "section", "article", "main", "td", "body")))
-"""Elements that hold paragraphs; text in them directly is one."""
-PARAGRAPH_CHARACTERS = 25
-CHARACTERS_A_WORD = 5
-"""A text of shorter words, as of writing without spaces, counts as if they had so many."""
-DENSE_LEVELS = 6
-"""How far up the score of the elements around a block is looked at."""
-LONG_WORDS = 15
-"""Words that make a block a paragraph."""
-PROSE_WORDS = 12
-"""Words that make a block prose, if it is not half links."""
-SHARES = (0.5, 0.8, 0.95)
-"""The innermost element with this share of all prose is where the main text is looked for."""
-LEVELS = (1, 2, 3, 5, 7)
-"""How far up the elements around a block are described; 1 is the parent of its own."""
-FAR = -999.0
-"""A distance to something that is not there."""
+_KINDS = np.zeros(len(TAGS) + 1, np.int64)
+_KINDS[_LEVELS] |= HEADING | NO_PARAGRAPH
+_KINDS[TAGS["button"]] |= NO_PARAGRAPH
+# What holds paragraphs; text in them directly is one.
+_KINDS[[0, *(TAGS[tag] for tag in ("div", "section", "article", "main", "td", "body"))]] |= HOLDER
+_KINDS[TAGS["h1"]] |= H1
+_KINDS[TAGS["p"]] |= P
 
-_CLASSES = np.zeros((256, 6), np.int32)
-"""Bytes that are: the first of a character, a stop, a space, a separator, of writing without spaces (by the first), a
-comma or semicolon (of wide ones, as of all in their block of Unicode, the first)."""
-_CLASSES[:, 0] = [(byte & 0xC0) != 0x80 for byte in range(256)]
-_CLASSES[list(b".!?"), 1] = 1
-_CLASSES[list(b" \n"), 2] = 1
-_CLASSES[list(b"|"), 3] = 1
-_CLASSES[0xE3:0xEE, 4] = 1
-_CLASSES[[*b",;", 0xEF], 5] = 1
-_ENDS = np.zeros(256, bool)
-_ENDS[[*b'.!?:"', 0x82, 0x9D]] = True  # the last also of the ideographic stop and the closing quotation mark
-
-MEANS = _listed("""
+MEANS = listed("""
 words|stops|link share|ends a sentence|title words|alike|around 3 alike|in <table>|in <pre>|label|phrase
 """)
 """Features of blocks whose means say something of the page."""
@@ -147,50 +143,34 @@ class Features:
 
         Not the length of its HTML: a page without decoration is an article as well.
         """
-        columns = self.rows[:, [self.names.index(name) for name in MEANS]]
-        names = [f"{name} by {unit}" for unit in ("words", "blocks") for name in MEANS]
+        columns = self.rows[:, _MEANT]
         # Not by `@`, whose last digits differ between machines.
         means = ((self.words[:, None] * columns).sum(axis=0) / self.words.sum(), columns.mean(axis=0))
         values = np.concatenate((self.rows[0, self.page_begins :], *means)).astype(np.float32)
-        return self.names[self.page_begins :] + names, values
+        return [*OF_PAGES, *(f"{name} by {unit}" for unit in ("words", "blocks") for name in MEANS)], values
 
 
-def sums(values: npt.ArrayLike) -> Floats:
-    """Sums of all values before each place, and of all."""
-    out: Floats = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
-    return out
-
-
-def mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]:
-    """The number of equal kinds, small numbers themselves, and the mean of each of `values` over them."""
-    counts = np.bincount(kinds)[kinds].astype(np.float64)
-    return [counts, *(np.bincount(kinds, value)[kinds] / counts for value in values)]
-
-
-def neighbours(values: Floats) -> dict[str, Floats]:
-    """The values of the two blocks before each and of the two behind, by where; -1 where there is none."""
-    padded = np.full(len(values) + 4, -1.0)
-    padded[2:-2] = values
-    return {f"at {by:+d}": padded[2 + by : 2 + by + len(values)] for by in (-2, -1, 1, 2)}
-
-
-def _bits(values: npt.NDArray[np.int64], of: Mapping[str, int]) -> Floats:
-    """Of each bit of those a row: whether each of the values has it."""
-    return ((values & np.array(list(of.values()))[:, None]) > 0).astype(np.float64)
+@inner
+def _small(byte: int) -> int:
+    """A letter of ASCII as a small one."""
+    return byte | 32 if 65 <= byte <= 90 else byte
 
 
 @compiled(types.int64[::1](BYTES, BYTES, types.int64[::1], types.int64[::1], types.boolean[:, ::1]))
 def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any:
-    """How often each name stands in bytes. Those that begin with byte b are `by_first[b]` up to `by_first[b + 1]`;
-    `begins[b, c]` is whether one begins with both bytes."""
+    """How often each name stands in bytes, in whatever case. Those that begin with byte b are `by_first[b]` up to
+    `by_first[b + 1]`; `begins[b, c]` is whether one begins with both bytes."""
     counts = np.zeros(len(ends) - 1, np.int64)
     for at in range(len(data) - 1):
         if not begins[data[at], data[at + 1]]:
             continue
-        for name in range(by_first[data[at]], by_first[data[at] + 1]):
+        first = _small(data[at])
+        for name in range(by_first[first], by_first[first + 1]):
             begin, length = ends[name], ends[name + 1] - ends[name]
             matched = 1
-            while matched < length and at + matched < len(data) and data[at + matched] == names[begin + matched]:
+            while (
+                matched < length and at + matched < len(data) and _small(data[at + matched]) == names[begin + matched]
+            ):
                 matched += 1
             counts[name] += matched == length
     return counts
@@ -198,7 +178,7 @@ def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any
 
 def counts_of_names(html: str) -> dict[str, int]:
     """How often each of NAMES stands in a page, in whatever case; one pass instead of thirty."""
-    data = np.frombuffer(html.encode("utf-8", "replace").lower(), np.uint8)
+    data = np.frombuffer(html.encode("utf-8", "replace"), np.uint8)
     return dict(zip(NAMES, _counts(data, *_NAME_TABLES).tolist(), strict=True))
 
 
@@ -226,237 +206,77 @@ def page_features(html: str, url: str) -> dict[str, float]:
     }
 
 
-def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Floats, Floats]:
-    """What each text is like, its words, and its characters."""
-    title_words = frozenset(title.lower().split())
-    data = np.frombuffer("".join(texts).encode("utf-8", "replace"), np.uint8)
-    classes = _CLASSES[data]
-    places = np.append(np.flatnonzero(classes[:, 0]), len(data))  # of the characters
-    borders = places[np.cumsum([0, *map(len, texts)])]
-    starts, ends = borders[:-1], borders[1:]
-    counts = np.add.reduceat(classes, starts, axis=0).astype(np.float64)
-    characters = np.maximum(1.0, counts[:, 0])
-    words = np.maximum(counts[:, 2] + 1, counts[:, 4] / 2)
-    seen: dict[str, int] = {}
-    copies, labels, titles = [], [], []
-    for text in texts:
-        copies.append(seen.get(text, 0))
-        seen[text] = copies[-1] + 1
-        own = text.lower() if len(text) < 300 else ""
-        labels.append(own in LABELS)
-        parts = own.split()
-        titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
-    joined = "\n".join(texts).lower()
-    begins = sums([len(text) + 1 for text in texts])
-    phrases = np.zeros(len(texts))
+def _said(texts: list[str], title: str) -> npt.NDArray[np.float64]:
+    """What each text says, as numbers: the last SAID features of TEXT."""
+    found = np.zeros((SAID, len(texts)))
+    phrases, labels, titles, copies, all_copies = found
+    joined = "\0".join(texts).lower()
+    begins = np.cumsum([0, *(len(text) + 1 for text in texts)])
     for phrase in PHRASES:
         at = joined.find(phrase)
         while at >= 0:
             phrases[min(len(texts) - 1, int(np.searchsorted(begins, at, "right")) - 1)] = 1
             at = joined.find(phrase, at + len(phrase))
-    first, last = data[starts], data[ends - 1]
-    features = {
-        "words": np.log1p(words),
-        "characters": np.log1p(characters),
-        "word length": characters / words,
-        "stops": counts[:, 1] / words,
-        "separators": counts[:, 3],
-        "commas": counts[:, 5],
-        "ends a sentence": _ENDS[last].astype(np.float64),
-        "question": (last == ord("?")).astype(np.float64),
-        "begins small": ((first >= ord("a")) & (first <= ord("z"))).astype(np.float64),
-        "phrase": phrases,
-        "label": np.array(labels, np.float64),
-        "title words": np.array(titles),
-        "copy": np.array(copies, np.float64),
-        "copies": np.array([seen[text] for text in texts], np.float64),
-    }
-    return features, words, characters
+    lower = joined.split("\0")
+    labels[:] = [text in LABELS for text in lower]
+    title_words = frozenset(title.lower().split())
+    for number, text in enumerate(lower):
+        if len(texts[number]) < 300 and not title_words.isdisjoint(words := text.split()):
+            titles[number] = sum(map(title_words.__contains__, words)) / min(len(words), len(title_words))
+    seen = Counter(texts)
+    all_copies[:] = [seen[text] for text in texts]
+    if len(seen) < len(texts):
+        before: Counter[str] = Counter()
+        for number, text in enumerate(texts):
+            copies[number] = before[text]
+            before[text] += 1
+    return np.ascontiguousarray(found.T)
 
 
-def _densest(
-    blocks: Blocks, words: Floats, characters: Floats, commas: Floats, link_shares: Floats
-) -> dict[str, Floats]:
-    """Where the paragraphs are densest, by the scores of Readability (arc90, 2009).
-
-    A paragraph of 25 characters gives what it lies in a point, one more for each of `commas`, and one for each 100
-    characters up to 3; and half as much to what that lies in. `link_shares` of elements are taken off their scores.
-    """
-    element, parent, number = blocks.element, blocks.parent, len(words)
-    tag, place = blocks.tag[element], np.arange(number)
-    length = np.maximum(characters, CHARACTERS_A_WORD * words)
-    is_paragraph = (length >= PARAGRAPH_CHARACTERS) & ~NO_PARAGRAPHS[tag]
-    points = np.where(is_paragraph, 1 + commas + np.minimum(3, np.floor(length / 100)), 0.0)
-    holder = np.where(HOLDERS[tag], element, parent[element])
-    points_held = np.bincount(holder, points, len(parent)) + np.bincount(parent[holder], points / 2, len(parent))
-    scores = points_held * (1 - link_shares)
-    best = int(np.argmax(scores))
-    highest = max(1.0, float(scores[best]))
-    begin, end = (blocks.first[best], blocks.last[best]) if scores[best] > 0 else (0, 0)
-    inside = (place >= begin) & (place < end)
-    around, largest = element, scores[element]
-    for _ in range(DENSE_LEVELS):
-        around = parent[around]
-        largest = np.maximum(largest, scores[around])
-    # Readability takes elements beside the best, too, if they have a fifth of its score.
-    beside = (parent == parent[best]) & (scores >= max(10.0, highest / 5))
-    beside[best], beside[0] = scores[best] > 0, False
-    opened = np.bincount(blocks.first[beside], minlength=number + 1) - np.bincount(
-        blocks.last[beside], minlength=number + 1
+def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of features of blocks, and those of pages, in the order of `rows_of`."""
+    of_blocks = (
+        *(*TEXT, *PLACE, *ALIKE),
+        *(f"around {level} {name}" for level in LEVELS for name in AROUND),
+        *(name.replace("part", f"part {share}") for share in SHARES for name in PART),
+        *(*DENSEST, *PROSE),
+        *(f"{name} at {by:+d}" for name in NEIGHBOURS for by in WHERE),
+        *(f"{name} within {reach}" for reach in REACHES for name in WITHIN),
+        *(f"{where} {name}" for name in HINT_BITS for where in ("near", "in", "middle")),
+        *(f"in <{name}>" for name in LANDMARKS),
+        "html length",
     )
-    ranks = np.sort(scores)
-    return {
-        "in densest": inside.astype(np.float64),
-        "depth in densest": np.where(inside, blocks.depth[element] - blocks.depth[best], -1.0),
-        "place in densest": (place - begin) / max(1, end - begin),
-        "in or beside densest": (np.cumsum(opened[:number]) > 0).astype(np.float64),
-        "score of parent": scores[parent[element]] / highest,
-        "score of grandparent": scores[parent[parent[element]]] / highest,
-        "score around": largest / highest,
-        "share of densest": np.full(number, words[begin:end].sum() / words.sum()),
-        "second densest": np.full(number, ranks[-2] / highest),
-    }
+    of_pages = (*PAGE, *(f"page {name}" for name in HINT_BITS), *(f"page <{name}>" for name in LANDMARKS))
+    return of_blocks, (*of_pages, *page_features("", ""))
+
+
+OF_BLOCKS, OF_PAGES = _names()
+_MEANT = [OF_BLOCKS.index(name) for name in MEANS]
+OF_CONTEXT = (
+    *("odds", *(f"likely at {by:+d}" for by in WHERE)),
+    *(f"likely within {reach}" for reach in CONTEXT_REACHES),
+    *OF_TEXT,
+    *(f"{what} around {level}" for level in CONTEXT_LEVELS for what in ("likely", "text")),
+    *OF_RUN,
+    *(f"{what} text {share}" for share in CONTEXT_SHARES for what in ("in", "likely in")),
+)
+"""The names of a block's context by one forest."""
 
 
 def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     """The features of a page's blocks, of which there must be one."""
-    found, words, characters = _text_features(blocks.texts, title)
-    number, element, parent = len(words), blocks.element, blocks.parent
-    place = np.arange(number, dtype=np.float64)
-    links = np.minimum(blocks.link_characters, characters)
-    stops = found["stops"] * words
-    tag = blocks.tag[element]
-    is_heading, is_paragraph = HEADINGS[tag], tag == TAGS["p"]
-    w, c, l, s = sums(words), sums(characters), sums(links), sums(stops)  # noqa: E741
-    long, paragraphs = sums(words >= LONG_WORDS), sums(words * is_paragraph)
-    total = max(1.0, w[-1])
-    link_share = links / characters
-    found |= {
-        "links": np.log1p(blocks.links),
-        "link share": link_share,
-        "bold share": np.minimum(1.0, blocks.bold_characters / characters),
-        "tag": tag.astype(np.float64),
-        "unseen": blocks.unseen[element].astype(np.float64),
-        "depth": blocks.depth[element].astype(np.float64),
-        "words before": w[:-1] / total,
-        "blocks before": place / number,
-        "number": np.log1p(place),
-        "number from the end": np.log1p(place[::-1]),
-    }
-    # Headings.
-    firsts = np.flatnonzero(tag == TAGS["h1"])
-    first = int(firsts[0]) if len(firsts) else 0
-    found["after h1"] = place - first if len(firsts) else np.full(number, FAR)
-    found["words after h1"] = (
-        np.sign(place - first) * np.log1p(np.abs(w[:-1] - w[first])) if len(firsts) else np.full(number, FAR)
+    page = [np.log1p(len(html)), *page_features(html, url).values()]
+    rows, words = rows_of(
+        np.frombuffer("".join(blocks.texts).encode("utf-8", "replace"), np.uint8),
+        np.array([len(text) for text in blocks.texts]),
+        _said(blocks.texts, title),
+        np.array([blocks.link_characters, blocks.links, blocks.bold_characters]),
+        blocks.element,
+        blocks.places,
+        _KINDS,
+        len(HINT_BITS),
+        len(LANDMARKS),
+        len(OF_BLOCKS) + len(OF_PAGES),
+        np.array(page, np.float64),
     )
-    heading = np.maximum.accumulate(np.where(is_heading, np.arange(number), -1))
-    has_heading = heading >= 0
-    found["after heading"] = np.where(has_heading, place - heading, -1.0)
-    found["heading"] = np.where(has_heading, tag[heading], 0).astype(np.float64)
-    found["heading words"] = np.where(has_heading, found["words"][heading], -1.0)
-    found["heading phrase"] = np.where(has_heading, found["phrase"][heading], 0.0)
-    # Likeness to other blocks on the page.
-    alike, alike_words, alike_links, alike_characters = mean_of_equal(
-        blocks.shape[element], words, links.astype(np.float64), characters
-    )
-    found |= {
-        "alike": np.log1p(alike),
-        "alike words": np.log1p(alike_words),
-        "alike link share": alike_links / alike_characters,
-        "alike share": alike * alike_words / total,
-    }
-    # The elements around it.
-    held_words, held_blocks = w[blocks.last] - w[blocks.first], (blocks.last - blocks.first).astype(np.float64)
-    held_characters = np.maximum(1.0, c[blocks.last] - c[blocks.first])
-    held_links, held_stops = l[blocks.last] - l[blocks.first], s[blocks.last] - s[blocks.first]
-    held_paragraphs = paragraphs[blocks.last] - paragraphs[blocks.first]
-    shapes, shape_words = mean_of_equal(blocks.shape, held_words)
-    around = element
-    near, middle = blocks.hints[element], blocks.hints[element]
-    for level in range(1, max(LEVELS) + 1):
-        around = parent[around]
-        if level <= 2:
-            near = near | blocks.hints[around]
-        if level <= 4:
-            middle = middle | blocks.hints[around]
-        if level not in LEVELS:
-            continue
-        more = {
-            "words": np.log1p(held_words[around]),
-            "share": held_words[around] / total,
-            "link share": held_links[around] / held_characters[around],
-            "blocks": np.log1p(held_blocks[around]),
-            "words a block": np.log1p(held_words[around] / np.maximum(1.0, held_blocks[around])),
-            "paragraphs": held_paragraphs[around] / np.maximum(1.0, held_words[around]),
-            "stops": held_stops[around] / np.maximum(1.0, held_words[around]),
-            "children": np.log1p(blocks.children[around]),
-            "alike": np.log1p(shapes[around]),
-            "alike words": np.log1p(shape_words[around]),
-            "words before": (w[:-1] - w[blocks.first[around]]) / np.maximum(1.0, held_words[around]),
-        }
-        found |= {f"around {level} {name}": value for name, value in more.items()}
-    # The parts with the prose.
-    prose = np.where((words >= PROSE_WORDS) & (link_share < 0.5), words, 0.0)
-    p = sums(prose)
-    held_prose = p[blocks.last] - p[blocks.first]
-    for share in SHARES:
-        enough = np.flatnonzero(held_prose >= share * p[-1])
-        part = enough[np.argmax(blocks.depth[enough])]
-        begin, end = blocks.first[part], blocks.last[part]
-        found |= {
-            f"in part {share}": ((place >= begin) & (place < end)).astype(np.float64),
-            f"place in part {share}": (place - begin) / max(1, end - begin),
-            f"share of part {share}": np.full(number, held_words[part] / total),
-            f"depth in part {share}": (blocks.depth[element] - blocks.depth[part]).astype(np.float64),
-        }
-    found |= _densest(blocks, words, characters, found.pop("commas"), held_links / held_characters)
-    is_prose = np.flatnonzero(prose)
-    if len(is_prose):
-        before = is_prose[np.maximum(0, np.searchsorted(is_prose, place, "right") - 1)]
-        after = is_prose[np.minimum(len(is_prose) - 1, np.searchsorted(is_prose, place))]
-        distances = (place - is_prose[0], place - is_prose[-1], place - before, after - place)
-    else:
-        distances = (np.full(number, FAR),) * 4
-    for name, distance in zip(("first", "last", "previous", "next"), distances, strict=True):
-        found[f"from {name} prose"] = distance
-    # Neighbours.
-    for name in ("words", "link share", "tag", "depth"):
-        around_it = neighbours(found[name] if number > 2 else np.full(number, -1.0))
-        found |= {f"{name} {where}": value for where, value in around_it.items()}
-    for reach in (3, 10):
-        low, high = np.maximum(0, np.arange(number) - reach), np.minimum(number, np.arange(number) + reach + 1)
-        around_words = w[high] - w[low]
-        found[f"words within {reach}"] = np.log1p(around_words / (high - low))
-        found[f"link share within {reach}"] = (l[high] - l[low]) / np.maximum(1.0, c[high] - c[low])
-        found[f"stops within {reach}"] = (s[high] - s[low]) / np.maximum(1.0, around_words)
-    # Names and landmarks.
-    everywhere, landmarks = blocks.all_hints[element], blocks.landmarks[element]
-    page = {
-        "page words": np.log1p(total),
-        "page blocks": np.log1p(number),
-        "page link share": l[-1] / max(1.0, c[-1]),
-        "page words a block": total / number,
-        "page prose": p[-1] / total,
-        "page long": long[-1] / number,
-        "page paragraphs": paragraphs[-1] / total,
-        "page labels": float(found["label"].mean()),
-        "page headings": float(is_heading.mean()),
-        "page questions": float(found["question"].mean()),
-        "page alike": float(found["alike"].max()),
-    }
-    for name, is_near, inside, is_middle in zip(
-        HINT_BITS, *(_bits(names, HINT_BITS) for names in (near, everywhere, middle)), strict=True
-    ):
-        found |= {f"near {name}": is_near, f"in {name}": inside, f"middle {name}": is_middle}
-        page[f"page {name}"] = float(words @ inside) / total
-    for name, inside in zip(LANDMARKS, _bits(landmarks, LANDMARKS), strict=True):
-        found[f"in <{name}>"] = inside
-        page[f"page <{name}>"] = float(words @ inside) / total
-    found["html length"] = np.full(number, np.log1p(len(html)))
-    page |= page_features(html, url)
-    matrix = np.empty((number, len(found) + len(page)), np.float32)
-    for column, value in enumerate(found.values()):
-        matrix[:, column] = value
-    matrix[:, len(found) :] = list(page.values())
-    return Features([*found, *page], matrix, words, len(found))
+    return Features([*OF_BLOCKS, *OF_PAGES], rows, words, len(OF_BLOCKS))

@@ -94,7 +94,7 @@ _PERMALINK_WORDS = re.compile(
 )
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
 _SLASH = rf"(?P<tag><(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*))/>"
-_MAY_BE_SELF_CLOSED = re.compile(_SLASH, re.IGNORECASE)
+_MAY_BE_MENDED = re.compile(f"</br|{_SLASH}", re.IGNORECASE)
 _SELF_CLOSED = re.compile(
     rf"{_SLASH}|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
     re.IGNORECASE | re.DOTALL,
@@ -117,9 +117,9 @@ def as_browsers_read(page: str) -> str:
     it counts; a page of that namespace that is well-formed is taken for XHTML. An end tag `</br>`, which libxml2 passes
     over, is a break (13.2.6.4.7).
     """
-    has_breaks = "</br" in page or "</BR" in page
-    if not (has_breaks or _MAY_BE_SELF_CLOSED.search(page)) or (_XHTML.search(page) and _is_xml(page)):
+    if not _MAY_BE_MENDED.search(page) or (_XHTML.search(page) and _is_xml(page)):
         return page
+    has_breaks = "</br" in page or "</BR" in page
     page = _SELF_CLOSED.sub(lambda found: f"{found['tag']}>" if found["tag"] else found[0], page)
     return _END_OF_BREAK.sub("<br>", page) if has_breaks else page
 
