@@ -65,8 +65,18 @@ ATTRIBUTES = {
     "th": ("colspan", "rowspan"),
 }
 """By element, the attributes that say where on a page something stands: its number in a list, its columns and rows."""
-_ODD_TAGS = frozenset({"math", "script", "pre"})
-"""Elements that may be a formula or code."""
+_MAY_BE_ODD, _SKIPPED, _ANNOTATION, _BLOCK, _INLINE = 1, 2, 4, 8, 16
+_ROLES_OF_TAGS = {
+    _MAY_BE_ODD: ("math", "script", "pre"),  # a formula or code
+    _SKIPPED: SKIPPED,
+    _ANNOTATION: ANNOTATIONS,
+    _BLOCK: BLOCKS,
+    _INLINE: INLINE,
+}
+_KINDS: dict[str, int] = {}
+"""What is asked of a tag while a page is walked, as bits: one question instead of five."""
+for _bit, _tags in _ROLES_OF_TAGS.items():
+    _KINDS |= {tag: _KINDS.get(tag, 0) | _bit for tag in _tags}
 _BREAK = "\x01"
 """Stands for `<br>` while a block is read: pages hold no control characters (`readable`)."""
 _PARAGRAPHS = re.compile(r"\n{2,}")
@@ -185,9 +195,12 @@ class _Walk:
 
     def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
         """What has been read since the last boundary is a block of `element`, if there is text in it."""
-        joined = "".join(self.pieces)
-        self.pieces.clear()
-        if is_pre:
+        pieces = self.pieces
+        joined = pieces[0] if len(pieces) == 1 else "".join(pieces)
+        pieces.clear()
+        if joined.isspace():  # most are what stands between two tags
+            text = ""
+        elif is_pre:
             text = joined.strip("\n").rstrip()
         else:
             text = _lines_of(joined) if _BREAK in joined else " ".join(joined.split())
@@ -283,10 +296,11 @@ class _Walk:
     def visit(self, node: Any, element: int, row: int, cell: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
         """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
         tag = node.tag
+        kind = _KINDS.get(tag, 0)
         names = node.keys()
         classes = node.get("class") if "class" in names else None
         bits = 0 if classes is None else bits_of(classes)
-        may_matter = bits & ODD or tag in _ODD_TAGS
+        may_matter = bits & ODD or kind & _MAY_BE_ODD
         if may_matter:
             formula = formula_of(node, tag)
             if formula is not None:
@@ -294,17 +308,18 @@ class _Walk:
                 return
             if is_line_numbers(node):
                 return
-        if tag in SKIPPED or is_repeated(node, classes):
+        if kind & _SKIPPED or (classes is not None and is_repeated(node, classes)):
             return
-        if tag in ANNOTATIONS and is_annotation(node):
+        if kind & _ANNOTATION and is_annotation(node):
             for base in node.iterchildren("rb"):  # left open, it holds the next one
                 self.visit(base, element, row, cell, in_link, is_pre, is_bold)
             return
         pieces = self.pieces
-        if tag in BLOCKS:
-            is_block = not ("style" in names and is_in_line(node.get("style")) and is_inline(node))
+        style = node.get("style") if "style" in names else None
+        if kind & _BLOCK:
+            is_block = style is None or not (is_in_line(style) and is_inline(node))
         else:
-            is_block = not (tag in INLINE or is_inline(node))
+            is_block = not (kind & _INLINE or is_inline(node))
         is_block = is_block or node in self.shown
         here, inner_row, inner_cell, inner_pre = element, row, cell, is_pre
         line = None
@@ -323,7 +338,7 @@ class _Walk:
                 self.end_element(here, line)
                 return
             inner_pre = is_pre or tag == "pre"
-        elif (bits & HIDING or "style" in names or "hidden" in names or tag not in INLINE) and is_hidden(
+        elif (bits & HIDING or style is not None or "hidden" in names or not kind & _INLINE) and is_hidden(
             node, tag, names, classes
         ):
             for part in shown_again(node):
@@ -338,7 +353,7 @@ class _Walk:
             pieces.append("\n" if is_pre else _BREAK)
         elif tag in ("b", "strong"):
             is_bold = True
-        stands_apart = "style" in names and not is_block and not is_pre and has_own_lines(node.get("style"))
+        stands_apart = style is not None and not is_block and not is_pre and has_own_lines(style)
         if stands_apart:
             self.end_line()
         in_ruby = tag == "ruby"
