@@ -281,7 +281,7 @@ def learned_from(examples: list[Example]) -> str:
     for number, example in enumerate(used):
         odds = {source: of_each[number] for source, of_each in says.items()}
         assert example.blocks is not None
-        names, wide = with_context(example.blocks, example.features, odds)
+        names, wide = with_context(example.blocks, example.features.rows, example.features.words, odds)
         rows.append(wide)
     second = forest_of(used, rows, SECOND_TREES, SECOND_SETTINGS, KNOWN_KIND)
     page_names = used[0].features.of_page[0]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from webtext_prep.extraction import learned
 from webtext_prep.extraction.blocks import LANDMARKS, TAGS, blocks_of
-from webtext_prep.extraction.features import Features, features_of
+from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.learned import Parameters, chosen, main_text, parameters, with_context
+from webtext_prep.extraction.learned import Parameters, chosen, context_of, main_text, parameters, with_context
 from webtext_prep.extraction.markup import written
 from webtext_prep.extraction.names import HINT_BITS
 from webtext_prep.extraction.page_stage import known_kinds
@@ -84,7 +84,7 @@ def test_any_page_has_features_that_are_numbers(html):
     names, values = found.of_page
     assert len(names) == len(values) and np.isfinite(values).all()
     for odds in (-60.0, 60.0):
-        _, rows = with_context(blocks, found, {"one": np.full(len(found.words), odds)})
+        _, rows = with_context(blocks, found.rows, found.words, {"one": np.full(len(found.words), odds)})
         assert np.isfinite(rows).all()
 
 
@@ -92,7 +92,7 @@ def test_the_parameters_are_of_these_features(blocks):
     """A feature that is added or moved would be read as another one."""
     page = blocks("<p>text</p>")
     found = features_of(page, "<p>text</p>", "", "")
-    context, _ = with_context(page, found, dict.fromkeys(parameters().first, np.zeros(1)))
+    context, _ = with_context(page, found.rows, found.words, dict.fromkeys(parameters().first, np.zeros(1)))
     assert {forest.names for forest in parameters().first.values()} == {tuple(found.names)}
     assert parameters().second.names == (*found.names, *context)
     assert len(set(parameters().second.names)) == len(parameters().second.names)
@@ -262,8 +262,7 @@ def test_context_is_what_is_said_of_the_blocks_around(blocks):
     """Two paragraphs that are likely text, and two links beside them that are not."""
     found = blocks(f"<div><p>{PROSE}</p><p>{PROSE}</p></div><ul><li><a>one</a></li><li><a>two</a></li></ul>")
     words, odds = np.array([20.0, 20, 1, 1]), np.array([60.0, 60, -60, -60])
-    names, rows = with_context(found, Features([], np.empty((4, 0), np.float32), words, 0), {"a": odds})
-    context = {name.removeprefix("a: "): column for name, column in zip(names, rows.T, strict=True)}
+    context = context_of(found, words, odds)
     assert context["in run"].tolist() == [1, 1, 0, 0] and context["from run"].tolist() == [0, 0, 1, 2]
     assert context["words from run"].tolist() == pytest.approx([0, 0, np.log(2), np.log(3)])
     assert context["likely if alike"].tolist() == [1, 1, 0, 0] and context["text alike"].tolist() == [1, 1, 0, 0]

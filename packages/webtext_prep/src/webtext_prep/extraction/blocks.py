@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.extraction.code_text import code_of, is_code, is_line_numbers, language_of
-from webtext_prep.extraction.feature_kernels import PLACES
 from webtext_prep.extraction.formulas import formula_of
 from webtext_prep.extraction.names import ALL_HINTS, HIDING, HINT_BITS, ODD, ROLES, bits_of
 from webtext_prep.extraction.page_tree import (
@@ -124,11 +123,6 @@ class Blocks:
     first: Integers
     last: Integers
     attributes: dict[int, dict[str, str]]
-
-    @functools.cached_property
-    def places(self) -> npt.NDArray[np.int64]:
-        """What is known of each element, a row for each of PLACES."""
-        return np.array([getattr(self, name) for name in PLACES])
 
     @functools.cached_property
     def seen(self) -> npt.NDArray[np.bool_]:

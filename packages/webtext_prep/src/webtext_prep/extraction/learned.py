@@ -23,8 +23,7 @@ import numpy.typing as npt
 
 from command_kit import parse_json
 from webtext_prep.extraction.blocks import LANDMARKS, TAGS, Blocks, blocks_of
-from webtext_prep.extraction.feature_kernels import Floats, rows_with_context
-from webtext_prep.extraction.features import OF_CONTEXT, Features, features_of
+from webtext_prep.extraction.features import Features, Floats, features_of, mean_of_equal, neighbours, sums
 from webtext_prep.extraction.forest import Forest
 from webtext_prep.extraction.markup import Markup, written
 from webtext_prep.extraction.names import HINT_BITS
@@ -48,6 +47,11 @@ NEAR = 3
 """A heading of a lower level than `h1` is the page's own so many blocks above the text."""
 NAMED = 3
 """So many levels up the name of a part says that a heading is that of its navigation."""
+LEVELS = (0, 1, 2, 3, 5, 7)
+"""How far up the elements around a block are looked at; 0 is its own."""
+SHARES = (0.5, 0.8)
+"""The innermost element with this share of the expected text is looked at."""
+_TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Parameters:
     def kept(self, blocks: Blocks, features: Features, kind: str, title: str) -> npt.NDArray[np.bool_]:
         """Which blocks of a page of some kind and title are its main text."""
         odds = {name: forest.sums(features.rows) for name, forest in self.first.items()}
-        _, rows = with_context(blocks, features, odds)
+        _, rows = with_context(blocks, features.rows, features.words, odds)
         sums = self.second.sums(rows)
         if KNOWN_KINDS in odds:
             sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
@@ -152,23 +156,71 @@ def _navigates(blocks: Blocks) -> npt.NDArray[np.bool_]:
     return ((blocks.landmarks[blocks.element] & LANDMARKS["nav"]) | (hints & HINT_BITS["nav"])) > 0
 
 
+def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]:
+    """Features of a page's blocks, of so many `words`, by the logarithm of the odds that each is main text.
+
+    Whether a short text beside a list of teasers is the main one, or a part of that list, depends on what the others
+    are taken for: those around it, those of its shape, those in the elements that it lies in, and the page as a whole.
+    """
+    number, element, parent = len(words), blocks.element, blocks.parent
+    place = np.arange(number)
+    # Without the last digits of `exp`, which differ between machines.
+    likely = np.rint(2**20 / (1 + np.exp(-odds))) / 2**20
+    w, t = sums(words), sums(likely * words)
+    expected = max(_TINY, t[-1])
+    found = {"odds": odds} | {f"likely {where}": value for where, value in neighbours(likely).items()}
+    for reach in (3, 10, 30):
+        low, high = np.maximum(0, place - reach), np.minimum(number, place + reach + 1)
+        found[f"likely within {reach}"] = (t[high] - t[low]) / np.maximum(_TINY, w[high] - w[low])
+    alike, alike_words, alike_text = mean_of_equal(blocks.shape[element], words, likely * words)
+    found |= {
+        "text before": t[:-1] / expected,
+        "likely if alike": alike_text / np.maximum(_TINY, alike_words),
+        "text alike": alike * alike_text / expected,
+        "likely on the page": np.full(number, t[-1] / w[-1]),
+        "text words": np.full(number, np.log1p(t[-1])),
+    }
+    held_words, held_text = w[blocks.last] - w[blocks.first], t[blocks.last] - t[blocks.first]
+    of_elements = np.array([held_text / np.maximum(_TINY, held_words), held_text / expected])
+    around = element
+    for level in range(max(LEVELS) + 1):
+        if level in LEVELS:
+            found[f"likely around {level}"], found[f"text around {level}"] = of_elements[:, around]
+        around = parent[around]
+    # The run of blocks with the most words that are more likely text than not, less those that are not.
+    gains = sums((likely - 0.5) * words)
+    end = int(np.argmax(gains - np.minimum.accumulate(gains)))
+    begin = int(np.argmin(gains[: end + 1]))
+    before, after = place < begin, place >= end
+    away = np.where(before, w[begin] - w[:-1], np.where(after, w[1:] - w[end], 0))
+    found |= {
+        "in run": (~before & ~after).astype(np.float64),
+        "from run": np.where(before, place - begin, np.where(after, place - end + 1, 0)).astype(np.float64),
+        "words from run": np.where(before, -1, 1) * np.log1p(away),
+        "text in run": np.full(number, (t[end] - t[begin]) / expected),
+    }
+    for share in SHARES:
+        enough = np.flatnonzero(held_text >= share * t[-1])
+        part = enough[np.argmax(blocks.depth[enough])]
+        inside = (place >= blocks.first[part]) & (place < blocks.last[part])
+        found[f"in text {share}"] = inside.astype(np.float64)
+        found[f"likely in text {share}"] = np.full(number, held_text[part] / max(_TINY, held_words[part]))
+    return found
+
+
 def with_context(
-    blocks: Blocks, features: Features, odds: Mapping[str, Floats]
+    blocks: Blocks, rows: npt.NDArray[np.float32], words: Floats, odds: dict[str, Floats]
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
     """(names of the context by each of the forests whose `odds` are given, rows of features and that context)."""
-    names = [f"{forest}: {name}" for forest in odds for name in OF_CONTEXT]
-    of_each = np.array(list(odds.values()))
-    # Without the last digits of `exp`, which differ between machines.
-    likely = np.rint(2**20 / (1 + np.exp(-of_each))) / 2**20
-    return names, rows_with_context(
-        features.rows,
-        features.words,
-        blocks.element,
-        blocks.places,
-        of_each,
-        likely,
-        features.rows.shape[1] + len(names),
-    )
+    found = {
+        f"{forest}: {name}": value
+        for forest, of_each in odds.items()
+        for name, value in context_of(blocks, words, of_each).items()
+    }
+    wide = np.empty((len(rows), rows.shape[1] + len(found)), np.float32)
+    wide[:, : rows.shape[1]] = rows
+    wide[:, rows.shape[1] :] = np.array(list(found.values())).T
+    return list(found), wide
 
 
 def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str, float, float]:
