@@ -64,6 +64,10 @@ ATTRIBUTES = {
     "th": ("colspan", "rowspan"),
 }
 """By element, the attributes that say where on a page something stands: its number in a list, its columns and rows."""
+_TELLING = frozenset(
+    {"id", "itemprop", "role", "style", "hidden", "aria-hidden", "popover"}.union(*ATTRIBUTES.values())
+)
+"""Attributes, but for classes, that say something of an element."""
 _MAY_BE_ODD, _SKIPPED, _ANNOTATION, _BLOCK, _INLINE = 1, 2, 4, 8, 16
 _ROLES_OF_TAGS = {
     _MAY_BE_ODD: ("math", "script", "pre"),  # a formula or code
@@ -216,19 +220,18 @@ class _Walk:
         if line is not None:
             self.pieces[:], self.link_characters, self.links, self.bold_characters = line
 
-    def begin_element(self, node: Any, tag: str, names: Sequence[str], classes: str | None, parent: int) -> int:
-        """The number of a new element, which has attributes of these `names`."""
+    def begin_element(
+        self, node: Any, tag: str, names: Sequence[str], classes: str | None, bits: int, parent: int
+    ) -> int:
+        """The number of a new element, which has attributes of these `names`, and classes of these `bits`."""
         _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
         number = len(self.elements)
-        hints, may_hide = 0, tag in SHUT
-        if classes is not None:
-            hints = bits_of(classes)
-            may_hide = may_hide or hints & HIDING != 0
-        if len(names) > (classes is not None):  # most have no other attribute, and each that is asked for takes time
+        hints, may_hide = bits & ALL_HINTS, bits & HIDING != 0 or tag in SHUT
+        if not _TELLING.isdisjoint(names):  # most have none of them, and each that is asked for takes time
             get = node.get
             for name in ("id", "itemprop"):
                 if name in names:
-                    hints |= bits_of(get(name))
+                    hints |= bits_of(get(name)) & ALL_HINTS
             role = get("role")
             if role in ROLES:
                 hints |= HINT_BITS[ROLES[role]]
@@ -244,8 +247,7 @@ class _Walk:
                 placing = {name: get(name) for name in ATTRIBUTES[tag] if name in names}
                 if placing:
                     self.attributes[number] = placing
-        hints &= ALL_HINTS
-        if node in self.shown:
+        if self.shown and node in self.shown:
             hidden = unseen = 0
         elif may_hide and not hidden and is_hidden(node, tag, names, classes):
             hidden = number
@@ -314,7 +316,7 @@ class _Walk:
             is_block = style is None or not (is_in_line(style) and is_inline(node))
         else:
             is_block = not (kind & _INLINE or is_inline(node))
-        is_block = is_block or node in self.shown
+        is_block = is_block or (len(self.shown) > 0 and node in self.shown)
         here, inner_row, inner_cell, inner_pre = element, row, cell, is_pre
         line = None
         if is_block:
@@ -322,7 +324,7 @@ class _Walk:
                 line = self.set_aside()
             elif pieces:
                 self.end_block(element, row, cell, is_pre)
-            here = self.begin_element(node, tag, names, classes, element)
+            here = self.begin_element(node, tag, names, classes, bits, element)
             if tag == "tr":
                 inner_row, inner_cell = here, -1
             elif tag in ("td", "th"):
