@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
-    "packages/command_kit": 1_650,
-    "packages/gpt2_train": 11_864,
+    "packages/command_kit": 1_665,
+    "packages/gpt2_train": 11_861,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_441,
+    "packages/webtext_prep": 22_532,
     "packages/webtext_run": 2_414,
-    "tests": 37_074,
-    "benchmarks": 4_289,
+    "tests": 37_418,
+    "benchmarks": 4_950,
     "tools": 553,
 }
 """By folder, lines."""

@@ -15,7 +15,7 @@ from archives import answer, members, page, raw_record
 from jobs import job_of
 from outputs import documents_of, outcomes_of
 
-from webtext_prep.crawl.archives.html_files import saved_from
+from webtext_prep.crawl.archives.html_files import said_urls
 from webtext_prep.crawl.archives.warc import ArchiveReader, FoundPage
 from webtext_prep.crawl.http.media_types import content_type_of
 from webtext_prep.documents.folders.inputs import find_inputs
@@ -369,14 +369,25 @@ def test_a_conversion_is_what_it_says(tmp_path):
             "<!-- Mirrored from b.org/a.html by HTTrack Website Copier/3.x [XR&CO'2014], Fri, 01 Mar 2024 -->",
             "http://b.org/a.html",
         ),
+        (
+            "<html><!--\n Archive processed by SingleFile \n url: https://b.org/a \n saved date: Mon\n-->",
+            "https://b.org/a",
+        ),
         ('<html><head><meta name="savepage-url" content="https://b.org/a?b&amp;c">', "https://b.org/a?b&c"),
+        (
+            f"<head><style>{'a{b:c}' * 20_000}</style><meta name=savepage-url content=https://b.org/a>",
+            "https://b.org/a",
+        ),
         ('<html lang="en" data-scrapbook-source="https://b.org/a">', "https://b.org/a"),
         ("<!-- saved from url=(0014)about:internet -->", ""),
         ("<!-- A comment about https://b.org/a -->", ""),
+        ("<script>'<!-- saved from url=(0015)https://b.org/a -->'</script>", ""),
     ],
 )
 def test_the_url_from_which_a_program_saved_a_page_is_the_pages(saved, url):
-    assert saved_from(f"<!DOCTYPE html>{saved}{page()}".encode()) == url
+    text = f"<!DOCTYPE html>{saved}{page()}"
+    assert said_urls(text.encode()).saved == url
+    assert said_urls(b"\xff\xfe" + text.encode("utf-16-le")).saved == url
 
 
 def test_a_canonical_url_that_several_files_claim_names_none_of_them(tmp_path):

@@ -202,6 +202,19 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing_that_was_added(path):
     assert URLS[0] in urls and notes == []
 
 
+def test_a_file_system_without_shared_memory_is_named_as_that(path, monkeypatch):
+    """On a mount of bindfs 1.14.7 with `-o direct_io` it said to free some space; the code is SQLite's there."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_SHMMAP"
+
+    def connect(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    with pytest.raises(WebtextError, match=r"\(disk I/O error\): its file system lets no file be shared in memory"):
+        CrawlDatabase(path)
+
+
 def test_a_database_that_another_process_holds_is_not_taken_for_a_damaged_one(full, monkeypatch):
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *arguments, **more: connect(*arguments, timeout=0.1, **more))

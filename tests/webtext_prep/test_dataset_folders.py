@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from offline_datasets import datasets
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.raw_files import choose_splits, splits_of, without_descriptions
+from webtext_prep.documents.folders.raw_files import choose_splits, file_names, splits_of, without_descriptions
 from webtext_prep.documents.records.arrow import ArrowRecords
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.errors import InputError
@@ -237,6 +238,33 @@ def arrow(path: Path, table: pa.Table, *, is_stream: bool) -> Path:
 
 def records(path: Path) -> list[Document | Unreadable]:
     return [record.document for record in ArrowRecords().read(SourceFile(path, path.name), KEYS)]
+
+
+def test_columns_that_only_the_folders_of_a_table_tell_are_metadata(tmp_path, merge):
+    """Spark 4.3.0, DuckDB 2.0.1, Polars 2.1.0 and pyarrow 26.0.1 take them out of the files: they were lost."""
+    languages = ["en", "de", None, "zh/Hant"]
+    rows = [{"url": f"http://a.org/{n}", "text": f"text {n}", "language": name} for n, name in enumerate(languages)]
+    pq.write_to_dataset(pa.Table.from_pylist(rows), tmp_path / "table", partition_cols=["language"])
+    of_json = tmp_path / "table/language=sv/kind=a%20b/a.jsonl"
+    of_json.parent.mkdir(parents=True)
+    of_json.write_text('{"url": "http://a.org/4", "text": "text", "kind": "its own"}\n{"text": "of no URL"}\n')
+    _, found = merge(tmp_path / "table")
+    assert {document.metadata.get("language") for document in found.values()} == {*languages, "sv"}
+    assert found["http://a.org/4"].metadata == {"kind": "its own", "language": "sv"}
+    nameless = "file:language%3Dsv/kind%3Da%2520b/a.jsonl:2"
+    assert found[nameless].metadata == {"language": "sv", "kind": "a b"}
+    _, alone = merge(tmp_path / "table/language=sv", "--restart")
+    assert alone[nameless] == found[nameless]
+
+
+def test_folders_of_ones_own_with_an_equals_sign_are_no_columns(tmp_path, merge, webtext):
+    runs = tmp_path / "seed=1"
+    (runs / "texts").mkdir(parents=True)
+    (runs / "texts/a.txt").write_text("A text.")
+    webtext("merge", "--input", runs / "texts", "--output", runs / "of=merge", "--json")
+    _, found = merge(runs / "of=merge")
+    assert [document.metadata for document in found.values()] == [{}]
+    assert file_names([runs / "texts/a.txt"]) == ["a.txt"]
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

@@ -23,7 +23,7 @@ from outputs import documents_of, outcomes_of
 from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
-from webtext_prep.crawl.archives.html_files import canonical_url
+from webtext_prep.crawl.archives.html_files import said_urls
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, FoundPage
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, decoded, without_chunks
 from webtext_prep.errors import InputError, WebtextError
@@ -548,6 +548,8 @@ def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
         ('<link rel="canonical" href="/relative">', ""),
         ('<link rel="canonical" href="javascript:alert(1)">', ""),
         ('<link rel="canonical" href="http://[">', ""),
+        ('<link rel="canonical shortlink" href="http://a.org/x">', "http://a.org/x"),
+        (f"<style>{'a{b:c}' * 20_000}</style><link rel=canonical href=http://a.org/x>", "http://a.org/x"),
         ('<link rel="alternate canonical" href="http://a.org/other">', ""),
         ('<!-- <link rel="canonical" href="http://a.org/no"> -->', ""),
         ('<script>"<link rel=canonical href=http://a.org/no>"</script>', ""),
@@ -559,7 +561,7 @@ def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
     ],
 )
 def test_the_url_that_a_page_says_it_has(head, url):
-    assert canonical_url(page().replace("<head>", f"<head>{head}").encode()) == url
+    assert said_urls(page().replace("<head>", f"<head>{head}").encode()).canonical == url
 
 
 def test_files_that_are_no_pages_are_named_and_cost_nothing_else(tmp_path):

@@ -370,3 +370,29 @@ def test_of_many_suffixes_ten_are_named_and_the_others_counted(tmp_path):
     (sentence,) = found.notes()
     assert sentence.startswith("not read, by suffix: 2 .s00, 2 .s01, 2 .s02, 1 .s03, ")
     assert sentence.endswith("1 .s09, 4 of 4 other suffixes.")
+
+
+ICEBERG = "00001-0334ce6c-789e-4b0b-958e-d60458bcb322.metadata.json"
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("_delta_log/00000000000000000000.json", "a Delta"),
+        (f"metadata/{ICEBERG}", "an Iceberg"),
+        ("metadata/v1.metadata.json", "an Iceberg"),
+        (".hoodie/hoodie.properties", "a Hudi"),
+    ],
+)
+@pytest.mark.parametrize("accepts", [is_raw_file, is_url_list, is_document_shard])
+def test_a_table_whose_log_tells_which_rows_were_deleted_is_refused(tree, log, kind, accepts):
+    """Its files alone, as deltalake 1.6.6 and pyiceberg 0.12.0 leave them, bring deleted pages back, others twice."""
+    tree(f"in/table/{log}", "in/table/data/a.parquet", "in/table/metadata/notes.jsonl")
+    with pytest.raises(
+        InputError, match=f"in/table is {kind} table, whose files hold rows that were deleted or replaced"
+    ):
+        find("in", accepts=accepts)
+    (Path("in/table") / log).unlink()
+    if "metadata" not in log:
+        (Path("in/table") / log).parent.rmdir()
+    assert "in/table/data/a.parquet" in find("in", accepts=accepts)

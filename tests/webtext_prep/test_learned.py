@@ -23,11 +23,11 @@ from webtext_prep.extraction.learned import Parameters, chosen, context_of, main
 from webtext_prep.extraction.markup import written
 from webtext_prep.extraction.names import ALL_HINTS, HIDING, HINT_BITS, HINTS, ODD, bits_of
 from webtext_prep.extraction.page_stage import known_kinds
-from webtext_prep.extraction.page_tree import hides
+from webtext_prep.extraction.page_tree import hides, is_off
 
 PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "
 WORDS_OF_NAMES = re.findall(
-    r"[a-z]+", f"{[*HINTS.values()]} {FORMULAS.pattern} {CODE.pattern} sr-only off-screen hidden"
+    r"[a-z]+", f"{[*HINTS.values()]} {FORMULAS.pattern} {CODE.pattern} sr-only off-screen hidden d-none"
 )
 
 
@@ -113,7 +113,7 @@ def test_an_elements_names_say_what_the_patterns_of_hints_find(names):
     expected = sum(HINT_BITS[name] for name, pattern in HINTS.items() if re.search(pattern, names.lower()))
     assert bits_of(names) & ALL_HINTS == expected
     assert bool(bits_of(names) & ODD) == any(pattern.search(names.lower()) for pattern in (FORMULAS, CODE))
-    assert bool(bits_of(names) & HIDING) == hides(names)
+    assert bool(bits_of(names) & HIDING) == (hides(names) or is_off(names))
 
 
 def test_a_forest_adds_up_the_leaves_that_a_row_comes_to():

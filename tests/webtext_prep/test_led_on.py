@@ -163,6 +163,27 @@ def test_a_redirect_that_needs_the_cookie_it_sets_gets_it_back(site, tmp_path):
     assert [sent(site, path) for path in ("/a", "/b", "/c")] == [[None, "a=1"], [None, "b=1"], [None]]
 
 
+@pytest.mark.parametrize("cookie", ['{"a":1,"b":[2]}', '"a b"', "a b", "a%20b=="])
+def test_a_cookie_comes_back_as_it_was_sent(site, tmp_path, cookie):
+    site.routes["/a"] = lambda r: r.answer(302, Location="/b", Set_Cookie=f"n={cookie}; Path=/")
+    assert rows(site, tmp_path, site.url("/a", ONE)) == [("ok", site.url("/b", ONE))]
+    assert sent(site, "/b") == [f"n={cookie}"]
+
+
+def test_a_page_that_loads_itself_again_with_its_cookie_is_what_comes_then(site, tmp_path):
+    """It was a document "Redirecting"; one that sets a cookie each time is read at the second."""
+
+    def answer(request):
+        brings = "a=1" in (request.headers.get("Cookie") or "")
+        request.answer(body=html("A page") if brings else refresh("/a"), **({} if brings else {"Set_Cookie": "a=1"}))
+
+    site.routes["/a"] = answer
+    site.routes["/b"] = lambda r: r.answer(body=refresh("/b"), Set_Cookie="b=1; Secure")
+    urls = [site.url(path, ONE) for path in ("/a", "/b")]
+    assert rows(site, tmp_path, *urls) == [("ok", url) for url in urls]
+    assert [sent(site, path) for path in ("/a", "/b")] == [[None, "a=1"], [None, None]]
+
+
 def test_a_cookie_goes_to_no_host_that_it_is_not_for(site, tmp_path):
     site.routes |= {
         "/away": lambda r: r.answer(302, Location=site.url("/other", OTHER), Set_Cookie="a=1"),

@@ -117,14 +117,13 @@ def test_a_key_that_is_a_folder_too_hides_nothing(bucket):
         assert [str(file).partition("/p/")[2] for file in found] == ["b.jsonl", "b.jsonl/1.jsonl", "b.jsonl/c/2.jsonl"]
 
 
-@pytest.mark.parametrize("key", ["a//2.txt", "a/./2.txt", "a/b/../2.txt"])
+@pytest.mark.parametrize("key", ["a//2.txt", "a/./2.txt", "a/b/../2.txt", "a/2\n.txt", "/a/2.txt"])
 def test_a_key_that_is_no_path_is_named(bucket, s3, key):
     """It was said that a path had an empty segment, and not what to do."""
     for name in ("a/1.txt", key):
         s3.backend.put_object(bucket.name, name, b"")
     with pytest.raises(OSError, match=r"which is no path: rename it, or give the other files by name\.$"):
-        storage.is_folder(bucket / "a")
-        storage.list_folder(bucket / "a")
+        find_inputs([str(bucket)], accepts=lambda place: True, kinds="files")
 
 
 # Reading

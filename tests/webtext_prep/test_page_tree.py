@@ -181,10 +181,29 @@ HIDING = [
         "class=visuallyHidden__3kXq2",
         "class=is-srOnly",
         "style='position:absolute; left:-500em'",
+        "style='clip-path:circle(0)'",
+        "style='clip-path: polygon(0 0, 0px 0px, 0 0)'",
+        "class=hidden",
+        "class='badge d-none'",
     ],
 )
 def test_hidden_text_is_known_by_more_spellings(name, hiding):
     assert "jane@example.org" in text_by(name, f"<p>Write to jane<span {hiding}>nospam</span>@example.org.</p>")
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<p>nine <span class='hidden sm:inline'>red</span> euros</p>",
+        "<p>nine <span class='d-none d-md-inline'>red</span> euros</p>",
+        "<p>nine <span class='md:hidden'>red</span> euros</p>",
+        "<p>nine <span style='clip-path:circle(50%)'>red</span> euros</p>",
+        "<div><span class=d-none>nine red euros</span></div>",  # not in a line: scripts may show it
+        "<p>nine <span class=accordion><b class=hide>red</b></span> euros</p>",
+    ],
+)
+def test_classes_that_hide_on_some_screens_or_what_a_script_shows_hide_nothing(texts, html):
+    assert texts(html) == ["nine red euros"]
 
 
 @every_extractor
@@ -347,9 +366,29 @@ def test_a_link_of_a_heading_to_itself_is_no_text(name, html):
 
 
 @pytest.mark.parametrize(
+    "html",
+    [
+        '<h2 id=x>The price<a class="headerlink" href="#x">Enlace permanente a este encabezado</a></h2>',
+        '<section id=x><h2>The price<a class="headerlink" href="#x">永久链接至标题</a></h2></section>',
+        '<h2 id=x><a class="anchor" href="https://a.org/b#x">Ссылка</a>The price</h2>',
+        '<div><h2 id=x>The price</h2><a class="anchor-link" href="#x">Länk till rubriken</a></div>',
+    ],
+)
+def test_a_link_of_a_heading_to_itself_is_known_in_any_language_by_where_it_leads(texts, html):
+    assert texts(html) == ["The price"]
+
+
+@pytest.mark.parametrize(
     ("html", "found"),
     [
         ("<h2 id=x><a href='#x'>The price</a></h2>", "The price"),
+        ("<h2 id=x><a class=anchor href='#x'>The price</a></h2>", "The price"),
+        (  # xml2rfc 3
+            "<h2 id=n><a href='#s-1' class='section-number selfLink'>1. </a>"
+            "<a href='#n' class='section-name selfLink'>The price</a></h2>",
+            "1. The price",
+        ),
+        ("<h2 id=x>The price <a class=anchor href='#other'>of boats</a></h2>", "The price of boats"),
         ("<section id=m.f><h4>fn <a href='#m.f' class=fn>f</a>()</h4></section>", "fn f()"),
         ("<h2>C# <a href='#n1'>[1]</a></h2>", "C# [1]"),
         ("<h3 id=s5><a href='#s5'>§ 5</a> Duties</h3>", "§ 5 Duties"),

@@ -135,6 +135,18 @@ def test_processes_of_a_node_that_begin_a_phase_do_not_disturb_each_other(shared
     assert len([path for path in node.rglob("files/*") if path.is_file()]) == 1
 
 
+def test_a_copy_from_before_the_node_started_again_is_fetched_again(shared, node, tmp_path, monkeypatch):
+    """After a power cut a copy was empty, which is never flushed, and its note said that it was there."""
+    a = shared.place / "a"
+    write(a, "text")
+    monkeypatch.setattr(staging, "boot_id", lambda: "first")
+    assert run(shared, Task("one", Files(a=a)), tmp_path) == "text"
+    (copy,) = (path for path in node.rglob("files/*") if path.is_file())
+    copy.write_bytes(b"")
+    monkeypatch.setattr(staging, "boot_id", lambda: "second")
+    assert run(shared, Task("one", Files(a=a)), tmp_path) == "text"
+
+
 def test_a_file_that_can_not_be_copied_is_tried_again(shared, node, tmp_path):
     a = shared.place / "a"
     write(a, "text")

@@ -164,6 +164,20 @@ def test_what_its_writer_alone_knows_is_refused_by_name():
     assert "column 'variant': a VARIANT is known to its writer alone: write it as text" in str(first.document)
 
 
+@pytest.mark.parametrize("parts", [["value"], ["value", "typed_value"]])
+def test_variants_of_any_writer_are_refused_by_name(tmp_path, parts):
+    """DuckDB (2.0.1) names the type in Parquet's schema alone, and shreds numbers into a part of their own."""
+    kind = pa.struct([pa.field("metadata", pa.binary(), nullable=False), *((name, pa.binary()) for name in parts)])
+    rows = [None, [dict.fromkeys(["metadata", *parts], b"\x01\x00\x00")]]
+    table = pa.table(
+        {"url": ["http://a.org/1", "http://a.org/2"], "text": ["a", "b"], "v": pa.array(rows, pa.list_(kind))}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    first, second = records(tmp_path / "a.parquet")
+    assert first.document.url == "http://a.org/1"
+    assert "column 'v': a VARIANT is known to its writer alone: write it as text" in str(second.document)
+
+
 def test_a_time_of_96_bits_has_its_nanoseconds_in_any_year():
     """As Hive writes them; pyarrow 26.0.1 reads them as nanoseconds, which wrap around, or without the last digits."""
     microseconds = [253_402_300_799_999_999, -62_135_596_800_000_000, 0, None]

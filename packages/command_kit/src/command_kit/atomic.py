@@ -5,7 +5,10 @@ full disk or `kill -9` leaves the old file or none, never half of a new one. Eac
 own, so that two processes at work on one file never write into each other's. An attempt holds a lock (flock) on what it
 writes: `remove_leftovers` removes what killed processes left behind, and leaves alone what a living one writes.
 
-Flushing costs some milliseconds a file; `durable=False` leaves it out, for scratch files that a power cut may take.
+What is done here is on the disk when the call returns: a file is flushed (fsync) before it gets its name, and then the
+folder with the name, as after a removal or a new folder. So a power cut finds what a kill does, also on a file system
+that keeps no order of its own. Flushing costs some milliseconds a file; `durable=False` leaves it out, for
+scratch files that a power cut may take.
 """
 
 from __future__ import annotations
@@ -55,6 +58,34 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def sync_file(path: Path) -> None:
+    """Flush a file that is written and closed to the disk, and its name. Raises OSError."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each flushed into the one that it is in; does nothing if it is there.
+
+    Raises OSError as `Path.mkdir` does.
+    """
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file for good: it does not come back after a power cut, beside what was written after it.
+
+    Does nothing where there is none. Raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+        sync_folder(path.parent)
+
+
 def _create(unfinished: Path) -> BinaryIO:
     return unfinished.open("xb")
 
@@ -78,7 +109,7 @@ class UnfinishedFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         for _ in range(ATTEMPTS):
             self.name = _new_name(self.path)
             self.file = _create(self.name)
@@ -102,12 +133,13 @@ class UnfinishedFile:
         self.file.flush()
         if keep_same and same_bytes(self.name, self.path):
             self.discard()
-            return
-        if durable:
-            self.sync()
-        # Renamed before it is closed: closing gives up the lock.
-        self.name.replace(self.path)
-        self.file.close()
+        else:
+            if durable:
+                self.sync()
+            # Renamed before it is closed: closing gives up the lock.
+            self.name.replace(self.path)
+            self.file.close()
+        # Also of a file that was there: who gave it that name may have been killed before this.
         if durable:
             sync_folder(self.path.parent)
 
@@ -149,15 +181,18 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
     An older folder of that name is replaced: a crash at any moment leaves one of them whole, under this name or, for
     the moment between two renames, under none; where overlayfs refuses to rename it, it is removed in
-    place. Files in it must be closed by the end of the block. What killed processes left of the same folder is removed.
+    place. Files in it must be closed by the end of the block, and are flushed then. What killed processes left of the
+    same folder is removed.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     remove_leftovers_of(path)
     unfinished, descriptor = _new_folder(path)
     aside = _new_name(path)
     try:
         yield unfinished
+        for entry in unfinished.rglob("*"):
+            (sync_folder if entry.is_dir() else sync_file)(entry)
         sync_folder(unfinished)
         _replace_folder(unfinished, path, aside)
         sync_folder(path.parent)
@@ -222,8 +257,8 @@ def remove_folder(folder: Path, seal: str) -> None:
     doomed = _new_name(folder)
     if not _renamed(folder, doomed):
         (folder / seal).unlink(missing_ok=True)
-        sync_folder(folder)
         doomed = folder
+    sync_folder(doomed if doomed == folder else folder.parent)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
@@ -294,7 +329,7 @@ def waiting_lock(path: Path) -> Iterator[None]:
 
     A file system without locks does not keep two processes apart.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with path.open("a") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from command_kit.atomic import UnfinishedFile, atomic_file, remove_leftovers_of
+from command_kit.atomic import UnfinishedFile, atomic_file, remove_file, remove_leftovers_of
 from indexed_tokens.checksums import Checksum, checksum_of, joined
 from indexed_tokens.reader import HEADER, IndexedTokensError, bin_path, header, idx_path, prefix_of
 
@@ -122,7 +122,7 @@ class IndexedTokensWriter:
                     self._write_index(index)
                     index.flush()
                     os.fsync(index.fileno())
-                    idx_path(self.prefix).unlink(missing_ok=True)
+                    remove_file(idx_path(self.prefix))
                     self._binary.commit()
         finally:
             self._binary.discard()

@@ -42,7 +42,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from command_kit import write_json, write_text
-from command_kit.atomic import remove_folder, remove_leftovers, sync_folder, temporary_name
+from command_kit.atomic import make_folder, remove_folder, remove_leftovers, sync_folder, temporary_name
 from gpt2_train.checkpoint.hugging_face import write_config
 from gpt2_train.checkpoint.info import (
     FORMAT,
@@ -214,7 +214,7 @@ class Checkpointer:
         """Make the folder under its temporary name; once per run, remove what killed ones left behind."""
         if rank_and_size()[0] != 0:
             return
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoints)
         if not self._removed_leftovers:
             remove_leftovers(self.checkpoints)
             self._removed_leftovers = True

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -208,16 +207,5 @@ def _appearing(target: Path, *, is_file: bool) -> Iterator[Path]:
         else:
             with atomic_folder(target) as folder:
                 yield folder
-                _flush(folder)
     except OSError as error:
         raise Gpt2Error(f"can't write {target} ({error.strerror or error}); nothing was left there.") from error
-
-
-def _flush(folder: Path) -> None:
-    """Every file below `folder`, to the disk: a power cut after the rename must not leave holes."""
-    for path in folder.rglob("*"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

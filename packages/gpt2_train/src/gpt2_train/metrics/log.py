@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from command_kit import atomic_file, duration, parse_json
+from command_kit.atomic import sync_file
 from gpt2_train.config.errors import shortened
 from gpt2_train.config.files import METRICS_FILE
 from gpt2_train.metrics.records import task_name
@@ -106,6 +107,11 @@ class MetricsLog:
             file.write(json.dumps(clean) + "\n")
         for feed in self._feeds:
             feed.put(clean)
+
+    def flush(self) -> None:
+        """Flush the rows so far to the disk: a power cut takes at most those after. Raises OSError."""
+        if self._path is not None and self._path.exists():
+            sync_file(self._path)
 
     def send_to(self, feeds: Iterable[Feed]) -> None:
         """Send all rows from now on to `feeds`, too."""

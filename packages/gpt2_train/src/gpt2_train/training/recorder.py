@@ -226,6 +226,7 @@ class Recorder:
         if not self.run.settings.save:
             return
         self.read_pending()
+        self.log.flush()  # A run that resumes has the rows up to its step.
         state = self.state
         state.saved_step = state.step
         self.saver.save(

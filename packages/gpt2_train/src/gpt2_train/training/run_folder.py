@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import write_text
+from command_kit.atomic import make_folder
 from command_kit.settings import as_table, changes, flag_name, to_toml
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
@@ -47,7 +48,7 @@ def lock_folder(folder: Path, patience: float = LOCK_PATIENCE, say: Callable[[st
     """
     is_new = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except (FileExistsError, NotADirectoryError):
         raise Gpt2UsageError(f"--output {folder} is a file, or lies below one: give a folder.") from None
     unexpected = sorted(entry.name for entry in folder.iterdir() if entry.name != CACHE_FOLDER)

@@ -154,10 +154,13 @@ def _refusal(urls: Sequence[str], hosts: Hosts) -> tuple[str, Preference] | None
 
 
 def _asked_already(part: Path) -> list[Host]:
-    """The hosts that a run which was killed has asked. The line that it was writing is taken out of the file."""
+    """The hosts that a run which was killed has asked. What it was writing is taken out of the file.
+
+    That is an unfinished line, or after a power cut all from the first zero byte on.
+    """
     if not part.is_file():
         return []
-    os.truncate(part, part.read_bytes().rfind(b"\n") + 1)
+    os.truncate(part, part.read_bytes().partition(b"\0")[0].rfind(b"\n") + 1)
     return list(read_hosts(part))
 
 

@@ -29,6 +29,7 @@ import msgspec
 import xxhash
 import zstandard
 
+from command_kit.atomic import make_folder
 from webtext_prep.crawl.archives.warc_writing import response_record
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.documents.document import Document, encode_document
@@ -124,7 +125,7 @@ class CrawlDatabase:
 
     def __init__(self, path: Path, *, is_checked: bool = True) -> None:
         self.path, self.notes = path, list[str]()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._compress = zstandard.ZstdCompressor(level=1).compress
         reason = _why_not_ours(path)
         aside = None if reason is None else self._set_aside(reason)
@@ -333,6 +334,11 @@ def _says_damage(error: sqlite3.DatabaseError) -> bool:
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> WebtextError:
+    if getattr(error, "sqlite_errorname", "").startswith("SQLITE_IOERR_SHM"):
+        return WebtextError(
+            f"can't use {path} ({error}): its file system lets no file be shared in memory, as some mounts over a "
+            "network or by FUSE do: give an --output on another one, and copy it when it is done."
+        )
     return WebtextError(f"can't use {path} ({error}): free some space, or check its folder, and run the command again.")
 
 

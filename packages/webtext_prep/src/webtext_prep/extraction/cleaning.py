@@ -31,6 +31,7 @@ from webtext_prep.extraction.page_tree import (
     is_in_line,
     is_inline,
     is_invisible,
+    is_off,
     is_permalink,
     is_sign,
     is_space_of_ruby,
@@ -114,7 +115,11 @@ def cleaned(page: str) -> Any:
 def _may_be_hidden(tree: Any) -> list[Any]:
     """The elements of a tree with attributes that may hide them."""
     found = [node for closed in _CLOSED for node in closed(tree)]
-    return found + _having(tree, "style", hidden_by_style) + _having(tree, "class", hides)
+    return (
+        found
+        + _having(tree, "style", hidden_by_style)
+        + _having(tree, "class", lambda value: hides(value) or is_off(value))
+    )
 
 
 def _having(tree: Any, name: str, rule: Callable[[str], object]) -> list[Any]:
@@ -180,9 +185,9 @@ rt, rp, rtc, button, output, dialog:not([open]), noembed, noframes, [popover], .
 """
 """What resiliparse (2.0.1) shows of a page and browsers may not, or the other way round. Each part takes some 20
 microseconds a page, each element that is found 5."""
-_RARE = "creen visuallyhidden visually-hidden assistive-text show-for-sr element-invisible hidden-accessible"
+_RARE = "creen visuallyhidden visually-hidden assistive-text show-for-sr element-invisible hidden-accessible d-none"
 _IN_HIDING_CLASSES = tuple(_RARE.split())
-"""In the rarer classes for screen readers, which are looked for only in pages that hold them: long words are found
+"""In the rarer classes that hide, which are looked for only in pages that hold them: long words are found
 faster."""
 _HEADINGS = ", ".join(HEADINGS)
 _READ_BESIDE = ", ".join(("ruby", *ANNOTATIONS))
@@ -220,7 +225,7 @@ def parsed(page: str) -> HTMLTree:
         tag = node.tag
         if tag in ANNOTATIONS:
             _take_out_reading(node)
-        elif tag in _IN_LINE and (_is_text(node.next_sibling) or _is_text(node.previous_sibling)):
+        elif tag in _IN_LINE and _stands_in_text(node):
             node.replace_with(*node.child_nodes.values())
         elif tag != "button" and _is_unseen(node, tag):
             node.remove()
@@ -239,6 +244,7 @@ def _is_unseen(node: Any, tag: str) -> bool:
         or (by_style == LETTERS and tag in INLINE and node.first_element_child is None)
         or node.hasattr("popover")
         or hides(node.class_name or "")
+        or (tag in INLINE and is_off(node.class_name or "") and _stands_in_text(node))
     ) and node.query_selector("math") is None
 
 
@@ -254,6 +260,10 @@ def _take_out_shown(node: Any) -> None:
         around = around.parent_element
     if outermost is not None:
         outermost.parent_element.insert_before(node, outermost)
+
+
+def _stands_in_text(node: Any) -> bool:
+    return _is_text(node.next_sibling) or _is_text(node.previous_sibling)
 
 
 def _is_text(node: Any) -> bool:

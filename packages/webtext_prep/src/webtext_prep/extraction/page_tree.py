@@ -43,7 +43,8 @@ HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "dt", "caption", "figc
 
 _HIDING_STYLE = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)"
-    r"|clip\s*:\s*rect\(\s*[01](?:px)?[\s,]|clip-path\s*:\s*inset\(\s*(?:50|100)%"
+    r"|clip\s*:\s*rect\(\s*[01](?:px)?[\s,]|clip-path\s*:\s*(?:inset\(\s*(?:50|100)%|circle\(\s*0(?![\d.]))"
+    r"|clip-path\s*:\s*polygon\((?:\s*0(?:px|%)?[\s,]*)+\)"
     r"|(?:left|top|right|text-indent)\s*:\s*-(?:\d{4,}px|\d{3,}r?em)",
     re.IGNORECASE,
 )
@@ -72,7 +73,12 @@ _HIDING_CLASSES = re.compile(
     re.IGNORECASE,
 )
 """Classes by which text is there for screen readers alone: Bootstrap 3 and 5, Tailwind, WordPress, Drupal, Foundation,
-Angular, Chakra, Amazon, jQuery. Not `hidden` or `d-none`: with others beside them they hide on small screens only."""
+Angular, Chakra, Amazon, jQuery."""
+_OFF = re.compile(r"(?:^|\s)(?:hidden|hide|is-hidden|d-none)(?=\s|$)")
+_ON_OTHERS = re.compile(
+    r"[:@]|\b(?:d|hidden|visible|show|is)-(?:x?[sml]|xs|md|lg|xx?l|print|mobile|tablet|desktop|for)\b"
+)
+"""Classes by which nothing is displayed (Tailwind, Bootstrap 3 to 5, Bulma), and others that say on which screens."""
 _SEEN_AGAIN = re.compile(r"(?<!focus:)(?<!focus-within:)not-sr-only")
 _OPENED = re.compile(
     r"accordi|collaps|expand|toggle|\btabs?\b|tab-?(?:panel|pane|content|bed)|panel|faq|answer|disclosure|spoiler"
@@ -215,6 +221,12 @@ def hides(classes: str) -> bool:
     return _HIDING_CLASSES.search(classes) is not None and _SEEN_AGAIN.search(classes) is None
 
 
+@functools.lru_cache(maxsize=50_000)
+def is_off(classes: str) -> bool:
+    """Whether classes say that words in a line are not displayed. Parts with them are often shown by scripts."""
+    return _OFF.search(classes) is not None and _ON_OTHERS.search(classes) is None
+
+
 def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) -> bool:
     """Whether a page shows nobody what lies in an element with attributes of these `names`, by them or its kind.
 
@@ -232,6 +244,8 @@ def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) ->
         if tag == "dialog":
             return get("open") is None
         is_closed = "popover" in names or (get("aria-hidden") == "true" and _holds_a_block(node))
+    elif classes is not None and is_off(classes):
+        is_closed = _stands_in_text(node)
     if "hidden" in names and get("hidden").lower() != "until-found" and not _STREAMED.fullmatch(get("id") or ""):
         is_closed = True
     by_style = hidden_by_style(get("style")) if "style" in names else ""
@@ -354,16 +368,17 @@ def is_permalink(node: Any, classes: str | None) -> bool:
     """Whether an `a` is a heading's link to itself, which is no text: `¶`, `#`, a chain, "Link to this heading".
 
     It leads to a place on its page and has no letter or digit, or words that say that it is a link; in a heading, a
-    term or a caption, or beside a heading; elsewhere only if its class says so, or if it leads to what it lies in. A
+    term or a caption, or beside a heading; elsewhere only if its class says so, or if it leads to what it lies in. With
+    other words, as in other languages, its class says so and it leads to its heading, which has words of its own. A
     heading that is a link to itself as a whole is a heading.
     """
     href = node.get("href")
     if href is None or "#" not in href:
         return False
     sign = is_sign(text_of(node).strip())
-    if sign is None:
-        return False
     says_so = classes is not None and names_permalink(classes)
+    if sign is None and not says_so:
+        return False
     fragment = href.partition("#")[2]
     if _is_heading_of(node.getprevious(), fragment) or _is_heading_of(node.getnext(), fragment):
         return True
@@ -372,11 +387,19 @@ def is_permalink(node: Any, classes: str | None) -> bool:
         if around is None:
             return False
         if around.tag in HEADINGS:
+            if sign is None:
+                return _is_named(around, fragment) and _has_own_words(around)
             return sign or says_so or _is_named(around, fragment)
         if sign and (says_so or around.get("id") == fragment):
             return True
         around = around.getparent()
     return False
+
+
+def _has_own_words(heading: Any) -> bool:
+    """Whether there are letters in a heading besides those of the links in it."""
+    whole, *links = (sum(map(str.isalpha, text_of(node))) for node in (heading, *heading.iter("a")))
+    return whole > sum(links)
 
 
 def _is_heading_of(node: Any, fragment: str) -> bool:

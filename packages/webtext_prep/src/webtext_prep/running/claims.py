@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import hide_credentials, read_json, write_json
+from command_kit.atomic import make_folder
 from command_kit.command import print_warning
 from command_kit.settings import changes
 from webtext_prep import storage
@@ -46,7 +47,7 @@ def locked(
 
     The lock is a file in `state`. The message calls the command at work `who`, and its output by `flag`.
     """
-    state.mkdir(parents=True, exist_ok=True)
+    make_folder(state)
     with (state / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

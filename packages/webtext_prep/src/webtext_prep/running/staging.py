@@ -10,7 +10,8 @@ Both wrap a task's call and are picklable calls themselves: an engine runs them 
 `OnLocalCopies` the job names its files between phases by their places in storage. On a node, the files that a task
 declares are fetched to a folder below the node's temporary folder (TMPDIR), the task runs on these copies, and what it
 made is published. Next to a copy it is noted which version of the file it is, so that it is never an old one; all tasks
-of a node share it. It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
+of a node share it, until the node starts again: copies are not flushed. It costs each node the disk for the inputs of
+one phase, and the storage one reading of them a node.
 
 Relative paths hold on a node, too: the call goes to the folder in which the command was given, if the node has it.
 Files that settings name (a list of rules, a tokenizer) are not brought anywhere; a node that lacks one says so.
@@ -34,12 +35,13 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import atomic_file, hide_credentials, read_json, write_json, write_text
-from command_kit.atomic import sync_folder, waiting_lock
+from command_kit.atomic import sync_file, waiting_lock
 from webtext_prep import storage
 from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running.engines.base import Call
 from webtext_prep.running.tasks import Context, Task, digest
 from webtext_prep.storage.locations import Location
+from webtext_prep.storage.stores.local import boot_id
 
 BEACON = "job.json"
 """Begins the job's folder in shared storage, and is the last file that is removed from it."""
@@ -93,7 +95,7 @@ class OnSharedFiles:
         made = [*task.writes.all(), *(storage.files_in(task.folder) if task.folder is not None else ())]
         for file in made:
             if isinstance(file, Path) and file.absolute().is_relative_to(self.state):
-                _flush(file)
+                sync_file(file)
         return result
 
 
@@ -124,12 +126,6 @@ def _node_root() -> Path:
 def _go_to(folder: str) -> None:
     with contextlib.suppress(OSError):
         os.chdir(folder)
-
-
-def _flush(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
-    sync_folder(file.parent)
 
 
 # In storage
@@ -255,7 +251,8 @@ class OnLocalCopies:
                 raise _not_seen(file)
             return file
         copy, note = node / _FILES / name, node / _VERSIONS / digest(name)
-        wanted = f"{self.versions[name]} {name}"
+        # What was written before the machine started again was never flushed.
+        wanted = f"{boot_id()} {self.versions[name]} {name}"
         if _text_of(note) != wanted or not copy.is_file():
             with waiting_lock(note.with_suffix(".lock")), _retried(file):
                 # Another process may have fetched it meanwhile.
@@ -277,7 +274,7 @@ class OnLocalCopies:
             if file != place:
                 with _retried(place):
                     if isinstance(place, Path):
-                        _flush(storage.local_path(file))
+                        sync_file(storage.local_path(file))
                     storage.publish(storage.local_path(file), place)
 
 
@@ -292,7 +289,7 @@ def _keep_only(node: Path, versions: Mapping[str, str], phase: str) -> None:
     with waiting_lock(node / f"{_PHASE}.lock"):
         if _text_of(node / _PHASE) != phase:
             for note in list((node / _VERSIONS).glob("*")):
-                version, _, name = _text_of(note).partition(" ")
+                version, _, name = _text_of(note).partition(" ")[2].partition(" ")
                 if name and versions.get(name) != version:
                     note.unlink(missing_ok=True)
                     (node / _FILES / name).unlink(missing_ok=True)

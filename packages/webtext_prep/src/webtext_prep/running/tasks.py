@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from command_kit import hide_credentials, parse_json, write_json
-from command_kit.atomic import remove_leftovers
+from command_kit.atomic import make_folder, remove_file, remove_leftovers
 from command_kit.progress import counted
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -136,7 +136,7 @@ class Markers:
     """
 
     def __init__(self, folder: Path, scratch: Path | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         remove_leftovers(folder)
         self._folder, self._scratch = folder, scratch
 
@@ -217,7 +217,7 @@ class OutputMarker:
 
     def remove(self) -> None:
         """Mark the output as not finished."""
-        self._path.unlink(missing_ok=True)
+        remove_file(self._path)
 
 
 MAX_PROBLEMS = 10

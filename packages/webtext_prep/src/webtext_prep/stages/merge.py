@@ -74,7 +74,7 @@ class Merge(HoldsOut):
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 9
+    version: ClassVar[int] = 10
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
 
     text_key: tuple[str, ...] = setting(
@@ -169,6 +169,8 @@ class Merge(HoldsOut):
                 if "named by file" not in tally.notes:
                     self._name_unused_urls(document, problems, str(shown))
                 tally.notes["named by file"] += 1
+            for column, value in file.partition.items():
+                document.metadata.setdefault(column, value)
             if not document.text.strip():
                 tally.drop(document, "empty")
             elif reason := held_out_reason(document.url, self.hold_out, is_only=self.only_held_out):
@@ -213,7 +215,8 @@ class Merge(HoldsOut):
         sidecars = iter(task.reads["sidecars"])
         with receipts_writer(task, tally), write_partitions(task.writes.pieces, shards) as writer:
             for place, (name, has_sidecar, is_ours) in zip(task.reads["files"], task.options["files"], strict=True):
-                file = SourceFile(place, name, next(sidecars) if has_sidecar else None, part)
+                partition = {} if is_ours else raw_files.partition_of(name)
+                file = SourceFile(place, name, next(sidecars) if has_sidecar else None, part, partition)
                 shown = task.hints.get("shown", place)
                 around = around_damage and not is_ours
                 for document in self.read(file, tally, problems, shown, around_damage=around):

@@ -104,6 +104,14 @@ def words_of(error: BaseException) -> list[str]:
     return words + [kind.__name__ for found in chain for kind in type(found).__mro__]
 
 
+def no_path(url: Url, key: str) -> StorageError:
+    """The error of a folder with a key that can't be the name of a file."""
+    return StorageError(
+        f"{hide_credentials(str(url))} holds a key with an empty part, '.', '..' or a control character in it "
+        f"({key!a}), which is no path: rename it, or give the other files by name."
+    )
+
+
 def explained(error: Exception, url: Url) -> Exception:
     """What users read about `error`, which a request for `url` ended in: an OSError of the kind that `open` raises.
 
@@ -114,11 +122,10 @@ def explained(error: Exception, url: Url) -> Exception:
     place, words = hide_credentials(str(url)), words_of(error)
     if {"PreconditionError", "AlreadyExistsError"} & {*words} and "OperationAborted" not in words:
         return FileExistsError(errno.EEXIST, "another version is there", place)
-    if odd := re.search(r'with invalid path: .*?"([^"]*)"', str(error)):  # obstore 0.12 lists no folder of such a key
-        return StorageError(
-            f"{place} holds a key with an empty part, '.' or '..' in it ({odd[1]}), which is no path: rename it, or "
-            "give the other files by name."
-        )
+    if odd := re.search(
+        r'with invalid path: .*?"([^"]*)"', str(error), re.DOTALL
+    ):  # obstore 0.12 lists no folder of such a key
+        return no_path(url, odd[1])
     how = HOW_TO_SIGN_IN.get(EXTRAS.get(url.protocol, ""), "see the documentation of its fsspec package")
     for pattern, kind, sentence in _SENTENCES:
         if found := next((word for word in words if re.fullmatch(pattern, word)), None):

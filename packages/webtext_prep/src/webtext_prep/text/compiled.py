@@ -29,6 +29,7 @@ from numba import types
 from numba.core import entrypoints, event
 from numba.np import linalg
 
+from command_kit.atomic import atomic_file
 from command_kit.colours import DIM, Paint, is_terminal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -38,6 +39,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _ensure_blas, linalg.ensure_blas = linalg.ensure_blas, lambda: None
 importlib.import_module("numba.np.arraymath")
 linalg.ensure_blas = _ensure_blas
+# numba flushes nothing of what it renames: after a power cut the file may be empty, and each command failed at it.
+_caching: Any = importlib.import_module("numba.core.caching")
+_caching.IndexDataCacheFile._open_for_write = lambda cache, path: atomic_file(path)
 
 _njit: Any = functools.partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 inner: Any = _njit(no_cpython_wrapper=True)

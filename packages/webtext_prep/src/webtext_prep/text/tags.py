@@ -22,7 +22,7 @@ _ATTRIBUTES = r"(?>(?:[\s/]*+[^\s/>][^\s/>=]*+(?>(?:\s*+=\s*+(?:\"[^\"]*+\"|'[^'
 _ATTRIBUTE = re.compile(r"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']*+)'|([^\s>]*+)))?")
 _COMMENT_END = re.compile(r"--!?>")
 HEAD = 1 << 16
-"""Characters of a page in which `meta_tags` count wherever they stand; further on they do up to the end of the head."""
+"""Characters of a page in which `head_tags` count wherever they stand; further on they do up to the end of the head."""
 _UTF16 = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
@@ -105,14 +105,18 @@ def tags(page: str, *names: str) -> Iterator[Tag]:
                 yield Tag(name, found[3], found.start(), text)
 
 
+def utf8_of(body: bytes) -> bytes:
+    """A page in UTF-16 that says so as its UTF-8 would be; any other as it is."""
+    encoding = next((name for mark, name in _UTF16 if body.startswith(mark)), None)
+    return body if encoding is None else body.decode(encoding, "replace").encode("utf-8", "replace")
+
+
 def text_with(words: Iterable[bytes], body: bytes) -> str:
     """A page, its bytes beyond ASCII read as Latin-1; nothing of one that holds none of some words, in lower case.
 
     One in UTF-16 is read as its UTF-8 would be.
     """
-    encoding = next((name for mark, name in _UTF16 if body.startswith(mark)), None)
-    if encoding is not None:
-        body = body.decode(encoding, "replace").encode("utf-8", "replace")
+    body = utf8_of(body)
     lower = body.lower()
     # From the end: CPython's search forwards for a few letters takes twice as long.
     if not any(lower.rfind(word) >= 0 for word in words):
@@ -126,15 +130,20 @@ def meta_tags(text: str, *, without_noscript: bool = False) -> list[Tag]:
     >>> [tag.attributes() for tag in meta_tags('<META content="noai" name=Robots><!-- <meta name=x> -->')]
     [{'content': 'noai', 'name': 'Robots'}]
     """
-    names = ("meta", "base", "body", "/head", *["noscript"] * without_noscript)
+    found = head_tags(text, "meta", "base", *["noscript"] * without_noscript)
+    return [tag for tag in found if tag.name != "noscript"]
+
+
+def head_tags(text: str, *names: str) -> list[Tag]:
+    """The tags of such names in a page's head, as `tags` finds them, and in its first HEAD characters."""
     # Most heads end early: the rest of such a page is not read.
     for part in (text[: HEAD + 4096], text):
         found, is_in_head = list[Tag](), True
-        for tag in tags(part, *names):
+        for tag in tags(part, *names, "body", "/head"):
             is_in_head = is_in_head and tag.name not in ("body", "/head")
             if not is_in_head and tag.start >= HEAD:
                 break
-            if tag.name in ("meta", "base"):
+            if tag.name in names:
                 found.append(tag)
         if not is_in_head or len(part) == len(text):
             break

@@ -8,13 +8,13 @@ holds for another one. Publishing gives the finished draft its final names, the 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from command_kit.atomic import sync_file
 from indexed_tokens import Tokenizer, idx_path, prefix_of
 from indexed_tokens.writer import PairDraft
 from webtext_prep import storage
@@ -96,8 +96,7 @@ def publish(draft: PairDraft, tokenizer: Tokenizer | None, outputs: Sequence[Loc
     binary, index = outputs[:2]
     sidecar = binary.with_name(binary.name.removesuffix(TOKEN_SUFFIXES[0]) + TOKEN_SUFFIXES[2])
     for path in (draft.binary, draft.index):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
     storage.remove(index)
     if tokenizer is None:
         storage.remove(sidecar)

@@ -18,44 +18,72 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.storage.locations import Location
-from webtext_prep.text.tags import tags
+from webtext_prep.text.tags import head_tags, utf8_of
 from webtext_prep.urls.urls import clean_metadata, url_key, without_credentials
 
 SUFFIXES = (".html", ".htm", ".xhtml")
-HEAD_BYTES = 1 << 16
-"""How far into a page its own URL is looked for."""
+HEAD_BYTES = 1 << 20
+"""How far into a page its own URL is looked for, where its head is that long."""
 _SHARED = "other files have its canonical URL, too, so that its own is that of the file"
 _KEYS = Keys(text=(), url=("url",))
 _SAVED = re.compile(
-    rb"<!--\s*(?:saved from url=\(\d{1,6}\)(?P<browser>\S{1,4000})\s*-->"
-    rb"|Page saved with SingleFile\s+url:\s*(?P<single_file>\S{1,4000})\s"
-    rb"|Saved from (?P<monolith>\S{1,4000}) at \S{1,40} using monolith\b"
-    rb"|Mirrored from (?P<httrack>\S{1,4000}) by HTTrack Website Copier/)"
-    rb"|<meta\s+name=\"savepage-url\"\s+content=\"(?P<save_page_we>[^\"]{1,4000})\""
-    rb"|<html\b[^<>]{0,2000}\bdata-scrapbook-source=\"(?P<scrapbook>[^\"]{1,4000})\"",
+    r"\s*(?:saved from url=\(\d{1,6}\)(?P<browser>\S{1,4000})"
+    r"|(?:Page saved with|Archive processed by) SingleFileZ?\s+url:\s*(?P<single_file>\S{1,4000})\s"
+    r"|Saved from (?P<monolith>\S{1,4000}) at \S{1,40} using monolith\b"
+    r"|Mirrored from (?P<httrack>\S{1,4000}) by HTTrack Website Copier/)",
     re.IGNORECASE,
 )
-"""What a program that saves pages writes into one: Chrome, Edge and Internet Explorer; SingleFile 1.22 (also in
-ArchiveBox' singlefile.html); monolith 2.8; HTTrack 3.49, which leaves out the scheme; Save Page WE; WebScrapBook."""
+"""What a program that saves pages writes into a comment: Chrome, Edge and Internet Explorer; SingleFile 1.22 (also in
+ArchiveBox' singlefile.html) and before 2020; monolith 2.8; HTTrack 3.49, which leaves out the scheme."""
+_SAVED_ATTRIBUTES = {"html": ("", "data-scrapbook-source"), "meta": ("savepage-url", "content")}
+"""Where others write it: WebScrapBook; Save Page WE, at the end of the head, behind all styles of the page."""
 
 
-def canonical_url(body: bytes) -> str:
-    """The canonical URL that a page says it has; empty if it says none.
+class SaidUrls(NamedTuple):
+    """What a page says about its own URL; empty where it says nothing.
 
-    A `<base>` alone names no page, but the beginning of a canonical URL that is relative.
-
-    >>> canonical_url(b'<base href="https://a.org/b/"><link rel="canonical" href="c?d&amp;e">')
-    'https://a.org/b/c?d&e'
+    Attributes:
+        saved: from where a program says that it saved the page.
+        canonical: the canonical URL. A `<base>` alone names no page, but the beginning of one that is relative.
     """
-    head = body[:HEAD_BYTES]
-    base = canonical = ""
-    for tag in tags(head.decode("utf-8", "replace"), "link", "base"):
+
+    saved: str
+    canonical: str
+
+
+def said_urls(body: bytes) -> SaidUrls:
+    """The URLs that a page says it has.
+
+    >>> said_urls(b'<base href="https://a.org/b/"><link rel="canonical" href="c?d&amp;e">').canonical
+    'https://a.org/b/c?d&e'
+    >>> said_urls(b"<!-- Mirrored from a.org/b.html by HTTrack Website Copier/3.x [XR&CO'2014], Fri -->").saved
+    'http://a.org/b.html'
+    """
+    saved = base = canonical = ""
+    text = utf8_of(body[:HEAD_BYTES]).decode("utf-8", "replace")
+    for tag in head_tags(text, "!--", "html", "meta", "link", "base"):
+        if tag.name == "!--":
+            saved = saved or _saved_in(tag.inside)
+            continue
         values = tag.attributes()
         if tag.name == "base":
             base = base or values.get("href", "")
-        elif values.get("rel", "").lower().split() == ["canonical"]:
-            canonical = canonical or values.get("href", "")
-    return _web_address(canonical, base.strip()) if canonical else ""
+        elif tag.name == "link":
+            rel = values.get("rel", "").lower().split()
+            if "canonical" in rel and "alternate" not in rel:
+                canonical = canonical or values.get("href", "")
+        elif values.get("name", "") == _SAVED_ATTRIBUTES[tag.name][0]:
+            saved = saved or _web_address(values.get(_SAVED_ATTRIBUTES[tag.name][1], ""), "")
+    return SaidUrls(saved, _web_address(canonical, base.strip()) if canonical else "")
+
+
+def _saved_in(comment: str) -> str:
+    found = _SAVED.match(comment)
+    if found is None:
+        return ""
+    value = html.unescape(found[found.lastgroup or 0])
+    is_bare = found.lastgroup == "httrack" and "://" not in value
+    return _web_address(f"http://{value}" if is_bare else value, "")
 
 
 def _web_address(value: str, base: str) -> str:
@@ -64,20 +92,6 @@ def _web_address(value: str, base: str) -> str:
     except ValueError:
         return ""
     return url if url.startswith(("http://", "https://")) and is_web_address(url) else ""
-
-
-def saved_from(body: bytes) -> str:
-    """The URL from which a page was saved, as the program says that saved it; empty if none does.
-
-    >>> saved_from(b"<!-- Mirrored from a.org/b.html by HTTrack Website Copier/3.x [XR&CO'2014], Fri -->")
-    'http://a.org/b.html'
-    """
-    for found in _SAVED.finditer(body[:HEAD_BYTES]):
-        value = html.unescape(found[found.lastgroup or 0].decode("utf-8", "replace"))
-        is_bare = found.lastgroup == "httrack" and "://" not in value
-        if url := _web_address(f"http://{value}" if is_bare else value, ""):
-            return url
-    return ""
 
 
 class Name(NamedTuple):
@@ -105,9 +119,9 @@ def name_of(file: SourceFile, head: bytes) -> Name:
     metadata.pop("text", None)
     url = url_from_name(file, SUFFIXES)
     if not said and url == file.url():
-        said = saved_from(head)
+        said, canonical = said_urls(head)
         if not said:
-            return Name(url, without_credentials(canonical_url(head)), clean_metadata(metadata))
+            return Name(url, without_credentials(canonical), clean_metadata(metadata))
     return Name(without_credentials(said or url), "", clean_metadata(metadata))
 
 

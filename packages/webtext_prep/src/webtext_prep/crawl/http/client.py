@@ -8,9 +8,10 @@ Cookies are kept within one chain of redirects: a site that sets one and looks f
 ever without. They are sent to the hosts and paths that they are for (RFC 6265), and forgotten with the chain.
 
 A page that leads on by `<meta http-equiv="refresh">` or the `Refresh` header within `REFRESH_SECONDS` is a redirect, as
-readers see the other page ("Shared declarative refresh steps" of the HTML standard); one that loads itself again, or
-leads to no web page, is a page. What stands in `<noscript>` is not for browsers: most of it leads to "please switch on
-JavaScript" (Scrapy 2.11.2 leaves it out, too).
+readers see the other page ("Shared declarative refresh steps" of the HTML standard). One that leads to no web page, or
+loads itself again, is a page; but if it has set the first cookie of its chain, it is what comes with that. What stands
+in `<noscript>` is not for browsers: most of it leads to "please switch on JavaScript" (Scrapy 2.11.2 leaves it out,
+too).
 """
 
 from __future__ import annotations
@@ -336,7 +337,8 @@ class Client:
             try:
                 if span is not None and response.status in (200, 206):
                     return await _part(response, str(url), span)
-                reply = await self._reply(response, str(url), any_type, limit, reserve)
+                is_for_cookie = cookies is None and bool(response.cookies)
+                reply = await self._reply(response, str(url), any_type, limit, reserve, is_for_cookie)
                 if reply.outcome == PageOutcome.REDIRECT:
                     return replace(reply, cookies=with_cookies_of(response, cookies))
                 return reply
@@ -348,7 +350,13 @@ class Client:
                     response.close()
 
     async def _reply(
-        self, response: aiohttp.ClientResponse, url: str, any_type: bool, limit: int, reserve: bodies.Reserve
+        self,
+        response: aiohttp.ClientResponse,
+        url: str,
+        any_type: bool,
+        limit: int,
+        reserve: bodies.Reserve,
+        is_for_cookie: bool,
     ) -> Reply:
         status = response.status
         if status in REDIRECTS and "Location" in response.headers:
@@ -369,19 +377,23 @@ class Client:
         is_html = is_html_page(kind, body)
         if is_html is None:
             return Reply(PageOutcome.NOT_HTML, url, status)
-        if is_html and (target := _refreshed(url, response.headers.get("Refresh"), body, charset)) is not None:
+        header = response.headers.get("Refresh")
+        if is_html and (target := _refreshed(url, header, body, charset, to_itself=is_for_cookie)) is not None:
             return Reply(PageOutcome.REDIRECT, url, status, location=target)
         return replace(page, body=body, is_html=is_html, reason=response.reason or "")
 
 
-def _refreshed(url: str, header: str | None, body: bytes, charset: str | None) -> str | None:
-    """The other page to which a page leads at once, if it does."""
+def _refreshed(
+    url: str, header: str | None, body: bytes, charset: str | None, *, to_itself: bool = False
+) -> str | None:
+    """The other page to which a page leads at once, if it does; also the same one, if that counts."""
     found = refresh_in(header, body, charset)
     if found is None:
         return None
     target, base = found
     there = next_url((base and next_url(url, base)) or url, target)
-    return None if there is None or urls.url_key(there) == urls.url_key(url) else there
+    is_itself = there is not None and urls.url_key(there) == urls.url_key(url)
+    return None if is_itself and not to_itself else there
 
 
 async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int]) -> Reply:
@@ -407,12 +419,15 @@ def with_cookies_of(response: aiohttp.ClientResponse, known: aiohttp.CookieJar |
     """The cookies of a chain with those that an answer sets; None if there are none."""
     if not response.cookies:
         return known
-    jar = known or aiohttp.CookieJar(unsafe=True)  # also for hosts that are addresses
+    jar = known or aiohttp.CookieJar(unsafe=True, quote_cookie=False)  # unsafe: also for hosts that are addresses
     taken: SimpleCookie = SimpleCookie()
     for name, cookie in list(response.cookies.items())[:MOST_COOKIES]:
         domain = cookie["domain"].lstrip(".").lower()
         # One for all of `com` or `co.uk` is for no host (RFC 6265, section 5.3, step 5).
         if domain in ("", response.url.host) or _is_registered(domain):
+            # As it was sent: aiohttp (3.14) puts quotes around `{"a":1}`, browsers and RFC 6265 (5.4) don't.
+            state = {"key": name, "value": cookie.coded_value, "coded_value": cookie.coded_value}
+            cookie.__setstate__(state)  # type: ignore[attr-defined]
             taken[name] = cookie
     jar.update_cookies(taken, response.url)
     return jar
@@ -425,7 +440,7 @@ def _is_registered(domain: str) -> bool:
 
 def cookie_header(jar: aiohttp.CookieJar, url: URL) -> str:
     """What is sent to a URL of them; "" for nothing."""
-    header = "; ".join(f"{name}={cookie.coded_value}" for name, cookie in jar.filter_cookies(url).items())
+    header = "; ".join(f"{name}={cookie.value}" for name, cookie in jar.filter_cookies(url).items())
     return header if len(header) <= MAX_COOKIE_HEADER else ""
 
 

@@ -11,6 +11,7 @@ import fnmatch
 import glob
 import hashlib
 import os
+import re
 import shlex
 import sys
 from collections import Counter
@@ -174,6 +175,7 @@ class Inputs:
             folders = []
             entries = storage.list_folder(folder)
             names = {entry.name for entry, _ in entries}
+            _refuse_table(folder, names)
             if RECORD in names:
                 shards = self._shards_of_stage(folder, {entry.name for entry, is_folder in entries if not is_folder})
                 wanted = list(filter(self._is_readable, shards))
@@ -247,6 +249,26 @@ class Inputs:
                 f"`webtext merge --input {shlex.quote(str(given))} --output merged`, then give `--input merged`."
             )
         return "convert it to one of these first."
+
+
+def _refuse_table(folder: Location, names: set[str]) -> None:
+    """Raise InputError for the files of a table of which a log alone tells which rows are still there.
+
+    What a writer deletes or replaces stays in its files: deltalake 1.6.6 and pyiceberg 0.12.0 write the other rows of
+    such a file once more, into another one (Delta's protocol, "Data files"; Iceberg's specification, "Overview").
+    """
+    kind = next((kind for log, kind in _LOGS.items() if log in names), "")
+    if folder.name == "metadata" and any(map(_ICEBERG.fullmatch, names)):
+        folder, kind = folder.parent, "an Iceberg"
+    if kind:
+        raise InputError(
+            f"{folder} is {kind} table, whose files hold rows that were deleted or replaced, too: have a program that "
+            "knows such tables write what is there now to Parquet, and give that."
+        )
+
+
+_LOGS = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
+_ICEBERG = re.compile(r"(v\d+|\d{5,}-[0-9a-f-]{36})(\.gz)?\.metadata\.json")
 
 
 def _is_broken_link(path: Path) -> bool:

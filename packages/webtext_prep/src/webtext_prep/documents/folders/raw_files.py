@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from command_kit import hide_credentials
 from command_kit.plugins import find_plugins
@@ -96,7 +97,31 @@ def file_names(files: Sequence[Location]) -> list[str]:
     shared = sum(
         1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*folders.values(), strict=False))
     )
+    shared = min([shared, *(len(parts) - len(_partition_folders(parts)) for parts in folders.values())])
     return ["/".join([*folders[path.parent][shared:], path.name]) for path in files]
+
+
+_PARTITION = re.compile(r"([A-Za-z_][\w.-]*)=(.*)")
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+def _partition_folders(folders: Sequence[str]) -> list[re.Match[str]]:
+    """The folders right above a file that are named `column=value`."""
+    found = map(_PARTITION.fullmatch, reversed(folders))
+    return [match for match in itertools.takewhile(bool, found) if match][::-1]
+
+
+def partition_of(name: str) -> dict[str, str]:
+    """The columns that are told by folders, as Hive, Spark, DuckDB and Polars lay tables out, and in no file.
+
+    >>> partition_of("crawl=CC-MAIN-2024-10/language=en/part-0.parquet")
+    {'crawl': 'CC-MAIN-2024-10', 'language': 'en'}
+    """
+    columns = (match.groups() for match in _partition_folders(name.split("/")[:-1]))
+    return {column: unquote(value) for column, value in columns if value != _NULL_PARTITION and column not in _OWN}
+
+
+_OWN = ("url", "text")
 
 
 def file_groups(

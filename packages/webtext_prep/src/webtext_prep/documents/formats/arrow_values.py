@@ -38,7 +38,7 @@ class Mark(Enum):
     PLAIN is as its type says. TEXT is Parquet's ENUM: UTF-8, but bytes to Arrow. INTERVAL has 12 bytes: months, days
     and milliseconds, u32 each. MONTHS and MICROSECONDS are Spark's intervals, which Parquet knows as whole numbers.
     JULIAN is a date or time of the calendar before 1582-10-15, in which Spark before 3.0, and later with its setting
-    LEGACY, counts days. VARIANT is Spark's, which parquet-format calls a group of bytes.
+    LEGACY, counts days.
     """
 
     PLAIN = auto()
@@ -47,7 +47,6 @@ class Mark(Enum):
     MONTHS = auto()
     MICROSECONDS = auto()
     JULIAN = auto()
-    VARIANT = auto()
 
 
 Marks = Iterator[Mark]
@@ -89,12 +88,21 @@ def json_values(array: pa.Array, marks: Marks | None = None, fine: pa.Array | No
     if pa.types.is_union(kind):
         return [json_values(pa.repeat(scalar.value, 1))[0] if scalar.is_valid else None for scalar in array]
     if pa.types.is_struct(kind):
+        if _is_variant(kind) and array.null_count < len(array):
+            raise ValueError("a VARIANT is known to its writer alone: write it as text, with to_json")
         return _objects(array, marks, fine)
     if pa.types.is_map(kind):
         return _maps(array, marks, fine)
     if _has_lists(kind):
         return _lists(array, marks, fine)
     return _leaves(array, next(marks), fine)
+
+
+def _is_variant(kind: pa.StructType) -> bool:
+    """Whether a struct is what a VARIANT is stored in (VariantShredding.md of parquet-format 2.12; Spark, DuckDB 2)."""
+    types = {field.name: field.type for field in kind}
+    parts = types.keys() & {"value", "typed_value"}
+    return len(parts) == len(types) - 1 > 0 and str(types.get("metadata")) == "binary"
 
 
 def _has_lists(kind: pa.DataType) -> bool:
@@ -158,8 +166,6 @@ def _leaves(array: pa.Array, mark: Mark, fine: pa.Array | None) -> list[Any]:
     import pyarrow as pa
 
     kind = array.type
-    if mark is Mark.VARIANT and array.null_count < len(array):
-        raise ValueError("a VARIANT is known to its writer alone: write it as text, with to_json")
     if pa.types.is_floating(kind):
         return _floats(array)
     words = _words_of(kind, mark)
@@ -401,9 +407,7 @@ def marks_of(file: pq.ParquetFile) -> list[list[Mark]]:
                 Mark.JULIAN if _calendar_type(leaf) in julian else mark
                 for leaf, mark in zip(own, columns[number], strict=True)
             ]
-        if of_spark is not None and Mark.VARIANT in of_spark:
-            columns[number] = [Mark.VARIANT] * count
-        elif of_spark is not None and len(of_spark) == count:
+        if of_spark is not None and len(of_spark) == count:
             columns[number] = [
                 mark if mark is not Mark.PLAIN else its for mark, its in zip(columns[number], of_spark, strict=True)
             ]
@@ -461,7 +465,7 @@ def _spark_marks(kind: Any) -> list[Mark]:
         inner += [field["type"] for field in kind.get("fields", ())]
         return [mark for each in inner for mark in _spark_marks(each)]
     if kind == "variant":
-        return [Mark.VARIANT]
+        return [Mark.PLAIN] * 2
     is_months = kind.endswith(("year", "month"))
     return [Mark.PLAIN if not kind.startswith("interval ") else Mark.MONTHS if is_months else Mark.MICROSECONDS]
 

@@ -10,8 +10,8 @@ import abc
 import collections
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
@@ -130,12 +130,14 @@ class SourceFile:
         name: what it is called in the URL of a record that has none: its path below the folder of all inputs.
         sidecar: a JSON file with the metadata of a file that is one text, if there is one.
         part: the part of it that is read, or None for all of it.
+        partition: columns that the folders of a table tell, and no row.
     """
 
     location: Location
     name: str
     sidecar: Location | None = None
     part: FilePart | None = None
+    partition: Mapping[str, str] = field(default_factory=dict)
 
     def url(self, *places: int) -> str:
         """The URL of what has none: the file's name, and which record of it.

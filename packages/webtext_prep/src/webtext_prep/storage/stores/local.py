@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
 
 from command_kit import atomic_file
-from command_kit.atomic import remove_leftovers, same_bytes, sync_folder
+from command_kit.atomic import make_folder, remove_file, remove_leftovers, same_bytes, sync_folder
 from webtext_prep.storage.locations import Location
 from webtext_prep.storage.stores.base import Store
 
@@ -57,20 +57,19 @@ class LocalStore(Store):
     def publish(self, file: Path, location: Location) -> None:
         """See `Store`. From another file system it is copied, as the state of an output may lie on one."""
         target = _path(location)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if same_bytes(file, target):
-            file.unlink()
-            return
+        make_folder(target.parent)
         try:
-            file.replace(target)
+            if same_bytes(file, target):
+                file.unlink()
+            else:
+                file.replace(target)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             with file.open("rb") as source, atomic_file(target) as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
             file.unlink()
-        else:
-            sync_folder(target.parent)
+        sync_folder(target.parent)
 
     def stamp(self, location: Location) -> list[Any]:
         """Name, size in bytes, and modification time in nanoseconds."""
@@ -99,7 +98,7 @@ class LocalStore(Store):
 
     def remove(self, location: Location) -> None:
         """See `Store`."""
-        _path(location).unlink(missing_ok=True)
+        remove_file(_path(location))
 
     def remove_folder(self, folder: Location) -> None:
         """See `Store`."""

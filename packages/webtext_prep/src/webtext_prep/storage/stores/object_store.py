@@ -31,7 +31,7 @@ from command_kit import hide_credentials
 from command_kit.atomic import UnfinishedFile, remove_leftovers_of
 from webtext_prep.errors import StorageBusyError, StorageError
 from webtext_prep.storage.locations import Location, Url
-from webtext_prep.storage.requests import AGAIN, EXTRAS, Value, ask, in_background, words_of
+from webtext_prep.storage.requests import AGAIN, EXTRAS, Value, ask, in_background, no_path, words_of
 from webtext_prep.storage.stores.base import Note, Store
 
 if TYPE_CHECKING:
@@ -251,6 +251,8 @@ class ObjectStore(Store):
             return files | {(path, True) for path in found["common_prefixes"]}
 
         entries = {(path.rpartition("/")[2], is_folder) for path, is_folder in _ask(folder, names)}
+        if ("", True) in entries:  # keys that begin with a slash
+            raise no_path(cast(Url, folder), "/")
         return [(folder / name, is_folder) for name, is_folder in sorted(entries)]
 
     def remove(self, location: Location) -> None:
