@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,10 +215,19 @@ def counts_of_names(html: str) -> dict[str, int]:
     return dict(zip(NAMES, _counts(data, *_NAME_TABLES).tolist(), strict=True))
 
 
+def _things(html: str, sign: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """What a pattern that begins with a sign finds in a page; CPython looks for the sign itself three times as fast."""
+    at = html.find(sign)
+    while at >= 0:
+        if found := pattern.match(html, at):
+            yield found[1]
+        at = html.find(sign, at + len(sign))
+
+
 def page_features(html: str, url: str) -> dict[str, float]:
     """What the page says as a whole, by name."""
     count_of = counts_of_names(html)
-    types = [found for sign, pattern in _SCHEMAS.items() if sign in html for found in pattern.findall(html)]
+    types = [name for sign, pattern in _SCHEMAS.items() for name in _things(html, sign, pattern)]
     path = url.partition("://")[2].partition("/")[2].partition("?")[0]
     last = path.rstrip("/").rpartition("/")[2]
     return {
