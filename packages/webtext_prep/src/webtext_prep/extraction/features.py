@@ -291,7 +291,7 @@ def _said(texts: list[str], title: str) -> dict[str, Floats]:
     seen = Counter(texts)
     all_copies[:] = [seen[text] for text in texts]
     before: Counter[str] = Counter()
-    for number in np.flatnonzero(all_copies > 1):
+    for number in np.flatnonzero(all_copies > 1).tolist():
         copies[number] = before[texts[number]]
         before[texts[number]] += 1
     return {"phrase": phrases, "label": labels, "title words": titles, "copy": copies, "copies": all_copies}
