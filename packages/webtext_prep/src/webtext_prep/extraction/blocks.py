@@ -26,6 +26,7 @@ from webtext_prep.extraction.page_tree import (
     BLOCKS,
     INLINE,
     LEAST_SHOWN,
+    SHORT_COMMENT,
     SHUT,
     SKIPPED,
     has_own_lines,
@@ -221,35 +222,33 @@ class _Walk:
             self.pieces[:], self.link_characters, self.links, self.bold_characters = line
 
     def begin_element(
-        self, node: Any, tag: str, names: Sequence[str], classes: str | None, bits: int, parent: int
+        self, node: Any, tag: str, attributes: dict[str, str], classes: str | None, bits: int, parent: int
     ) -> int:
-        """The number of a new element, which has attributes of these `names`, and classes of these `bits`."""
+        """The number of a new element, whose classes say these `bits`."""
         _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
         number = len(self.elements)
         hints, may_hide = bits & ALL_HINTS, bits & HIDING != 0 or tag in SHUT
-        if not _TELLING.isdisjoint(names):  # most have none of them, and each that is asked for takes time
-            get = node.get
+        if not _TELLING.isdisjoint(attributes):
             for name in ("id", "itemprop"):
-                if name in names:
-                    hints |= bits_of(get(name)) & ALL_HINTS
-            role = get("role")
+                if name in attributes:
+                    hints |= bits_of(attributes[name]) & ALL_HINTS
+            role = attributes.get("role")
             if role in ROLES:
                 hints |= HINT_BITS[ROLES[role]]
-            style = get("style")
             is_shut = (
-                (style is not None and hidden_by_style(style) == ALL)
-                or get("hidden") is not None
-                or get("aria-hidden") == "true"
+                ("style" in attributes and hidden_by_style(attributes["style"]) == ALL)
+                or "hidden" in attributes
+                or attributes.get("aria-hidden") == "true"
             )
             unseen = unseen or int(is_shut)
-            may_hide = may_hide or is_shut or "popover" in names
+            may_hide = may_hide or is_shut or "popover" in attributes
             if tag in ATTRIBUTES:
-                placing = {name: get(name) for name in ATTRIBUTES[tag] if name in names}
+                placing = {name: attributes[name] for name in ATTRIBUTES[tag] if name in attributes}
                 if placing:
                     self.attributes[number] = placing
         if self.shown and node in self.shown:
             hidden = unseen = 0
-        elif may_hide and not hidden and is_hidden(node, tag, names, classes):
+        elif may_hide and not hidden and is_hidden(node, tag, attributes, classes):
             hidden = number
             self.shown.update(shown_again(node))
         shape = self.shapes.setdefault((shape, tag, classes or ""), len(self.shapes) + 1)
@@ -293,8 +292,8 @@ class _Walk:
         """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
         tag = node.tag
         kind = _KINDS.get(tag, 0)
-        names = node.keys()
-        classes = node.get("class") if "class" in names else None
+        attributes = dict(node.items())  # takes as long as its keys, and as one attribute that is asked for
+        classes = attributes.get("class")
         bits = 0 if classes is None else bits_of(classes)
         may_matter = bits & ODD or kind & _MAY_BE_ODD
         if may_matter:
@@ -302,16 +301,16 @@ class _Walk:
             if formula is not None:
                 self.read(formula, in_link, is_bold)
                 return
-            if is_line_numbers(node):
+            if bits & ODD and is_line_numbers(node):
                 return
-        if kind & _SKIPPED or (classes is not None and is_repeated(node, classes)):
+        if kind & _SKIPPED or (classes == SHORT_COMMENT and is_repeated(node)):
             return
         if kind & _ANNOTATION and is_annotation(node):
             for base in node.iterchildren("rb"):  # left open, it holds the next one
                 self.visit(base, element, row, cell, in_link, is_pre, is_bold)
             return
         pieces = self.pieces
-        style = node.get("style") if "style" in names else None
+        style = attributes.get("style")
         if kind & _BLOCK:
             is_block = style is None or not (is_in_line(style) and is_inline(node))
         else:
@@ -320,11 +319,11 @@ class _Walk:
         here, inner_row, inner_cell, inner_pre = element, row, cell, is_pre
         line = None
         if is_block:
-            if pieces and is_not_displayed(node, tag, names, classes):
+            if pieces and is_not_displayed(node, tag, attributes, classes):
                 line = self.set_aside()
             elif pieces:
                 self.end_block(element, row, cell, is_pre)
-            here = self.begin_element(node, tag, names, classes, bits, element)
+            here = self.begin_element(node, tag, attributes, classes, bits, element)
             if tag == "tr":
                 inner_row, inner_cell = here, -1
             elif tag in ("td", "th"):
@@ -334,8 +333,8 @@ class _Walk:
                 self.end_element(here, line)
                 return
             inner_pre = is_pre or tag == "pre"
-        elif (bits & HIDING or style is not None or "hidden" in names or not kind & _INLINE) and is_hidden(
-            node, tag, names, classes
+        elif (bits & HIDING or style is not None or "hidden" in attributes or not kind & _INLINE) and is_hidden(
+            node, tag, attributes, classes
         ):
             for part in shown_again(node):
                 self.visit(part, element, row, cell, in_link, is_pre, is_bold)
@@ -358,7 +357,7 @@ class _Walk:
             pieces.append(text)
             if in_link or is_bold:
                 self.count(text, in_link, is_bold)
-        for child in node:
+        for child in node[:]:  # all at once takes half the time of one after the other
             self.visit(child, here, inner_row, inner_cell, in_link, inner_pre, is_bold)
             text = child.tail
             if text and not (in_ruby and text.isspace() and is_space_of_ruby(child)):
