@@ -495,10 +495,13 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     of_names = [_bits(names, HINT_BITS) for names in (near, everywhere, middle)]
     for name, is_near, inside, is_middle in zip(HINT_BITS, *of_names, strict=True):
         found |= {f"near {name}": is_near, f"in {name}": inside, f"middle {name}": is_middle}
-    page |= {f"page {name}": share for name, share in zip(HINT_BITS, of_names[1] @ words / total, strict=True)}
+    # Not by `@`, for which BLAS may start threads.
+    shares = (of_names[1] * words).sum(axis=1) / total
+    page |= {f"page {name}": share for name, share in zip(HINT_BITS, shares, strict=True)}
     inside_of = _bits(landmarks, LANDMARKS)
     found |= {f"in <{name}>": inside for name, inside in zip(LANDMARKS, inside_of, strict=True)}
-    page |= {f"page <{name}>": share for name, share in zip(LANDMARKS, inside_of @ words / total, strict=True)}
+    shares = (inside_of * words).sum(axis=1) / total
+    page |= {f"page <{name}>": share for name, share in zip(LANDMARKS, shares, strict=True)}
     found["html length"] = np.full(number, np.log1p(len(html)))
     page |= page_features(html, url)
     matrix = np.empty((number, len(found) + len(page)), np.float32)

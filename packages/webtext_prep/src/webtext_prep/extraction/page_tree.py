@@ -101,10 +101,11 @@ _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
-_SLASH = rf"(?P<tag><(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*))/>"
-_MAY_BE_MENDED = re.compile(f"</br|{_SLASH}", re.IGNORECASE)
+_RAW_TAG = rf"(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*)"
+_MAY_BE_MENDED = re.compile(rf"<(?:/br|{_RAW_TAG}/>)", re.IGNORECASE)  # with one sign ahead of all, which is looked for
 _SELF_CLOSED = re.compile(
-    rf"{_SLASH}|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
+    rf"(?P<tag><{_RAW_TAG})/>"
+    r"|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
     re.IGNORECASE | re.DOTALL,
 )
 """Also what it does not hold for: foreign elements, comments, texts of scripts, and `noscript`, which is such a text
