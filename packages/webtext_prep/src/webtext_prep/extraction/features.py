@@ -506,5 +506,5 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     page |= page_features(html, url)
     matrix = np.empty((number, len(found) + len(page)), np.float32)
     matrix[:, : len(found)] = np.array(list(found.values())).T
-    matrix[:, len(found) :] = list(page.values())
+    matrix[:, len(found) :] = np.array(list(page.values()), np.float32)
     return Features([*found, *page], matrix, words, len(found))
