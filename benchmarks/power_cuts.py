@@ -349,8 +349,10 @@ def checkpoint_cases(folder: Path, library: Path, only: str) -> Iterator[Case]:
     run = root / "run"
 
     def losses() -> list[Any]:
-        rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        return [(row["step"], row.get("loss"), row.get("valid_loss")) for row in rows]
+        with contextlib.suppress(OSError, ValueError):
+            rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+            return [(row["step"], row.get("loss"), row.get("valid_loss")) for row in rows]
+        return []
 
     def tensors() -> Tree:
         return {path.name: path.read_bytes() for path in sorted(find_checkpoint(run).glob("*.safetensors"))}

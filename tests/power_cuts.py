@@ -107,11 +107,14 @@ class Watched:
             self.record.changes.append(Data(number, start, content[start:], place.stat().st_mtime_ns))
             self._contents[number] = content
 
-    def disks(self, chances: int = 1) -> Iterator[tuple[int, str]]:
-        """After each change the folder as a disk may hold it, each once: how many promises there were, and its name."""
+    def disks(self, chances: int = 1, every: int = 1) -> Iterator[tuple[int, str]]:
+        """After each change the folder as a disk may hold it, each once: how many promises there were, and its name.
+
+        Of what is not the end only each change with a number that `every` divides is looked at.
+        """
         seen, promises = set[tuple[int, str]](), 0
         for cut, change in enumerate([*self.record.changes, None]):
-            for system in FILE_SYSTEMS:
+            for system in FILE_SYSTEMS if change is None or cut % every == 0 else ():
                 for loss in (*system.losses, *map(str, range(chances))):
                     disk = disk_after(self.record, cut, system, loss)
                     if (promises, disk.digest) not in seen:

@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "packages/command_kit": 1_665,
-    "packages/gpt2_train": 11_861,
+    "packages/gpt2_train": 11_872,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_532,
+    "packages/webtext_prep": 22_556,
     "packages/webtext_run": 2_414,
-    "tests": 37_418,
-    "benchmarks": 4_950,
+    "tests": 37_533,
+    "benchmarks": 4_952,
     "tools": 553,
 }
 """By folder, lines."""

@@ -32,6 +32,7 @@ from gpt2_train.conversion.formats.megatron import join
 from gpt2_train.model.gpt2 import DTYPES, GPT2
 from gpt2_train.training.setup import config_of_first_weights
 from indexed_tokens import Tokenizer
+from indexed_tokens.tokenizer import byte_alphabet
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -566,6 +567,21 @@ def test_a_gguf_file_holds_settings_tokens_and_tensors(run: Path, tmp_path: Path
         if expected.dim() == 2 and dtype != "fp32":
             expected = expected.to({"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]).float()
         np.testing.assert_array_equal(values.reshape(expected.shape), expected.numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("size", [256, 257])
+def test_a_text_of_llama_cpp_does_not_end_at_a_comma(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int
+) -> None:
+    """Without an end of text llama.cpp (October 2026) takes token 11 for it, in GPT-2's order the comma."""
+    gguf = pytest.importorskip("gguf")
+    vocabulary = {token: number for number, token in enumerate(byte_alphabet())}
+    shape = ModelConfig(layers=1, hidden=8, heads=1, sequence_length=8, vocabulary_size=size)
+    save(tmp_path / "run", random_model(shape), Tokenizer(vocabulary, []))
+    convert(tmp_path / "run", tmp_path / "model.gguf")
+    end = gguf.GGUFReader(tmp_path / "model.gguf").get_field("tokenizer.ggml.eos_token_id")
+    is_warned = "llama.cpp takes ',' (token 11) for it: give it --ignore-eos" in capsys.readouterr().err
+    assert (end and end.contents(), is_warned) == ((256, False) if size > 256 else (None, True))
 
 
 def _own_name(name: str) -> str:

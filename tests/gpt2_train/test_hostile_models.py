@@ -127,6 +127,7 @@ OF_HUGGING_FACE: list[tuple[Damage, str]] = [
     (config(model_type="llama"), "a model of type llama"),
     (config(activation_function={}), "activation_function = {}"),
     (config(activation_function="relu"), "activation_function = relu"),
+    (config(quantization_config={"quant_method": "fp8"}), "quantization_config = {'quant_method': 'fp8'}"),
     (config(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx = True"),
     (config(layer_norm_epsilon=1e-6), "layer_norm_epsilon = 1e-06"),
     (write("config.json", DEEP), "it is nested too deeply"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -14,12 +15,13 @@ import torch.distributed as dist
 from tests.gpt2_train import forks, layout_runs
 from tests.gpt2_train.conftest import command
 from tests.gpt2_train.test_train import assert_same_bits
+from tests.power_cuts import Watched
 
 from command_kit import settings_from
 from command_kit.settings import as_table
 from gpt2_train.checkpoint import tensor_files
-from gpt2_train.checkpoint.info import list_checkpoints
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.info import list_checkpoints, read_info
+from gpt2_train.checkpoint.save import Checkpointer, Saver
 from gpt2_train.checkpoint.verify import verify_checkpoint
 from gpt2_train.cli import make_parser
 from gpt2_train.config.settings import TrainSettings
@@ -102,3 +104,27 @@ def test_a_run_killed_at_any_moment_of_a_save_goes_on_to_the_same_bits(
     assert found and not any(verify_checkpoint(folder, int).problems for folder in found)
     forks.in_group(size, layout_runs.work, tmp_path, run)
     assert_same_bits(unbroken(layout), tmp_path / "run")
+
+
+def test_after_a_power_cut_each_checkpoint_is_whole_and_the_newest_that_was_saved_is_there(
+    tmp_path: Path, gpt2: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed step came back without its files, a new run's folders were gone, and rows of metrics.jsonl, too."""
+    root, told = tmp_path / "root", Saver.finish
+    root.mkdir()
+    with Watched(root) as watched:
+
+        def finish(saver: Saver) -> None:
+            told(saver)
+            watched.say("saved")
+
+        monkeypatch.setattr(Saver, "finish", finish)
+        assert gpt2(root / "run", "--steps", 3, "--save-every", 1, "--keep-checkpoints", 1) == 0
+    steps = [0, 0, 1, 2, 3]
+    for promises, disk in watched.disks(every=6):
+        found = list_checkpoints(root / "run" / "checkpoints")
+        assert not any(verify_checkpoint(folder, int).problems for folder in found), disk
+        newest = read_info(root / "run").step if found else 0
+        assert newest >= steps[min(promises, 4)], disk
+        rows = (root / "run" / "metrics.jsonl").read_text().splitlines() if newest else []
+        assert [json.loads(row)["step"] for row in rows[:newest]] == list(range(1, newest + 1)), disk

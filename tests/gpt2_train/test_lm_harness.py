@@ -116,6 +116,9 @@ def test_what_the_model_writes_ends_at_a_stop_string(tmp_path: Path) -> None:
     requests = [Instance("generate_until", {}, ("a", setting), 0) for setting in settings]
     assert model.generate_until(requests) == ["zzzzz", "", "z" * 256]
     assert model.loglikelihood([Instance("loglikelihood", {}, ("", "zz"), 0)])[0][1]
+    # The blanks belong to the continuation; before it nothing is left.
+    blanks, none = model.loglikelihood([Instance("loglikelihood", {}, pair, 0) for pair in ((" ", "z"), ("", " z"))])
+    assert blanks == none
 
 
 @needs_harness

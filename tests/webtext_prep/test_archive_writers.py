@@ -369,10 +369,7 @@ def test_a_conversion_is_what_it_says(tmp_path):
             "<!-- Mirrored from b.org/a.html by HTTrack Website Copier/3.x [XR&CO'2014], Fri, 01 Mar 2024 -->",
             "http://b.org/a.html",
         ),
-        (
-            "<html><!--\n Archive processed by SingleFile \n url: https://b.org/a \n saved date: Mon\n-->",
-            "https://b.org/a",
-        ),
+        ("<html><!--\n Archive processed by SingleFile \n url: https://b.org/a \n-->", "https://b.org/a"),
         ('<html><head><meta name="savepage-url" content="https://b.org/a?b&amp;c">', "https://b.org/a?b&c"),
         (
             f"<head><style>{'a{b:c}' * 20_000}</style><meta name=savepage-url content=https://b.org/a>",

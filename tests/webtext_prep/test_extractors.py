@@ -154,6 +154,7 @@ def test_a_title_is_one_line_of_text():
         "<svg><path d='M0'><body><title>yes</title>",
         "<math><title>no</title></math><title>yes</title>",
         "<meta content='<title>no</title>'><title>yes</title>",
+        "<noscript><title>Switch on JavaScript</title></noscript><title>yes</title>",
         '<a title="<!--">x</a> a < b <titles>no</titles><TITLE\nlang=de >yes</title\n>',
         "<style>" + "p { color: red }\n" * 20_000 + "</style><title>yes</title><title>no</title>",
     ],

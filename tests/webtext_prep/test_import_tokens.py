@@ -71,6 +71,16 @@ def test_tokens_are_the_same_and_documents_end_where_they_did(tmp_path, tokenize
     assert "is there already: give another --output" in webtext("import-tokens", *command).err
 
 
+def beside(path, name, content):
+    path.with_name(name).write_bytes(content)
+    return raw(path)
+
+
+def text(path, begin="The tokens of a text are numbers, and its letters are, too.\r\n"):
+    path.write_bytes((begin + 100 * "caf\u00e9 \u65e5\u672c ").encode()[:2048])
+    return path
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:-2])
     return path
@@ -88,6 +98,13 @@ REFUSED = [
     (lambda p: array(p, np.array([3, -1])), "token 1 of", "is -1"),
     (lambda p: cut(array(p)), "", "can't be read as an array of numpy"),
     (lambda p: p, "can't read", "give a token file"),
+    (text, "", "is text, not tokens: `webtext tokenize`"),
+    (lambda p: beside(p, "x.idx", b"MMIDIDX"), "has an index beside it", "a pair already"),
+    (
+        lambda p: beside(p, "index.json", b'{"chunks": [{"filename": "x.npy"}]}'),
+        "is a chunk of what",
+        "more than tokens",
+    ),
 ]
 
 

@@ -23,6 +23,7 @@ _COMPUTED_ALIKE: dict[str, tuple[Any, ...]] = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
     "tie_word_embeddings": (True,),
+    "quantization_config": (None,),
 }
 """Settings that decide the computation: the values that are GPT-2's own."""
 

@@ -1,7 +1,9 @@
 """The model `gpt2_train` of lm-evaluation-harness: a `Scorer` and a `TextGenerator` answer what it asks of a model.
 
 Contexts and continuations are divided into tokens as the harness does it for models of Hugging Face (a space at the end
-of a context belongs to the continuation), so figures compare. What exceeds the model's sequence is cut off at the
+of a context belongs to the continuation), so figures compare, but where a text holds `<|endoftext|>`: plain text here,
+one token there. A context of blanks alone, at which those of Hugging Face fail (0.4.13), is none: the continuation
+follows `<|endoftext|>`. What exceeds the model's sequence is cut off at the
 beginning of a context; a text whose whole likelihood is asked for is read in windows that overlap as little as they
 can.
 """
@@ -98,7 +100,7 @@ class HarnessModel(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        pairs = [(context, continuation) for _, context, continuation in requests]
+        pairs = [(context or [self.eot_token_id], continuation) for _, context, continuation in requests]
         with Progress("loglikelihood", "continuations", len(pairs)) as progress:
             found = self.scorer.logprobs_of(pairs, progress.advance)
         answers = [(continuation.total, continuation.is_greedy) for continuation in found]

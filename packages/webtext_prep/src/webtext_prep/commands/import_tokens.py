@@ -8,6 +8,8 @@ in a later file: shards cut documents. Memory is that of a block, and 12 bytes f
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ SHARDS = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
 HEADER_BYTES = 1024
 NUMPY = b"\x93NUMPY"
 INDEX_SUFFIX = ".index"
+CHUNKS = "index.json"
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f]")
 BLOCK = 1 << 21
 """Tokens that are read at once."""
 PROBE = 1 << 16
@@ -156,11 +160,36 @@ def token_file(path: Path) -> TokenFile:
     if (magic, version) in SHARDS:
         shard = TokenFile(path, "a shard of llm.c", np.dtype(SHARDS[magic, version]), HEADER_BYTES, count)
         return _checked(shard, size, f"its header says {count:,} tokens")
+    _check_is_bare(path, head)
     probe = np.fromfile(path, "<u2", PROBE)
     is_wide = len(probe) > 2 and size % 4 == 0 and not probe[1::2].any()
     dtype = np.dtype("<u4" if is_wide else "<u2")
     raw = TokenFile(path, f"raw numbers of {8 * dtype.itemsize} bits", dtype, 0, size // dtype.itemsize)
     return _checked(raw, size, "raw tokens have 2 or 4 bytes each")
+
+
+def _check_is_bare(path: Path, head: bytes) -> None:
+    """Raise InputError for a file that holds something else than tokens: any bytes can be read as numbers of 16 bits.
+
+    litdata 0.2.76 (litgpt) and MosaicML streaming 0.10.0 name their chunks in an `index.json` beside them. A chunk
+    begins with the places of its items, and the type of its tokens stands in that table alone.
+    """
+    if idx_path(path.with_suffix("")).is_file():
+        raise InputError(f"{path} has an index beside it, so it is a pair already: `gpt2 train` takes it.")
+    table = path.with_name(CHUNKS)
+    if table.is_file() and path.name.encode() in table.read_bytes():
+        raise InputError(f"{path} is a chunk of what {table} describes, and holds more than tokens: write these alone.")
+    if _is_text(head):
+        raise InputError(f"{path} is text, not tokens: `webtext tokenize` makes tokens of documents.")
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether `head` begins a text: UTF-8, which may be cut in its last character, without control characters."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and not _CONTROLS.search(text)
 
 
 def _of_datatrove(path: Path, size: int, index: Path) -> TokenFile:

@@ -50,7 +50,9 @@ _FALLBACKS = frozenset(
 )
 """Elements whose content nobody sees, and that libraries may take for text."""
 _RUBY = frozenset({"ruby", "rb"})
-_NAMED = _FALLBACKS | ANNOTATIONS | _RUBY | SHUT
+_IN_SENTENCES = frozenset({"label", "q", "time"})
+"""Elements of a sentence that trafilatura (2.3.1) takes out of it, with their words or, `q`, into a line of its own."""
+_NAMED = _FALLBACKS | ANNOTATIONS | _RUBY | _IN_SENTENCES | SHUT
 _OF_PICTURES = frozenset({"path", "g", "use", "circle", "rect", "polygon", "line", "defs", "symbol", "stop"})
 """Elements of SVG that need no look; what it shows is text."""
 _NAMES = re.compile(r"<([a-zA-Z][^\s/>]*)")
@@ -88,7 +90,7 @@ def cleaned(page: str) -> Any:
         elif tag in ANNOTATIONS:
             if is_annotation(node):
                 unseen.append(node)
-        elif node not in hidden and (tag in _RUBY or (tag not in KNOWN and is_inline(node))):
+        elif node not in hidden and (tag in _RUBY or ((tag in _IN_SENTENCES or tag not in KNOWN) and is_inline(node))):
             in_line.append(node)
     in_line += [node for node in _having(tree, "style", is_in_line) if node.tag in BLOCKS and is_inline(node)]
     unseen += [node for node in _LINKS(tree) if node not in hidden and is_permalink(node, node.get("class"))]
@@ -177,11 +179,11 @@ def _shown_after_all(tree: Any, hidden: list[Any]) -> Container[Any]:
 
 
 _UNSEEN_BY_NAME = frozenset({"dialog", "noembed", "noframes"})
-_IN_LINE = frozenset({"button", "output"})
+_IN_LINE = frozenset({"button", "label", "output", "time"})
 _SHOWN_BY_RESILIPARSE = """
-rt, rp, rtc, button, output, dialog:not([open]), noembed, noframes, [popover], .sr-only, .a11y-hidden, [style]:is(
-[style*="clip:"], [style*="-9"], [style*="-1"], [style*="!important"], [style*="font-size:0"], [style*="font-size: 0"],
-[style*="h:1px"], [style*="h: 1px"], [style*="lity"])
+rt, rp, rtc, button, label, output, time, dialog:not([open]), noembed, noframes, [popover], .sr-only, .a11y-hidden,
+[style]:is([style*="clip:"], [style*="-9"], [style*="-1"], [style*="!important"], [style*="font-size:0"],
+[style*="font-size: 0"], [style*="h:1px"], [style*="h: 1px"], [style*="lity"])
 """
 """What resiliparse (2.0.1) shows of a page and browsers may not, or the other way round. Each part takes some 20
 microseconds a page, each element that is found 5."""

@@ -223,8 +223,8 @@ def _decode_as(html: bytes, codec: str) -> str:
 
 
 def title_of(page: str) -> str:
-    """The title of a page, on one line, or "": what stands in its first `<title>`, as browsers show it."""
-    found = next(tags(page, "title"), None)
+    """The title of a page, on one line, or "": what stands in its first `<title>`, as browsers with scripts show it."""
+    found = next((tag for tag in tags(page, "title", "noscript") if tag.name == "title"), None)
     return "" if found is None else title_line(html_entities.unescape(found.text[:4_000]))
 
 

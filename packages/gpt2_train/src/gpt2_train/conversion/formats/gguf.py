@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from command_kit.command import print_warning
 from gpt2_train.checkpoint.hugging_face import NORM_EPSILON
 from gpt2_train.checkpoint.load import shapes_of
 from gpt2_train.checkpoint.names import parts_first, renamed
@@ -91,6 +92,10 @@ class Gguf(ModelFormat):
 
 
 def _add_settings(writer: Any, weights: ModelWeights, gguf: Any, kind: Any) -> None:
+    """Shape and tokenizer. Without an end of text llama.cpp (October 2026) ends one at token 11, in GPT-2 a comma.
+
+    So an id that no text has stands for it where there is one; there is no key for none.
+    """
     config, tokenizer = weights.config, weights.tokenizer
     writer.add_name(weights.origin.name)
     writer.add_context_length(config.sequence_length)
@@ -114,6 +119,15 @@ def _add_settings(writer: Any, weights: ModelWeights, gguf: Any, kind: Any) -> N
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in tables.merges])
-    if (end := tokenizer.document_end) is not None:
+    end = tokenizer.document_end
+    if end is None and (unused := int(gguf.TokenType.UNUSED)) in kinds:
+        end = kinds.index(unused)
+    if end is not None:
         writer.add_bos_token_id(end)
         writer.add_eos_token_id(end)
+        return
+    print_warning(
+        "gpt2",
+        f"{weights.origin} has no token that ends a text, and llama.cpp takes {tokens[11]!r} (token 11) for it: "
+        "give it --ignore-eos.",
+    )

@@ -18,7 +18,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pages import Page
 from webtext_prep.storage.locations import Location
-from webtext_prep.text.tags import head_tags, utf8_of
+from webtext_prep.text.tags import HEAD, head_tags, utf8_of
 from webtext_prep.urls.urls import clean_metadata, url_key, without_credentials
 
 SUFFIXES = (".html", ".htm", ".xhtml")
@@ -60,8 +60,10 @@ def said_urls(body: bytes) -> SaidUrls:
     'http://a.org/b.html'
     """
     saved = base = canonical = ""
-    text = utf8_of(body[:HEAD_BYTES]).decode("utf-8", "replace")
-    for tag in head_tags(text, "!--", "html", "meta", "link", "base"):
+    page = utf8_of(body[:HEAD_BYTES])
+    end = page.rfind(b"</head>")
+    head = page if end < 0 else page[: max(end + len(b"</head>"), HEAD)]  # to decode the rest takes time
+    for tag in head_tags(head.decode("utf-8", "replace"), "!--", "html", "meta", "link", "base"):
         if tag.name == "!--":
             saved = saved or _saved_in(tag.inside)
             continue
