@@ -28,7 +28,8 @@ import webtext_prep.extraction as extraction
 from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages, words_of
 from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Forest, Parameters, with_context, without_url
+from webtext_prep.extraction.forest import Forest
+from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Parameters, with_context, without_url
 from webtext_prep.extraction.markup import written
 from webtext_prep.text.decoding import readable, title_of
 

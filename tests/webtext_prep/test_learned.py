@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -13,13 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.extraction import learned
-from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
+from webtext_prep.extraction.blocks import LANDMARKS, TAGS, blocks_of
+from webtext_prep.extraction.code_text import CODE
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.learned import Forest, Parameters, chosen, context_of, main_text, parameters, with_context
+from webtext_prep.extraction.forest import Forest
+from webtext_prep.extraction.formulas import FORMULAS
+from webtext_prep.extraction.learned import Parameters, chosen, context_of, main_text, parameters, with_context
 from webtext_prep.extraction.markup import written
+from webtext_prep.extraction.names import ALL_HINTS, HIDING, HINT_BITS, HINTS, ODD, bits_of
 from webtext_prep.extraction.page_stage import known_kinds
+from webtext_prep.extraction.page_tree import hides, is_off
 
 PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "
+WORDS_OF_NAMES = re.findall(
+    r"[a-z]+", f"{[*HINTS.values()]} {FORMULAS.pattern} {CODE.pattern} sr-only off-screen hidden d-none"
+)
 
 
 @pytest.fixture
@@ -98,6 +107,15 @@ def test_the_parameters_are_of_these_features(blocks):
     assert list(parameters().kinds) == known_kinds()
 
 
+@given(st.lists(st.sampled_from([*WORDS_OF_NAMES, *" -_1Aé。"]), max_size=6).map("".join))
+def test_an_elements_names_say_what_the_patterns_of_hints_find(names):
+    """One pass of an automaton instead of a search by each pattern."""
+    expected = sum(HINT_BITS[name] for name, pattern in HINTS.items() if re.search(pattern, names.lower()))
+    assert bits_of(names) & ALL_HINTS == expected
+    assert bool(bits_of(names) & ODD) == any(pattern.search(names.lower()) for pattern in (FORMULAS, CODE))
+    assert bool(bits_of(names) & HIDING) == (hides(names) or is_off(names))
+
+
 def test_a_forest_adds_up_the_leaves_that_a_row_comes_to():
     trees = [
         {"nodes": [[0, 0.5, -1, 1], [1, 2.0, -2, -3]], "leaves": [1.0, 2.0, 4.0]},
@@ -107,7 +125,8 @@ def test_a_forest_adds_up_the_leaves_that_a_row_comes_to():
     forest = Forest.of(["a", "b"], trees)
     rows = np.array([[0.5, 9], [1, 2], [1, 3]], np.float32)
     sums = np.array([1 - 3 + 0.25, 2 - 3 + 0.5, 4 - 3 + 0.25])
-    np.testing.assert_allclose(forest.sums(rows), sums)
+    for copies in (1, 6, 11):  # rows are read sixteen at a time
+        np.testing.assert_allclose(forest.sums(np.tile(rows, (copies, 1))), np.tile(sums, copies))
     assert Forest.of(["a", "b"], []).sums(rows).tolist() == [0, 0, 0]
 
 

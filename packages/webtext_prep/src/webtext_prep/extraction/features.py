@@ -9,7 +9,8 @@ words of one language.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
-from webtext_prep.text.compiled import BYTES, compiled
+from webtext_prep.extraction.blocks import LANDMARKS, TAGS, Blocks
+from webtext_prep.extraction.names import HINT_BITS
+from webtext_prep.text.compiled import BYTES, compiled, inner
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,7 +58,9 @@ Article|NewsArticle|BlogPosting|Product|QAPage|DiscussionForumPosting|ItemList|Q
 NAMES = sorted(("<img", "<form", "<li", "<td", "<code", "<pre", *DOCUMENTATION, *FORUMS, *SHOPS))
 """What is counted in the HTML of a page."""
 _BEGINS = np.zeros((256, 256), bool)
-_BEGINS[[ord(name[0]) for name in NAMES], [ord(name[1]) for name in NAMES]] = True
+for _name in NAMES:
+    for _first in {_name[0], _name[0].upper()}:
+        _BEGINS[ord(_first), [ord(_name[1]), ord(_name[1].upper())]] = True
 _NAME_TABLES = (
     np.frombuffer("".join(NAMES).encode(), np.uint8),
     np.cumsum([0, *map(len, NAMES)]),
@@ -107,7 +111,7 @@ LEVELS = (1, 2, 3, 5, 7)
 FAR = -999.0
 """A distance to something that is not there."""
 
-_CLASSES = np.zeros((256, 6), np.int32)
+_CLASSES = np.zeros((256, 6), np.int64)
 """Bytes that are: the first of a character, a stop, a space, a separator, of writing without spaces (by the first), a
 comma or semicolon (of wide ones, as of all in their block of Unicode, the first)."""
 _CLASSES[:, 0] = [(byte & 0xC0) != 0x80 for byte in range(256)]
@@ -179,18 +183,27 @@ def _bits(values: npt.NDArray[np.int64], of: Mapping[str, int]) -> Floats:
     return ((values & np.array(list(of.values()))[:, None]) > 0).astype(np.float64)
 
 
+@inner
+def _small(byte: int) -> int:
+    """A letter of ASCII as a small one."""
+    return byte | 32 if 65 <= byte <= 90 else byte
+
+
 @compiled(types.int64[::1](BYTES, BYTES, types.int64[::1], types.int64[::1], types.boolean[:, ::1]))
 def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any:
-    """How often each name stands in bytes. Those that begin with byte b are `by_first[b]` up to `by_first[b + 1]`;
-    `begins[b, c]` is whether one begins with both bytes."""
+    """How often each name stands in bytes, in whatever case. Those that begin with byte b are `by_first[b]` up to
+    `by_first[b + 1]`; `begins[b, c]` is whether one begins with both bytes."""
     counts = np.zeros(len(ends) - 1, np.int64)
     for at in range(len(data) - 1):
         if not begins[data[at], data[at + 1]]:
             continue
-        for name in range(by_first[data[at]], by_first[data[at] + 1]):
+        first = _small(data[at])
+        for name in range(by_first[first], by_first[first + 1]):
             begin, length = ends[name], ends[name + 1] - ends[name]
             matched = 1
-            while matched < length and at + matched < len(data) and data[at + matched] == names[begin + matched]:
+            while (
+                matched < length and at + matched < len(data) and _small(data[at + matched]) == names[begin + matched]
+            ):
                 matched += 1
             counts[name] += matched == length
     return counts
@@ -198,14 +211,23 @@ def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any
 
 def counts_of_names(html: str) -> dict[str, int]:
     """How often each of NAMES stands in a page, in whatever case; one pass instead of thirty."""
-    data = np.frombuffer(html.encode("utf-8", "replace").lower(), np.uint8)
+    data = np.frombuffer(html.encode("utf-8", "replace"), np.uint8)
     return dict(zip(NAMES, _counts(data, *_NAME_TABLES).tolist(), strict=True))
+
+
+def _things(html: str, sign: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """What a pattern that begins with a sign finds in a page; CPython looks for the sign itself three times as fast."""
+    at = html.find(sign)
+    while at >= 0:
+        if found := pattern.match(html, at):
+            yield found[1]
+        at = html.find(sign, at + len(sign))
 
 
 def page_features(html: str, url: str) -> dict[str, float]:
     """What the page says as a whole, by name."""
     count_of = counts_of_names(html)
-    types = [found for sign, pattern in _SCHEMAS.items() if sign in html for found in pattern.findall(html)]
+    types = [name for sign, pattern in _SCHEMAS.items() for name in _things(html, sign, pattern)]
     path = url.partition("://")[2].partition("/")[2].partition("?")[0]
     last = path.rstrip("/").rpartition("/")[2]
     return {
@@ -226,52 +248,74 @@ def page_features(html: str, url: str) -> dict[str, float]:
     }
 
 
-def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Floats, Floats]:
-    """What each text is like, its words, and its characters."""
-    title_words = frozenset(title.lower().split())
-    data = np.frombuffer("".join(texts).encode("utf-8", "replace"), np.uint8)
-    classes = _CLASSES[data]
-    places = np.append(np.flatnonzero(classes[:, 0]), len(data))  # of the characters
-    borders = places[np.cumsum([0, *map(len, texts)])]
-    starts, ends = borders[:-1], borders[1:]
-    counts = np.add.reduceat(classes, starts, axis=0).astype(np.float64)
-    characters = np.maximum(1.0, counts[:, 0])
-    words = np.maximum(counts[:, 2] + 1, counts[:, 4] / 2)
-    seen: dict[str, int] = {}
-    copies, labels, titles = [], [], []
-    for text in texts:
-        copies.append(seen.get(text, 0))
-        seen[text] = copies[-1] + 1
-        own = text.lower() if len(text) < 300 else ""
-        labels.append(own in LABELS)
-        parts = own.split()
-        titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
-    joined = "\n".join(texts).lower()
-    begins = sums([len(text) + 1 for text in texts])
-    phrases = np.zeros(len(texts))
+@compiled(types.float64[:, ::1](BYTES, types.int64[::1], types.int64[:, ::1]))
+def _classes_of_texts(data: Any, lengths: Any, classes: Any) -> Any:
+    """Of each class a row: how many bytes of each text are of it; then the first byte of each, and the last one.
+
+    Args:
+        data: all texts in UTF-8, one behind the other.
+        lengths: of each in characters, at least 1.
+        classes: (256, classes), of each byte, of which the first says whether it begins a character.
+    """
+    kinds = classes.shape[1]
+    counts = np.zeros((kinds + 2, len(lengths)))
+    at = 0
+    for text in range(len(lengths)):
+        counts[kinds, text] = data[at]
+        left = lengths[text]
+        while at < len(data) and (left > 0 or not classes[data[at], 0]):
+            left -= classes[data[at], 0]
+            for kind in range(kinds):
+                counts[kind, text] += classes[data[at], kind]
+            at += 1
+        counts[kinds + 1, text] = data[at - 1]
+    return counts
+
+
+def _said(texts: list[str], title: str) -> dict[str, Floats]:
+    """What each text says, and how often it stands on the page."""
+    phrases, labels, titles, copies, all_copies = np.zeros((5, len(texts)))
+    joined = "\0".join(texts).lower()
+    begins = np.cumsum([0, *(len(text) + 1 for text in texts)])
     for phrase in PHRASES:
         at = joined.find(phrase)
         while at >= 0:
             phrases[min(len(texts) - 1, int(np.searchsorted(begins, at, "right")) - 1)] = 1
             at = joined.find(phrase, at + len(phrase))
-    first, last = data[starts], data[ends - 1]
+    lower = joined.split("\0")
+    labels[:] = [text in LABELS for text in lower]
+    title_words = frozenset(title.lower().split())
+    for number, text in enumerate(lower):
+        if len(texts[number]) < 300 and not title_words.isdisjoint(words := text.split()):
+            titles[number] = sum(map(title_words.__contains__, words)) / min(len(words), len(title_words))
+    seen = Counter(texts)
+    all_copies[:] = [seen[text] for text in texts]
+    before: Counter[str] = Counter()
+    for number in np.flatnonzero(all_copies > 1).tolist():
+        copies[number] = before[texts[number]]
+        before[texts[number]] += 1
+    return {"phrase": phrases, "label": labels, "title words": titles, "copy": copies, "copies": all_copies}
+
+
+def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Floats, Floats]:
+    """What each text is like, its words, and its characters."""
+    data = np.frombuffer("".join(texts).encode("utf-8", "replace"), np.uint8)
+    lengths = np.array([len(text) for text in texts])
+    all_characters, stops, spaces, separators, wide, commas, first, last = _classes_of_texts(data, lengths, _CLASSES)
+    characters = np.maximum(1.0, all_characters)
+    words = np.maximum(spaces + 1, wide / 2)
     features = {
         "words": np.log1p(words),
         "characters": np.log1p(characters),
         "word length": characters / words,
-        "stops": counts[:, 1] / words,
-        "separators": counts[:, 3],
-        "commas": counts[:, 5],
-        "ends a sentence": _ENDS[last].astype(np.float64),
+        "stops": stops / words,
+        "separators": separators,
+        "commas": commas,
+        "ends a sentence": _ENDS[last.astype(np.int64)].astype(np.float64),
         "question": (last == ord("?")).astype(np.float64),
         "begins small": ((first >= ord("a")) & (first <= ord("z"))).astype(np.float64),
-        "phrase": phrases,
-        "label": np.array(labels, np.float64),
-        "title words": np.array(titles),
-        "copy": np.array(copies, np.float64),
-        "copies": np.array([seen[text] for text in texts], np.float64),
     }
-    return features, words, characters
+    return features | _said(texts, title), words, characters
 
 
 def _densest(
@@ -372,6 +416,20 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     held_links, held_stops = l[blocks.last] - l[blocks.first], s[blocks.last] - s[blocks.first]
     held_paragraphs = paragraphs[blocks.last] - paragraphs[blocks.first]
     shapes, shape_words = mean_of_equal(blocks.shape, held_words)
+    more = {
+        "words": np.log1p(held_words),
+        "share": held_words / total,
+        "link share": held_links / held_characters,
+        "blocks": np.log1p(held_blocks),
+        "words a block": np.log1p(held_words / np.maximum(1.0, held_blocks)),
+        "paragraphs": held_paragraphs / np.maximum(1.0, held_words),
+        "stops": held_stops / np.maximum(1.0, held_words),
+        "children": np.log1p(blocks.children),
+        "alike": np.log1p(shapes),
+        "alike words": np.log1p(shape_words),
+        "words before": w[blocks.first],
+    }
+    of_elements = np.array(list(more.values()))
     around = element
     near, middle = blocks.hints[element], blocks.hints[element]
     for level in range(1, max(LEVELS) + 1):
@@ -382,20 +440,9 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
             middle = middle | blocks.hints[around]
         if level not in LEVELS:
             continue
-        more = {
-            "words": np.log1p(held_words[around]),
-            "share": held_words[around] / total,
-            "link share": held_links[around] / held_characters[around],
-            "blocks": np.log1p(held_blocks[around]),
-            "words a block": np.log1p(held_words[around] / np.maximum(1.0, held_blocks[around])),
-            "paragraphs": held_paragraphs[around] / np.maximum(1.0, held_words[around]),
-            "stops": held_stops[around] / np.maximum(1.0, held_words[around]),
-            "children": np.log1p(blocks.children[around]),
-            "alike": np.log1p(shapes[around]),
-            "alike words": np.log1p(shape_words[around]),
-            "words before": (w[:-1] - w[blocks.first[around]]) / np.maximum(1.0, held_words[around]),
-        }
-        found |= {f"around {level} {name}": value for name, value in more.items()}
+        of_level = of_elements[:, around]
+        of_level[-1] = (w[:-1] - of_level[-1]) / np.maximum(1.0, held_words[around])
+        found |= {f"around {level} {name}": value for name, value in zip(more, of_level, strict=True)}
     # The parts with the prose.
     prose = np.where((words >= PROSE_WORDS) & (link_share < 0.5), words, 0.0)
     p = sums(prose)
@@ -445,18 +492,19 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
         "page questions": float(found["question"].mean()),
         "page alike": float(found["alike"].max()),
     }
-    for name, is_near, inside, is_middle in zip(
-        HINT_BITS, *(_bits(names, HINT_BITS) for names in (near, everywhere, middle)), strict=True
-    ):
+    of_names = [_bits(names, HINT_BITS) for names in (near, everywhere, middle)]
+    for name, is_near, inside, is_middle in zip(HINT_BITS, *of_names, strict=True):
         found |= {f"near {name}": is_near, f"in {name}": inside, f"middle {name}": is_middle}
-        page[f"page {name}"] = float(words @ inside) / total
-    for name, inside in zip(LANDMARKS, _bits(landmarks, LANDMARKS), strict=True):
-        found[f"in <{name}>"] = inside
-        page[f"page <{name}>"] = float(words @ inside) / total
+    # Not by `@`, for which BLAS may start threads.
+    shares = (of_names[1] * words).sum(axis=1) / total
+    page |= {f"page {name}": share for name, share in zip(HINT_BITS, shares, strict=True)}
+    inside_of = _bits(landmarks, LANDMARKS)
+    found |= {f"in <{name}>": inside for name, inside in zip(LANDMARKS, inside_of, strict=True)}
+    shares = (inside_of * words).sum(axis=1) / total
+    page |= {f"page <{name}>": share for name, share in zip(LANDMARKS, shares, strict=True)}
     found["html length"] = np.full(number, np.log1p(len(html)))
     page |= page_features(html, url)
     matrix = np.empty((number, len(found) + len(page)), np.float32)
-    for column, value in enumerate(found.values()):
-        matrix[:, column] = value
-    matrix[:, len(found) :] = list(page.values())
+    matrix[:, : len(found)] = np.array(list(found.values())).T
+    matrix[:, len(found) :] = np.array(list(page.values()), np.float32)
     return Features([*found, *page], matrix, words, len(found))

@@ -17,17 +17,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
 from command_kit import parse_json
-from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks, blocks_of
+from webtext_prep.extraction.blocks import LANDMARKS, TAGS, Blocks, blocks_of
 from webtext_prep.extraction.features import Features, Floats, features_of, mean_of_equal, neighbours, sums
+from webtext_prep.extraction.forest import Forest
 from webtext_prep.extraction.markup import Markup, written
-from webtext_prep.text.compiled import compiled
+from webtext_prep.extraction.names import HINT_BITS
 
 CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
@@ -53,81 +52,6 @@ LEVELS = (0, 1, 2, 3, 5, 7)
 SHARES = (0.5, 0.8)
 """The innermost element with this share of the expected text is looked at."""
 _TINY = 1e-9
-
-
-@compiled(
-    types.float64[::1](
-        types.float32[:, ::1],
-        types.int64[::1],
-        types.int64[::1],
-        types.float32[::1],
-        types.int64[::1],
-        types.int64[::1],
-        types.float64[::1],
-    )
-)
-def _sums(rows: Any, roots: Any, feature: Any, threshold: Any, below: Any, above: Any, value: Any) -> Any:
-    """The sum of each row's leaves. A child that is negative is the leaf -child - 1."""
-    totals = np.zeros(len(rows))
-    for row in range(len(rows)):
-        for root in roots:
-            node = root
-            while node >= 0:
-                node = below[node] if rows[row, feature[node]] <= threshold[node] else above[node]
-            totals[row] += value[-node - 1]
-    return totals
-
-
-@dataclass(frozen=True)
-class Forest:
-    """Trees one after the other: nodes, and apart from them leaves.
-
-    Attributes:
-        names: of the features, in their order.
-        roots: each tree's first node.
-        feature, threshold: what a node asks: whether the feature is at most the threshold.
-        below, above: the node that follows; a leaf is -1 less its number.
-        value: of each leaf; their sum says how likely something is, by the logarithm of its odds or among others.
-    """
-
-    names: tuple[str, ...]
-    roots: npt.NDArray[np.int64]
-    feature: npt.NDArray[np.int64]
-    threshold: npt.NDArray[np.float32]
-    below: npt.NDArray[np.int64]
-    above: npt.NDArray[np.int64]
-    value: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, names: Sequence[str], trees: Sequence[Mapping[str, Any]]) -> Forest:
-        """A forest of trees, each with its `nodes` and `leaves`.
-
-        A node is [feature, threshold, below, above], with numbers of nodes and leaves of its own tree.
-        """
-        nodes: list[list[float]] = []
-        roots: list[int] = []
-        leaves: list[float] = []
-        for tree in trees:
-            first, first_leaf = len(nodes), len(leaves)
-            roots.append(first if tree["nodes"] else -first_leaf - 1)
-            for feature, threshold, *children in tree["nodes"]:
-                moved = [child + first if child >= 0 else child - first_leaf for child in children]
-                nodes.append([feature, threshold, *moved])
-            leaves += tree["leaves"]
-        feature, threshold, below, above = np.array(nodes, np.float64).reshape(-1, 4).T
-        return cls(
-            tuple(names),
-            np.array(roots, np.int64),
-            feature.astype(np.int64),
-            threshold.astype(np.float32),
-            below.astype(np.int64),
-            above.astype(np.int64),
-            np.array(leaves, np.float64),
-        )
-
-    def sums(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """The sum of its leaves for each row of features (rows, names)."""
-        return np.asarray(_sums(rows, self.roots, self.feature, self.threshold, self.below, self.above, self.value))
 
 
 @dataclass(frozen=True)
@@ -257,11 +181,11 @@ def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]
         "text words": np.full(number, np.log1p(t[-1])),
     }
     held_words, held_text = w[blocks.last] - w[blocks.first], t[blocks.last] - t[blocks.first]
+    of_elements = np.array([held_text / np.maximum(_TINY, held_words), held_text / expected])
     around = element
     for level in range(max(LEVELS) + 1):
         if level in LEVELS:
-            found[f"likely around {level}"] = held_text[around] / np.maximum(_TINY, held_words[around])
-            found[f"text around {level}"] = held_text[around] / expected
+            found[f"likely around {level}"], found[f"text around {level}"] = of_elements[:, around]
         around = parent[around]
     # The run of blocks with the most words that are more likely text than not, less those that are not.
     gains = sums((likely - 0.5) * words)
@@ -295,8 +219,7 @@ def with_context(
     }
     wide = np.empty((len(rows), rows.shape[1] + len(found)), np.float32)
     wide[:, : rows.shape[1]] = rows
-    for column, value in enumerate(found.values(), rows.shape[1]):
-        wide[:, column] = value
+    wide[:, rows.shape[1] :] = np.array(list(found.values())).T
     return list(found), wide
 
 

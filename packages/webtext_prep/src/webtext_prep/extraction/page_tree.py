@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Container
 from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -90,6 +90,8 @@ _HOLDS_AN_OPENER = etree.XPath(
     "boolean(descendant-or-self::*[@aria-expanded or @cursor='pointer' or contains(@style, 'cursor')])"
 )
 """Whether something in an element is there to be clicked: it says so, or has a pointer as its cursor."""
+SHORT_COMMENT = "shortcomment cmt"
+"""The class of the first sentence of a comment by Scaladoc (2.8 and later)."""
 _STREAMED = re.compile(r"S:[0-9a-f]+")
 """React (18 and later) sends parts of a page in `<div hidden id="S:1">`, and moves them to their place."""
 _PERMALINK_CLASSES = re.compile(
@@ -99,10 +101,11 @@ _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
-_SLASH = rf"(?P<tag><(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*))/>"
-_MAY_BE_SELF_CLOSED = re.compile(_SLASH, re.IGNORECASE)
+_RAW_TAG = rf"(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*)"
+_MAY_BE_MENDED = re.compile(rf"<(?:/br|{_RAW_TAG}/>)", re.IGNORECASE)  # with one sign ahead of all, which is looked for
 _SELF_CLOSED = re.compile(
-    rf"{_SLASH}|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
+    rf"(?P<tag><{_RAW_TAG})/>"
+    r"|<(?P<other>svg|math|noscript|script|style|textarea)\b(?:[^>]*[^/])?>.*?</(?P=other)\s*>|<!--.*?-->",
     re.IGNORECASE | re.DOTALL,
 )
 """Also what it does not hold for: foreign elements, comments, texts of scripts, and `noscript`, which is such a text
@@ -123,9 +126,9 @@ def as_browsers_read(page: str) -> str:
     it counts; a page of that namespace that is well-formed is taken for XHTML. An end tag `</br>`, which libxml2 passes
     over, is a break (13.2.6.4.7).
     """
-    has_breaks = "</br" in page or "</BR" in page
-    if not (has_breaks or _MAY_BE_SELF_CLOSED.search(page)) or (_XHTML.search(page) and _is_xml(page)):
+    if not _MAY_BE_MENDED.search(page) or (_XHTML.search(page) and _is_xml(page)):
         return page
+    has_breaks = "</br" in page or "</BR" in page
     page = _SELF_CLOSED.sub(lambda found: f"{found['tag']}>" if found["tag"] else found[0], page)
     return _END_OF_BREAK.sub("<br>", page) if has_breaks else page
 
@@ -227,7 +230,7 @@ def is_off(classes: str) -> bool:
     return _OFF.search(classes) is not None and _ON_OTHERS.search(classes) is None
 
 
-def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) -> bool:
+def is_hidden(node: Any, tag: str, names: Container[str], classes: str | None) -> bool:
     """Whether a page shows nobody what lies in an element with attributes of these `names`, by them or its kind.
 
     Hidden are `template`, a `dialog` or a popover that is not open, `hidden`, `display: none`, `visibility: hidden`,
@@ -254,7 +257,7 @@ def is_hidden(node: Any, tag: str, names: Sequence[str], classes: str | None) ->
     return bool(classes) and hides(classes) and _has_no_formula(node)
 
 
-def is_not_displayed(node: Any, tag: str, names: Sequence[str], classes: str | None) -> bool:
+def is_not_displayed(node: Any, tag: str, names: Container[str], classes: str | None) -> bool:
     """Whether a block is hidden and takes no place, so that the line around it goes on; what is invisible takes one."""
     may_be = tag in SHUT or "hidden" in names or ("style" in names and _NOT_DISPLAYED.search(node.get("style")))
     return bool(may_be) and is_hidden(node, tag, names, classes)
@@ -417,9 +420,9 @@ def is_annotation(node: Any) -> bool:
     return next(node.iterancestors("ruby", *ANNOTATIONS), None) is not None
 
 
-def is_repeated(node: Any, classes: str | None) -> bool:
-    """Whether Scaladoc (2.8 and later) shows the first sentence of a comment until a reader opens the whole instead."""
-    after = node.getnext() if classes == "shortcomment cmt" else None
+def is_repeated(node: Any) -> bool:
+    """Whether a SHORT_COMMENT is shown until a reader opens the whole instead."""
+    after = node.getnext()
     return after is not None and after.get("class") == "fullcomment"
 
 
