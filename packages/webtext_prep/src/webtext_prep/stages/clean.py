@@ -9,7 +9,6 @@ with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The 
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -138,8 +137,10 @@ class Clean(DocumentStage):
         `values` takes what decided.
         """
         text, changes = self._repaired(document.text)
-        tally.notes.update(changes)
-        if "marks_removed" in changes and has_credentials(document.text):
+        for name, number in changes.items():
+            if number:
+                tally.notes[name] += number
+        if changes.get("marks_removed") and has_credentials(document.text):
             document.metadata["content_credentials"] = True
         text = document.text = self._masked(text, tally)
         if not text.strip():
@@ -155,21 +156,18 @@ class Clean(DocumentStage):
         values |= {"tokens": len(tokenizer.encode(text)), "min_tokens": self.min_tokens}
         return "too_short"
 
-    def _repaired(self, text: str) -> tuple[str, Counter[str]]:
+    def _repaired(self, text: str) -> tuple[str, dict[str, int]]:
         """`text` as `fix_text` wants it, and what has been changed: whether, or how often."""
-        changes: Counter[str] = Counter()
         if not self.fix_text:
-            return text, changes
-        text, changes["marks_removed"] = without_marks(text)
+            return text, {}
+        text, marks = without_marks(text)
         decoded = repair(text)
-        changes["repaired_decoding"] = int(decoded != text)
+        changes = {"marks_removed": marks, "repaired_decoding": int(decoded != text)}
         if self.fix_text == "full":
             full = repair_all(text)
-            changes["changed_characters"] = int(full != decoded)
-            return full, +changes
-        decoded, hyphens, spaces = without_places_to_break(decoded)
-        changes |= Counter(removed_soft_hyphens=hyphens, removed_zero_width_spaces=spaces)
-        return decoded, +changes
+            return full, changes | {"changed_characters": int(full != decoded)}
+        text, hyphens, spaces = without_places_to_break(decoded)
+        return text, changes | {"removed_soft_hyphens": hyphens, "removed_zero_width_spaces": spaces}
 
     def _masked(self, text: str, tally: Tally) -> str:
         """`text` with placeholders for what `mask` names; each is counted."""
