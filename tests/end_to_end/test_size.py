@@ -16,7 +16,7 @@ CEILINGS = {
     "packages/gpt2_train": 11_872,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_701,
+    "packages/webtext_prep": 22_711,
     "packages/webtext_run": 2_414,
     "tests": 37_549,
     "benchmarks": 4_952,

@@ -73,9 +73,7 @@ def cleaned(page: str) -> Any:
     Taken out are hidden elements, readings of `ruby`, and links of headings to themselves; elements that stand in a
     line of text, and that libraries may not know, leave their text there. The root of a shadow is a `div`.
     """
-    from lxml.html import HTMLParser  # type: ignore[import-untyped]
-
-    tree = tree_of(page, HTMLParser)
+    tree = tree_of(page, _parser)
     if tree is None:
         return None
     unseen, in_line = [], []
@@ -112,6 +110,15 @@ def cleaned(page: str) -> Any:
         if node.getparent() is not None:
             node.drop_tag()
     return tree
+
+
+def _parser(**options: Any) -> Any:
+    """A parser of lxml.html's elements; theirs asks Python for the class of each, which differs in forms alone."""
+    from lxml.html import HtmlElement  # type: ignore[import-untyped]
+
+    parser = etree.HTMLParser(**options)
+    parser.set_element_class_lookup(etree.ElementDefaultClassLookup(element=HtmlElement))
+    return parser
 
 
 def _may_be_hidden(tree: Any) -> list[Any]:

@@ -24,17 +24,23 @@ HEADERS = ("cf-mitigated", "x-vercel-mitigated", "x-amzn-waf-action")
 REFUSING = frozenset({401, 403, 405, 429})
 HEAD_BYTES = 1 << 16
 """Of HTML that are looked at: challenges have some ten kilobytes."""
+_WORDS = (
+    *(b"_cf_chl_opt", b"/cdn-cgi/challenge-platform/h/", b"cf-error-details", b"challenge-error-text", b"incapsula"),
+    *(b"gokuprops", b"awswafintegration", b"captcha-delivery.com", b"px-captcha", b"captcha.px-", b"cp_challenge"),
+    *(b"sec-if-cpt", b"errors.edgesuite.net", b".within.website", b"sucuri_cloudproxy_js", b"check.ddos-guard.net"),
+)
+"""Each match of the next expression has one of them; most pages have none."""
 _ONLY_IN_CHALLENGES = re.compile(
     rb"""
     _cf_chl_opt | /cdn-cgi/challenge-platform/h/ | id=["']?cf-error-details | id=["']?challenge-error-text  # Cloudflare
     | _incapsula_resource\?[^"'<>]{0,500}incident_id | incapsula\ incident\ id  # Imperva
-    | window\.gokuprops | awswafintegration\.(?:getToken|forcerefresh)  # AWS WAF
+    | window\.gokuprops | awswafintegration\.(?:gettoken|forcerefresh)  # AWS WAF
     | (?:geo|ct)\.captcha-delivery\.com  # DataDome
     | id=["']?px-captcha | captcha\.px-(?:cdn|cloud)\.net  # HUMAN
     | /_sec/cp_challenge/ | id=["']?sec-if-cpt-container | errors\.edgesuite\.net  # Akamai
     | /\.within\.website/x/cmd/anubis | sucuri_cloudproxy_js | check\.ddos-guard\.net
     """,
-    re.VERBOSE | re.IGNORECASE,
+    re.VERBOSE,
 ).search
 _TITLE = re.compile(
     r"""
@@ -75,8 +81,8 @@ def is_challenge(title: str, text: str, html: bytes) -> bool:
     """
     if len(text) > FEW_CHARACTERS:
         return False
-    head = html[:HEAD_BYTES]
-    if _ONLY_IN_CHALLENGES(head):
+    head = html[:HEAD_BYTES].lower()
+    if any(word in head for word in _WORDS) and _ONLY_IN_CHALLENGES(head):
         return True
     said = " ".join(title.replace("’", "'").lower().split())
-    return _TITLE(said) is not None and _ASKS.search(text.lower() or head.decode("latin-1").lower()) is not None
+    return _TITLE(said) is not None and _ASKS.search(text.lower() or head.decode("latin-1")) is not None
