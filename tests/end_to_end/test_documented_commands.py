@@ -36,7 +36,7 @@ FILES |= {"MY_SITES.txt": "", "MY_EXTENSIONS.txt": ""}
 
 FOREIGN_FLAGS = {
     "--model_args", "--batch_size", "--include_path", "--shutdown-timeout", "--states", "--remote-debugging-pipe",
-    "--without-each", "--ckpt-format",
+    "--without-each", "--ckpt-format", "--ignore-eos",
 }  # fmt: skip
 FOREIGN_FLAGS |= {
     "--eod-mask-loss",
