@@ -20,10 +20,10 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
-for version in 1.10.0 2.0.0; do
-  python3 -m venv "$version"
-  "$version/bin/pip" install --quiet --disable-pip-version-check "datasketch==$version"
-done
+python3 -m venv 1.10.0
+1.10.0/bin/pip install --quiet --disable-pip-version-check datasketch==1.10.0
+python3 -m venv 2.0.0
+2.0.0/bin/pip install --quiet --disable-pip-version-check datasketch==2.0.0
 cat >minhash_of.py <<'PYTHON'
 from datasketch import MinHash
 

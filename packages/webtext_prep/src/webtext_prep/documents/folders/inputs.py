@@ -251,6 +251,10 @@ class Inputs:
         return "convert it to one of these first."
 
 
+_LOGS = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
+_ICEBERG = re.compile(r"(v\d+|\d{5,}-[0-9a-f-]{36})(\.gz)?\.metadata\.json")
+
+
 def _refuse_table(folder: Location, names: set[str]) -> None:
     """Raise InputError for the files of a table of which a log alone tells which rows are still there.
 
@@ -265,10 +269,6 @@ def _refuse_table(folder: Location, names: set[str]) -> None:
             f"{folder} is {kind} table, whose files hold rows that were deleted or replaced, too: have a program that "
             "knows such tables write what is there now to Parquet, and give that."
         )
-
-
-_LOGS = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}
-_ICEBERG = re.compile(r"(v\d+|\d{5,}-[0-9a-f-]{36})(\.gz)?\.metadata\.json")
 
 
 def _is_broken_link(path: Path) -> bool:

@@ -103,6 +103,7 @@ def file_names(files: Sequence[Location]) -> list[str]:
 
 _PARTITION = re.compile(r"([A-Za-z_][\w.-]*)=(.*)")
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_OWN = ("url", "text")
 
 
 def _partition_folders(folders: Sequence[str]) -> list[re.Match[str]]:
@@ -119,9 +120,6 @@ def partition_of(name: str) -> dict[str, str]:
     """
     columns = (match.groups() for match in _partition_folders(name.split("/")[:-1]))
     return {column: unquote(value) for column, value in columns if value != _NULL_PARTITION and column not in _OWN}
-
-
-_OWN = ("url", "text")
 
 
 def file_groups(
