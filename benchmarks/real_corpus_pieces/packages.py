@@ -260,8 +260,8 @@ def language_of(told: bytes, name: str) -> str:
 
 def generator_of(told: bytes) -> str:
     """What made a page, without its version."""
-    if found := _GENERATOR.search(told):
-        name = _NAME.match(found[1].decode("utf-8", "replace").strip().lower())
+    for found in reversed(_GENERATOR.findall(told)):
+        name = _NAME.match(found.decode("utf-8", "replace").strip().lower())
         if name and name[0]:
             return re.sub(r" v(snapshot|ersion)?$", "", name[0])
     return next((name for pattern, name in MARKS if re.search(pattern, told)), "")
