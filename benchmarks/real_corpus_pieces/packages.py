@@ -175,7 +175,8 @@ def files_in(folder: Path) -> Iterator[File]:
     """The pages below a folder, in the order of their names; what a link leads to is there under its own name."""
     for path in sorted(folder.rglob("*")):
         packed = path.suffix == ".gz"
-        if path.with_suffix("" if packed else path.suffix).suffix.lower() in SUFFIXES and not path.is_symlink():
+        is_page = path.with_suffix("" if packed else path.suffix).suffix.lower() in SUFFIXES
+        if is_page and path.is_file() and not path.is_symlink():
             name = path.relative_to(folder).as_posix().removeprefix("usr/").removeprefix("share/").removeprefix("doc/")
             yield File(path, name.removesuffix(".gz"), packed)
 

@@ -171,7 +171,7 @@ class Road:
         asked: dict[str, str] = {}
         for step in ("clean", "dedup", "dedup-passages", "decontaminate"):
             for file in sorted((self.place(step) / "dropped").glob("*.jsonl.zst")):
-                for row in map(json.loads, read_lines(str(file))):
+                for row in map(json.loads, read_lines(file)):
                     asked.setdefault(f"{step}: {row['reason']}", row["url"])
         for document in read_all(self.place("decontaminate")):
             asked.setdefault("kept", document.url)

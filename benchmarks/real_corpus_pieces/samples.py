@@ -75,7 +75,7 @@ def _passages(road: Road) -> Iterator[str]:
     """The passages that were cut most often, each by its first words."""
     counts: Counter[str] = Counter()
     examples: dict[str, dict[str, Any]] = {}
-    for line in read_lines(str(road.place("dedup-passages") / "passages.jsonl.zst")):
+    for line in read_lines(road.place("dedup-passages") / "passages.jsonl.zst"):
         row = json.loads(line)
         counts[row["match"]] += 1
         examples.setdefault(row["match"], row)
@@ -86,7 +86,7 @@ def _passages(road: Road) -> Iterator[str]:
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     for file in sorted(folder.glob("*.jsonl.zst")):
-        yield from map(json.loads, read_lines(str(file)))
+        yield from map(json.loads, read_lines(file))
 
 
 def _pair(texts: dict[str, str], first: str, second: str, similarity: float) -> str:

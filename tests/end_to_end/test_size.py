@@ -18,8 +18,8 @@ CEILINGS = {
     "packages/webtext_audit": 3_568,
     "packages/webtext_prep": 22_711,
     "packages/webtext_run": 2_414,
-    "tests": 37_549,
-    "benchmarks": 4_952,
+    "tests": 37_613,
+    "benchmarks": 5_752,
     "tools": 554,
 }
 """By folder, lines."""

@@ -29,6 +29,7 @@ def unpacked(tmp_path):
     (folder / "index.html").write_text(PAGE.format("en-GB", DOXYGEN, TEXT))
     (folder / "de" / "a b.html.gz").write_bytes(gzip.compress(PAGE.format("", "", TEXT * 2).encode()))
     (folder / "linked.html").symlink_to("index.html")
+    (folder / "folder.html").mkdir()
     (folder / "style.css").write_text("p { color: red }")
     return tmp_path / "files"
 
