@@ -170,6 +170,27 @@ def test_a_cookie_comes_back_as_it_was_sent(site, tmp_path, cookie):
     assert sent(site, "/b") == [f"n={cookie}"]
 
 
+@pytest.mark.parametrize(
+    ("cookie", "header"),
+    [
+        ("=a b; Path=/", "a b"),
+        ("a", "a"),
+        ("==a; Domain=127.0.0.2; SameParty", "=a"),
+        ("a; Domain; Secure=x; Path=/a", None),
+        ("a; Domain; Path", "a"),
+        ("a; Secure", None),
+        (" = ", None),
+        ("=__Host-a=b", None),
+        ("=a\x07", None),
+    ],
+)
+def test_a_cookie_without_a_name_comes_back_without_one(site, tmp_path, cookie, header):
+    """RFC 6265bis, 5.6 and 5.8.3, as browsers do; of the value of a name, `__Host-`, it may say nothing."""
+    site.routes["/a"] = lambda r: r.answer(302, Location="/b", Set_Cookie=cookie)
+    assert rows(site, tmp_path, site.url("/a", ONE)) == [("ok", site.url("/b", ONE))]
+    assert sent(site, "/b") == [header]
+
+
 def test_a_page_that_loads_itself_again_with_its_cookie_is_what_comes_then(site, tmp_path):
     """It was a document "Redirecting"; one that sets a cookie each time is read at the second."""
 
