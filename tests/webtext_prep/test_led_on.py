@@ -74,6 +74,7 @@ TAG = '<meta http-equiv=refresh content="0; url={}">'
     [
         (TAG.format("/a"), "http://a.org/a"),
         (TAG.format("z"), "http://a.org/x/z"),
+        (TAG.format("/a").replace("ref", "r&#x65;f"), "http://a.org/a"),
         ("<base href='//b.org/c/'>" + TAG.format("z"), "http://b.org/c/z"),
         ("<!-- " + TAG.format("/a") + " -->", None),
         ("<script>'" + TAG.format("/a") + "'</script>", None),
