@@ -39,6 +39,7 @@ from webtext_prep.extraction.page_tree import (
     is_space_of_ruby,
     is_visible,
     may_be_raised,
+    may_hide,
     meets_number,
     names_permalink,
     raised,
@@ -129,11 +130,7 @@ def _parser(**options: Any) -> Any:
 def _may_be_hidden(tree: Any) -> list[Any]:
     """The elements of a tree with attributes that may hide them."""
     found = [node for closed in _CLOSED for node in closed(tree)]
-    return (
-        found
-        + _having(tree, "style", hidden_by_style)
-        + _having(tree, "class", lambda value: hides(value) or is_off(value))
-    )
+    return found + _having(tree, "style", hidden_by_style) + _having(tree, "class", may_hide)
 
 
 def _having(tree: Any, name: str, rule: Callable[[str], object]) -> list[Any]:

@@ -297,6 +297,11 @@ def is_off(classes: str) -> bool:
     return _OFF.search(classes) is not None and _ON_OTHERS.search(classes) is None
 
 
+def may_hide(classes: str) -> bool:
+    """Whether classes may hide what has them; `is_hidden` decides."""
+    return hides(classes) or is_off(classes)
+
+
 def is_hidden(node: Any, tag: str, names: Container[str], classes: str | None) -> bool:
     """Whether a page shows nobody what lies in an element with attributes of these `names`, by them or its kind.
 
