@@ -378,6 +378,18 @@ def test_a_hidden_part_that_is_all_there_is_is_shown_by_its_scripts(texts):
     assert texts(f"<p>Short.</p><p hidden>{SECRET}</p>") == ["Short."]
 
 
+@every_extractor
+@pytest.mark.parametrize("names", ["id=search-results-container style='display: none'", "class='search' hidden"])
+def test_the_hidden_help_of_a_search_is_no_text_however_short_the_page_is(name, names):
+    """As in pages of pydoctor 22.9.1."""
+    found = text_by(name, f"<div {names}><noscript><h1>No scripts.</h1></noscript><p>{SECRET * 9}</p></div>")
+    assert BEFORE in found and "casinos" not in found and "No scripts" not in found
+
+
+def test_a_part_that_scripts_show_may_speak_of_searching(texts):
+    assert texts(f"<p>Wait.</p><main class=research-search hidden>{BEFORE * 5}</main>") == ["Wait.", BEFORE * 5]
+
+
 def test_a_copy_of_an_article_that_nobody_sees_is_no_second_one(texts):
     article = "".join(f"<p>{number}. {BEFORE}</p>" for number in range(8))
     assert len(texts(f"<p>Menu</p><article>{article}</article><div hidden>{article}</div>")) == 9

@@ -38,6 +38,7 @@ from webtext_prep.extraction.page_tree import (
     is_not_displayed,
     is_permalink,
     is_repeated,
+    is_search,
     is_space_of_ruby,
     shown_again,
     text_of,
@@ -311,6 +312,9 @@ class _Walk:
             return
         pieces = self.pieces
         style = attributes.get("style")
+        may_hide = style is not None or "hidden" in attributes
+        if may_hide and is_search(node) and is_hidden(node, tag, attributes, classes):
+            return
         if kind & _BLOCK:
             is_block = style is None or not (is_in_line(style) and is_inline(node))
         else:

@@ -35,6 +35,7 @@ from webtext_prep.extraction.page_tree import (
     is_invisible,
     is_off,
     is_permalink,
+    is_search,
     is_sign,
     is_space_of_ruby,
     is_visible,
@@ -181,6 +182,7 @@ def _shown_after_all(tree: Any, hidden: list[Any]) -> Container[Any]:
     """
     lengths = {node: _length_of(node) for node in hidden}
     large = {node for node in hidden if lengths[node] > LEAST_SHOWN and not hides(node.get("class") or "")}
+    large -= {node for node in large if is_search(node)}
     if not large:
         return large
     seen = _length_of(tree) - sum(lengths.values())

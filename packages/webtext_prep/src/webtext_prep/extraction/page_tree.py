@@ -285,6 +285,9 @@ def _ends_line(node: Any) -> bool:
     return node.tag in BLOCKS or node.tag == "br"
 
 
+_SEARCH = re.compile(r"(?<!\S)search(?![a-z])")
+
+
 @functools.lru_cache(maxsize=50_000)
 def hides(classes: str) -> bool:
     """Whether classes say that something is there for screen readers alone."""
@@ -327,6 +330,11 @@ def is_hidden(node: Any, tag: str, names: Container[str], classes: str | None) -
     if is_closed or by_style == ALL or (by_style == LETTERS and tag in INLINE and len(node) == 0):
         return not _is_opened(node) and _has_no_formula(node)
     return bool(classes) and hides(classes) and _has_no_formula(node)
+
+
+def is_search(node: Any) -> bool:
+    """Whether names of an element begin with `search`: hidden, it holds results and help, and never the page's text."""
+    return any(_SEARCH.search(node.get(name) or "") for name in ("id", "class"))
 
 
 def is_not_displayed(node: Any, tag: str, names: Container[str], classes: str | None) -> bool:
