@@ -16,10 +16,10 @@ CEILINGS = {
     "packages/gpt2_train": 11_876,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_845,
+    "packages/webtext_prep": 22_856,
     "packages/webtext_run": 2_414,
-    "tests": 37_865,
-    "benchmarks": 5_753,
+    "tests": 37_816,
+    "benchmarks": 5_745,
     "tools": 554,
 }
 """By folder, lines."""
