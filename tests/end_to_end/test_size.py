@@ -18,9 +18,9 @@ CEILINGS = {
     "packages/webtext_audit": 3_568,
     "packages/webtext_prep": 22_835,
     "packages/webtext_run": 2_414,
-    "tests": 37_700,
-    "benchmarks": 4_952,
-    "tools": 554,
+    "tests": 37_731,
+    "benchmarks": 4_944,
+    "tools": 555,
 }
 """By folder, lines."""
 
