@@ -175,6 +175,18 @@ def test_scratch_files_are_not_flushed_to_the_disk(tmp_path, monkeypatch):
     assert len(flushed) == 2
 
 
+def test_each_file_and_folder_of_a_new_folder_is_flushed_once(tmp_path, monkeypatch):
+    """The folder was flushed once more for each file in it."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    with atomic_folder(tmp_path / "made") as made:
+        (made / "below").mkdir()
+        for name in ("a", "b", "below/c"):
+            (made / name).write_text("x")
+    places = [tmp_path, *(tmp_path / "made").rglob("*"), tmp_path / "made"]
+    assert sorted(flushed) == sorted(place.stat().st_ino for place in places)
+
+
 def test_json_ends_with_a_newline_and_keeps_its_letters(tmp_path):
     write_json(tmp_path / "a.json", {"é": 1})
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'

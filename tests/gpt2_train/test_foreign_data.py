@@ -21,15 +21,21 @@ Run = Callable[..., int]
 
 
 def foreign(
-    prefix: Path, *, begin: tuple[int, ...] = (), end: tuple[int, ...] = (), pieces: int = 1, top: int = 97
+    prefix: Path,
+    *,
+    begin: tuple[int, ...] = (),
+    end: tuple[int, ...] = (),
+    pieces: int = 1,
+    top: int = 97,
+    ending: int = 64,
 ) -> str:
     """Token files as Megatron-LM's preprocess_data.py (core 0.12) leaves them: a .bin and an .idx, and nothing else."""
     random = np.random.default_rng(5)
     with IndexedTokensWriter(prefix) as writer:
-        for _ in range(64):
+        for number in range(64):
             parts = [[int(n) for n in random.integers(90, top + 1, 12)] for _ in range(pieces)]
             parts[0] = [*begin, *parts[0]]
-            parts[-1] = [*parts[-1], *end]
+            parts[-1] = [*parts[-1], *(end if number < ending else ())]
             for part in parts:
                 writer.add(part)
     # The document index, at the end of the .idx, with a bound every `pieces` sequences.
@@ -121,6 +127,17 @@ def test_packed_documents_without_an_end_are_a_warning(
     assert gpt2(tmp_path / "run", "--steps", 1, "--vocabulary-size", 257, data=data) == 0
     said = f"warning: no document of {data} ends with <|endoftext|> (256): the model will learn neither to end"
     assert (said in capsys.readouterr().err) == warned
+
+
+def test_documents_of_which_half_have_no_end_are_a_warning(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two files of which one had been tokenized without --append-eod, merged: nothing had been said."""
+    data = foreign(tmp_path / "data", end=(256,), ending=32)
+    save_corpus_tokenizer(data, byte_tokenizer())
+    assert gpt2(tmp_path / "run", "--steps", 1, "--vocabulary-size", 257, data=data) == 0
+    said = capsys.readouterr().err
+    assert f"warning: only 50% of the documents of {data} end with <|endoftext|> (256): the model will learn to" in said
 
 
 def test_a_tokenizer_without_an_end_of_text_is_a_warning(

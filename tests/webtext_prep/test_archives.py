@@ -358,6 +358,8 @@ def test_the_capture_is_the_nearest_to_the_submission_or_to_a_date_or_the_newest
     assert years("own") == ["2014", "2014"]
     assert years("given", date="2012-06") == ["2012", "2012"]
     assert years("newest", date="newest") == ["2018", "2018"]
+    list_of = [Document(row.url) for row in list_of]
+    assert years("date=2012-06-01") == ["2012", "2012"]
     assert extract(tmp_path / "own" / "out", tmp_path / "again")[0].metadata.items() >= dated.items()
 
 

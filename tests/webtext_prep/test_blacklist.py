@@ -204,6 +204,26 @@ def test_a_table_with_a_column_of_urls_is_a_list(tmp_path, capsys):
     assert row.metadata == {"title": "A, or\nB", "score": "7"}
 
 
+def test_columns_that_only_the_folders_of_a_list_tell_are_metadata(tmp_path, capsys):
+    """`merge` took them from the folders, a list of the same layout lost them."""
+    rows = [{"url": f"http://{name}.org/{name}", "language": name} for name in ("en", "de")]
+    pq.write_to_dataset(pa.Table.from_pylist(rows), tmp_path / "table", partition_cols=["language"])
+    (tmp_path / "table/language=sv").mkdir()
+    write(tmp_path / "table/language=sv/a.csv", "url,language", "http://a.org/1,its own", "http://a.org/2,")
+    write(tmp_path / "table/language=sv/b.txt", "http://b.org/1", '{"url": "http://b.org/2", "n": 1}')
+    run(capsys, "--input", tmp_path / "table", "--output", tmp_path / "of=out")
+    (shard,) = (tmp_path / "of=out").glob("part-*")
+    found = {row.url: row.metadata for row in read_documents(shard)}
+    assert {url: row.pop("language") for url, row in found.items()} == {
+        **{row["url"]: row["language"] for row in rows},
+        "http://a.org/1": "its own",
+        **dict.fromkeys(("http://a.org/2", "http://b.org/1", "http://b.org/2"), "sv"),
+    }
+    assert [row for row in found.values() if row] == [{"n": 1}]
+    run(capsys, "--input", tmp_path / "of=out", "--output", tmp_path / "again")
+    assert [row.metadata.get("of") for row in read_documents(tmp_path / "again" / shard.name)] == [None] * len(found)
+
+
 def test_columns_of_one_name_in_a_list_are_told_apart(tmp_path, capsys):
     """The last of them won: of two columns `url` the second was taken, and the first lost."""
     (tmp_path / "a.csv").write_text("url,score,URL,,score\nhttp://a.org/1,7,http://b.org/2,x,8\n")
@@ -306,7 +326,8 @@ TABLES += [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("a.csv"
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_large_table_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys, contents, request, name):
-    given = url_table(tmp_path / name)
+    (tmp_path / "kind=large").mkdir()
+    given = url_table(tmp_path / "kind=large" / name)
     options = ("--input", given, "--shards", 3)
     summary = run(capsys, *options, "--output", tmp_path / "whole")
     assert summary["dropped"]["duplicate"] > 100

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiodns
+import brotli
 import pytest
 import zstandard
 from jobs import job_of
@@ -121,7 +122,14 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
         "/bomb": lambda r: r.answer(body=bomb, Content_Encoding="gzip"),
         "/gzip": lambda r: r.answer(body=gzip.compress(html("Packed")), Content_Encoding="gzip"),
         "/not-gzip": lambda r: r.answer(body=b"<p>plain", Content_Encoding="gzip"),
-        "/brotli": lambda r: r.answer(body=b"\x0b\x02\x80x\x03", Content_Encoding="br"),
+        "/brotli": lambda r: r.answer(body=brotli.compress(html("Unasked")), Content_Encoding="br"),
+        "/zstandard": lambda r: r.answer(body=zstandard.compress(html("Unasked")), Content_Encoding="ZSTD"),
+        "/no-coding": lambda r: r.answer(body=html("Of no coding"), Content_Encoding="utf-8"),
+        "/codings": lambda r: r.answer(body=html("Many"), Content_Encoding="gzip, br"),
+        "/cut-brotli": lambda r: r.answer(body=brotli.compress(html("Unasked"))[:-9], Content_Encoding="br"),
+        "/brotli-bomb": lambda r: r.answer(
+            body=brotli.compress(gzip.decompress(bomb), quality=1), Content_Encoding="br"
+        ),
         "/loop": redirect("/loop"),
         "/mail": redirect("mailto:a@example.com"),
         "/to-closed": redirect("/closed/page"),
@@ -149,7 +157,9 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
     expected = {
         "/": "ok", "/gone": "http_404", "/no-content": "http_204", "/picture": "not_html", "/huge": "too_large",
         "/endless": "too_large", "/never-ends": "timeout", "/bomb": "too_large", "/gzip": "ok",
-        "/not-gzip": "malformed_response", "/brotli": "malformed_response", "/loop": "too_many_redirects",
+        "/not-gzip": "malformed_response", "/brotli": "ok", "/zstandard": "ok", "/no-coding": "ok",
+        "/codings": "malformed_response", "/cut-brotli": "malformed_response", "/brotli-bomb": "too_large",
+        "/loop": "too_many_redirects",
         "/mail": "bad_redirect", "/to-closed": "robots", "/hop5": "ok", "/hop6": "too_many_redirects",
         "/redirect-nowhere": "http_302", "/closed": "robots", "/empty": "empty", "/no-bytes": "empty",
         "/deep": "too_deep", "/no-type": "ok", "/no-type-binary": "not_html", "/octets": "not_html", "/plain": "ok",
@@ -184,6 +194,8 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
     }
     found = {document.url: document for document in documents_of(tmp_path / "out")}
     assert found[site.url("/gzip")].text.startswith(SENTENCE.strip())
+    for path in ("/brotli", "/zstandard", "/no-coding"):
+        assert found[site.url(path)].text == found[site.url("/gzip")].text
     assert found[site.url("/plain")].text == "Some <plain> text."
     metadata = found[site.url("/")].metadata
     assert 0 < metadata.pop("kind_probability") <= 1

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from jobs import job_of
-from outputs import outcomes_of
+from outputs import documents_of, outcomes_of
 from pages_on_loopback import Site, html
 
 from webtext_prep.stages.download import Download
@@ -119,6 +119,12 @@ def test_a_url_in_two_lists_is_fetched_once_and_stands_in_both_shards(web, tmp_p
     assert set(web.counts().values()) == {1} and len(web.asked) == 3
     shards, rows = made(tmp_path / "out")
     assert len(shards) == 3 and [row["outcome"] for row in rows] == ["ok"] * 6
+
+
+def test_columns_that_only_the_folders_of_a_list_tell_are_metadata(web, tmp_path):
+    lists = write_lists(tmp_path / "language=en", [web.url(HOSTS[0], f"/{name}") for name in "abc"])
+    download(lists, tmp_path / "out", robots=False)
+    assert [document.metadata["language"] for document in documents_of(tmp_path / "out")] == ["en"] * 3
 
 
 def test_what_failed_behind_a_redirect_is_tried_again_by_the_next_run_and_nothing_else(web, tmp_path):

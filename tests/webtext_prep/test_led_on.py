@@ -74,6 +74,7 @@ TAG = '<meta http-equiv=refresh content="0; url={}">'
     [
         (TAG.format("/a"), "http://a.org/a"),
         (TAG.format("z"), "http://a.org/x/z"),
+        (TAG.format("/a").replace("ref", "r&#x65;f"), "http://a.org/a"),
         ("<base href='//b.org/c/'>" + TAG.format("z"), "http://b.org/c/z"),
         ("<!-- " + TAG.format("/a") + " -->", None),
         ("<script>'" + TAG.format("/a") + "'</script>", None),
@@ -168,6 +169,27 @@ def test_a_cookie_comes_back_as_it_was_sent(site, tmp_path, cookie):
     site.routes["/a"] = lambda r: r.answer(302, Location="/b", Set_Cookie=f"n={cookie}; Path=/")
     assert rows(site, tmp_path, site.url("/a", ONE)) == [("ok", site.url("/b", ONE))]
     assert sent(site, "/b") == [f"n={cookie}"]
+
+
+@pytest.mark.parametrize(
+    ("cookie", "header"),
+    [
+        ("=a b; Path=/", "a b"),
+        ("a", "a"),
+        ("==a; Domain=127.0.0.2; SameParty", "=a"),
+        ("a; Domain; Secure=x; Path=/a", None),
+        ("a; Domain; Path", "a"),
+        ("a; Secure", None),
+        (" = ", None),
+        ("=__Host-a=b", None),
+        ("=a\x07", None),
+    ],
+)
+def test_a_cookie_without_a_name_comes_back_without_one(site, tmp_path, cookie, header):
+    """RFC 6265bis, 5.6 and 5.8.3, as browsers do; of the value of a name, `__Host-`, it may say nothing."""
+    site.routes["/a"] = lambda r: r.answer(302, Location="/b", Set_Cookie=cookie)
+    assert rows(site, tmp_path, site.url("/a", ONE)) == [("ok", site.url("/b", ONE))]
+    assert sent(site, "/b") == [header]
 
 
 def test_a_page_that_loads_itself_again_with_its_cookie_is_what_comes_then(site, tmp_path):

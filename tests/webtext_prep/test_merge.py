@@ -327,8 +327,8 @@ KINDS = ["a.jsonl", "a.jsonl.zst", "a.ndjson.gz", "a.parquet", "a.csv", "A.CSV.g
 @pytest.mark.parametrize("name", [*KINDS, *JSON_KINDS])
 def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, monkeypatch, contents, name):
     """A file of 100 GB was one task: one core, and all of it again after a kill."""
-    (tmp_path / "in").mkdir()
-    path, data = tmp_path / "in" / name, "\n".join(many_rows()).encode()
+    (tmp_path / "kind=large").mkdir()
+    path, data = tmp_path / "kind=large" / name, "\n".join(many_rows()).encode()
     if ".json" in name and "jsonl" not in name:
         data = json_of_rows(name).encode()
     if "sv" in name.lower():
@@ -343,9 +343,9 @@ def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, m
     else:
         pack = {"zst": zstandard.compress, "gz": gzip.compress}.get(name.rsplit(".", 1)[1], bytes)
         path.write_bytes(pack(data))
-    (tmp_path / "in" / "b.jsonl").write_text(line("http://a.org/1", "later"))
-    (tmp_path / "in" / "B.txt").write_text("before")
-    settings = ("--input", tmp_path / "in", "--shards", 4)
+    (tmp_path / "kind=large" / "b.jsonl").write_text(line("http://a.org/1", "later"))
+    (tmp_path / "kind=large" / "B.txt").write_text("before")
+    settings = ("--input", tmp_path / "kind=large", "--shards", 4)
     whole = run(capsys, *settings, "--output", tmp_path / "whole")
     small_parts(monkeypatch)
     run_map, phases = Job.map, {}

@@ -165,6 +165,21 @@ def refuses(page):
 
 
 @pytest.mark.parametrize(
+    "tag",
+    [
+        b'<meta name="robots" content="no&#97;i">',
+        b'<meta name="robots" content="&#x06E;o&#X41;i">',
+        b'<meta name="tdm&#45;reservation" content="1">',
+        b'<meta name="content-&#0115;ignal" content="ai-train=no">',
+    ],
+)
+def test_a_tag_that_is_written_with_references_says_the_same(tag):
+    """The page was passed over as one that has no such word."""
+    assert refuses(b"<head>%s</head><body>" % tag)
+    assert not refuses(b"<head></head><body>%s" % (b"words " * 20_000 + tag))
+
+
+@pytest.mark.parametrize(
     ("page", "is_found"),
     [
         (b"<head><style>" + b"x" * 300_000 + b"</style>%s</head><body>", True),

@@ -31,6 +31,9 @@ def text_of(html: str, markup: Markup = "plain", *, has_dollars: bool = False) -
         (mathml(' display="block"'), "$$E=mc^{2}$$"),
         ('<math alttext="E=mc^{2}"><mi>E</mi></math>', "$E=mc^{2}$"),
         ("<math><mi>E</mi> <mo>=</mo><msup><mi>c</mi>\n<mn>2</mn></msup></math>", "E=c2"),
+        ("<math><msup><mn>10</mn><mrow><mo>\u2212</mo><mn>3</mn></mrow></msup></math>", "10\u207b\xb3"),
+        ("<math><mn>3</mn><mfrac><mn>1</mn><mn>2</mn></mfrac></math>", "31/2"),
+        ("<math><mn>10</mn><mo>-</mo><mn>3</mn></math>", "10-3"),
         ('<math><semantics><mi>E</mi><annotation encoding="x">no</annotation></semantics></math>', "E"),
         (
             f"<span><span>{mathml()}</span><img class='mwe-math-fallback-image-inline' alt='E'></span>",

@@ -87,6 +87,38 @@ def test_a_reading_that_is_left_open_does_not_hide_the_next_text(texts):
     assert texts("<p><ruby><rb>漢<rt>kan<rb>字<rt>ji</ruby>です</p>") == ["漢字です"]
 
 
+@every_extractor
+@pytest.mark.parametrize(
+    ("html", "line"),
+    [
+        ("10<sup>3</sup> stones", "10\xb3 stones"),
+        ("10<SUP>-6</SUP> m", "10\u207b\u2076 m"),
+        ("<b>10</b><i><sup>\u221215</sup></i> m", "10\u207b\xb9\u2075 m"),
+        ("in 1805<a id=a></a><sup><a href='#n4'>4</a></sup> again", "in 1805\u2074 again"),
+        ("at 12<!-- o'clock --><sup>30</sup> sharp", "at 12\xb3\u2070 sharp"),
+        ("<i><sup>7</sup></i>12 stones", "\u207712 stones"),
+        ("a word<sup>1</sup>, the 1<sup>st</sup>, 10 <sup>3</sup>, x<sup>2</sup>", "a word1, the 1st, 10 3, x2"),
+    ],
+)
+def test_a_number_above_the_line_is_not_one_with_the_number_beside_it(name, html, line):
+    text = text_by(name, f"<p>Of the bridge: {html}, as it was written down in the chronicle of the town.</p>")
+    assert f"Of the bridge: {line}, as it was" in text
+
+
+@pytest.mark.parametrize(
+    ("html", "lines"),
+    [
+        ("101<sub>2</sub>", ["101\u2082"]),
+        ("SO<sub>4</sub><sup>2-</sup>", ["SO\u2084\xb2\u207b"]),
+        ("H<sub>2</sub>O, C<sub>12</sub>H<sub>22</sub>", ["H2O, C12H22"]),
+        ("10<br><sup>3</sup>", ["10\n3"]),
+        ("<table><tr><td>10<td><sup>3</sup></table>", ["10", "3"]),
+    ],
+)
+def test_a_number_below_the_line_is_none_with_another_beside_it(texts, html, lines):
+    assert texts(html) == lines
+
+
 def test_resiliparse_keeps_texts_of_one_character():
     """resiliparse 2.0.1 drops each that has three bytes when it looks for the main content."""
     text = text_by("resiliparse", f"<p>From <b>1990</b>–<b>1995</b> and <i>3</i> &mdash; <b>4</b>. {BEFORE}</p>")

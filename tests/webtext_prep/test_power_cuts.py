@@ -6,9 +6,11 @@ from jobs import job_of
 from practice_stages import Shout
 from tests.power_cuts import Watched
 
+from webtext_prep.commands.opt_outs import OptOuts
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import is_document_shard
 from webtext_prep.errors import InputError
+from webtext_prep.opt_outs.hosts import Host, read_hosts
 from webtext_prep.stages.dedup import Dedup
 from webtext_prep.storage.stores import local
 
@@ -78,3 +80,37 @@ def test_what_dedup_keeps_between_its_phases_is_not_believed_after_a_restart(wri
         assert job_of(Dedup(), [shards], output).run().tally.kept == 4
     finally:
         local.boot_id.cache_clear()
+
+
+def test_no_half_answer_of_a_host_is_believed_and_none_of_an_earlier_command(tmp_path, monkeypatch):
+    """The answers of the command before, removed at its end, came back, and the hosts were not asked again."""
+    root, urls, answers = tmp_path / "root", tmp_path / "urls.txt", ["ok", "http_403"]
+    root.mkdir()
+    urls.write_text("".join(f"http://{name}.org/1\n" for name in "abc"))
+    command, now = OptOuts(urls=(str(urls),), output=str(root / "below" / "hosts.jsonl")), [answers[0], lambda: None]
+
+    async def ask(self, origins, note):
+        for origin in origins:
+            note(Host(origin, outcome=now[0], asked_at="2026"))
+            now[1]()
+
+    def said():
+        path = root / "below" / "hosts.jsonl"
+        return [(host.host, host.outcome) for host in read_hosts(path)] if path.exists() else []
+
+    monkeypatch.setattr(OptOuts, "_ask", ask)
+    states = [[]]
+    with Watched(root) as watched:
+        for now[0] in answers:
+            now[1] = lambda: watched.say("asked")
+            command.find()
+            states.append(said())
+            watched.say("done")
+    now[1] = lambda: None
+    for promises, disk in watched.disks(chances=1):
+        era = min(promises // 4, 1)
+        assert said() in states[promises // 4 : promises // 4 + 2], disk
+        now[0] = answers[era]
+        command.find()
+        assert said() == states[era + 1], disk
+        assert not (root / "below" / "hosts.jsonl.part").exists(), disk

@@ -48,20 +48,24 @@ def _new_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}{LEFTOVER_SUFFIX}")
 
 
+def _sync(path: Path) -> None:
+    """Flush what a file holds, or a folder's entries. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to the disk, so that a rename in it survives a power cut (a no-op where unsupported)."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(folder)
 
 
 def sync_file(path: Path) -> None:
     """Flush a file that is written and closed to the disk, and its name. Raises OSError."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    _sync(path)
     sync_folder(path.parent)
 
 
@@ -191,9 +195,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     aside = _new_name(path)
     try:
         yield unfinished
-        for entry in unfinished.rglob("*"):
-            (sync_folder if entry.is_dir() else sync_file)(entry)
-        sync_folder(unfinished)
+        for entry in (unfinished, *unfinished.rglob("*")):
+            (sync_folder if entry.is_dir() else _sync)(entry)
         _replace_folder(unfinished, path, aside)
         sync_folder(path.parent)
     finally:

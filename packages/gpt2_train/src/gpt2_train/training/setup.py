@@ -452,12 +452,16 @@ def _notes_on_data(run: Run) -> list[str]:
             "to begin one."
         )
         return notes
-    return notes + [
-        f"warning: no document of {name} ends with <|endoftext|> ({end}): the model will learn neither to end a text "
-        "nor to begin one; tokenize with --append-eod, which `webtext tokenize` does by itself."
-        for name, corpus in corpora.items()
-        if not corpus.share_bounded_by(end)
-    ]
+    for name, corpus in corpora.items():
+        share = corpus.share_bounded_by(end)
+        ends = f"no document of {name} ends" if not share else f"only {share:.0%} of the documents of {name} end"
+        learns = "neither to end a text nor to begin one" if not share else "to run on from one text into another"
+        if share < 1:
+            notes.append(
+                f"warning: {ends} with <|endoftext|> ({end}): the model will learn {learns}; tokenize with "
+                "--append-eod, which `webtext tokenize` does by itself."
+            )
+    return notes
 
 
 def build_model(run: Run) -> GPT2:

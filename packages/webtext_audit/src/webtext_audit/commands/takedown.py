@@ -20,12 +20,12 @@ from webtext_audit.commands.why import seen_in_training, steps_of, whole
 from webtext_audit.lineage import Planned, plan_of, read_plan, stamps_of, write_plan
 from webtext_audit.search import DROPS, LISTED, OUTCOME, SHARDS, SUBMITTED, Hit, Search
 from webtext_audit.token_places import TokenPlaces, has_input, joined
+from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands import Command
 from webtext_prep.documents.folders import shards, stage_record, url_lists
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings, show
-from webtext_prep.storage import location
 from webtext_prep.storage.locations import Location
 from webtext_prep.urls.urls import url_key
 
@@ -57,7 +57,7 @@ class Takedown(Command):
         """Look for all URLs. Raises InputError for an empty list, or one that can't be read."""
         if not self.urls or not self.folder:
             raise InputError("webtext takedown needs --urls FILE and a DIR: say what to look for, and where.")
-        urls = list({url_key(row.url): row.url for row in url_lists.read_urls(location(self.urls))}.values())
+        urls = list({url_key(row.url): row.url for row in url_lists.read_urls(storage.location(self.urls))}.values())
         if not urls:
             raise InputError(f"{self.urls} holds no URL: give one a line.")
         folder = whole(self.folder)
@@ -110,9 +110,9 @@ class Takedown(Command):
                     self._refuse_held(planned, urls)
                 except InputError:
                     if not any(written.values()):
-                        path.unlink()  # nothing has been done
+                        storage.remove(path)  # nothing has been done
                     raise
-        path.unlink()
+        storage.remove(path)
         changes = [
             sentence for step in stage_record.all_steps(stage_record.trace(self.folder)) for sentence in step.changes()
         ]
@@ -134,7 +134,7 @@ class Takedown(Command):
 
 def _unfinished(folder: str) -> Path | None:
     """The plan of a removal that was killed."""
-    place = location(folder)
+    place = storage.location(folder)
     if not isinstance(place, Path):
         return None
     name = next(

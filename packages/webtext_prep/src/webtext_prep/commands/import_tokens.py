@@ -101,7 +101,6 @@ class ImportTokens(Command):
             raise InputError(
                 f"the tokenizer {self.tokenizer} has no <|endoftext|>, with which documents end: give another."
             )
-        prefix.parent.mkdir(parents=True, exist_ok=True)
         total = sum(file.count for file in files)
         dtype = smallest_dtype(tokenizer.vocabulary_size)
         with IndexedTokensWriter(prefix, dtype) as writer, Progress(self.name, "tokens", total) as progress:

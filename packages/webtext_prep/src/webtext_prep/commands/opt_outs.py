@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from command_kit import Progress, atomic_file, setting
+from command_kit.atomic import make_folder, remove_file
 from webtext_prep import storage
 from webtext_prep.commands import Command
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
@@ -66,7 +67,7 @@ class OptOuts(Command):
             )
         files = find_inputs(self.urls, accepts=is_url_list, kinds="URL lists, or outputs of stages").files
         output, part = Path(self.output), Path(f"{self.output}.part")
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(output.parent)
         earlier = Hosts([output] if output.is_file() else [])
         origins = dict.fromkeys(origin_of(url) for urls in _pages(files) for url in urls)
         known = {host.host: host for host in _asked_already(part) if host.host in origins}
@@ -93,7 +94,7 @@ class OptOuts(Command):
         found |= self._refused(files, Hosts([part]), earlier)
         with atomic_file(output) as finished:
             finished.writelines(encode_host(known[origin]) + b"\n" for origin in sorted(known))
-        part.unlink()
+        remove_file(part)  # it would come back after a power cut, and its hosts not be asked again
         return Findings(_shown(found), found | {"output": self.output})
 
     async def _ask(self, origins: list[str], note: Callable[[Host], None]) -> None:

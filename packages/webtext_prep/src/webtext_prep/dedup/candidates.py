@@ -15,7 +15,6 @@ second in 240 MB; the union-find takes 4 bytes a document (8 from 2^31 documents
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,9 +25,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from command_kit.atomic import WriteOnly
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, in_batches
-from webtext_prep.documents.folders.partitions import load_array, save_array
+from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for, signatures
@@ -66,12 +66,9 @@ class DocumentBlocks:
         return cls(shards, np.append(0, np.cumsum(counts)).astype(np.int64))
 
     def save(self, place: Location) -> None:
-        """Write the blocks to a scratch file, unless it holds them: tasks that read it are not done again then."""
-        content = np.stack([self.shards, np.diff(self.firsts)])
-        np.save(as_saved := io.BytesIO(), content, allow_pickle=False)
-        # By its bytes: after a power cut it may be there and hold no array.
-        if not (storage.is_file(place) and storage.read_bytes(place) == as_saved.getvalue()):
-            save_array(place, content)
+        """Write the blocks to a scratch file; one that holds them stays: tasks that read it are not done again then."""
+        with storage.create(place) as file:
+            np.save(WriteOnly(file), np.stack([self.shards, np.diff(self.firsts)]), allow_pickle=False)
 
     def __len__(self) -> int:
         return len(self.shards)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -21,6 +22,7 @@ from webtext_prep.extraction.page_tree import (
     KNOWN,
     LEAST_SHOWN,
     LETTERS,
+    OF_WORDS,
     SHUT,
     SKIPPED,
     hidden_by_style,
@@ -36,7 +38,11 @@ from webtext_prep.extraction.page_tree import (
     is_sign,
     is_space_of_ruby,
     is_visible,
+    may_be_raised,
+    may_hide,
+    meets_number,
     names_permalink,
+    raised,
     shown_again,
     tree_of,
     without_visibility,
@@ -124,11 +130,7 @@ def _parser(**options: Any) -> Any:
 def _may_be_hidden(tree: Any) -> list[Any]:
     """The elements of a tree with attributes that may hide them."""
     found = [node for closed in _CLOSED for node in closed(tree)]
-    return (
-        found
-        + _having(tree, "style", hidden_by_style)
-        + _having(tree, "class", lambda value: hides(value) or is_off(value))
-    )
+    return found + _having(tree, "style", hidden_by_style) + _having(tree, "class", may_hide)
 
 
 def _having(tree: Any, name: str, rule: Callable[[str], object]) -> list[Any]:
@@ -242,7 +244,30 @@ def parsed(page: str) -> HTMLTree:
         for link in body.query_selector_all('a[href*="#"]').values():
             if _is_permalink(link):
                 link.remove()
+    for node in body.query_selector_all("sup, sub").values() if may_be_raised(page) else ():
+        text = node.text
+        if meets_number(node, text, _text_before, _text_behind):
+            node.text = f"{raised(node.tag, text)}\x01"
     return tree
+
+
+def _text_before(node: Any) -> str:
+    return _text_beside(node, attrgetter("previous_sibling"))
+
+
+def _text_behind(node: Any) -> str:
+    return _text_beside(node, attrgetter("next_sibling"))
+
+
+def _text_beside(node: Any, sibling: Callable[[Any], Any]) -> str:
+    """The text right beside an element in its line; "" where the line begins or ends."""
+    while True:
+        beside, around = sibling(node), node.parent_element
+        node = around if beside is None else beside
+        if node is None or not (node.tag in OF_WORDS or node.tag in ("#text", "#comment")):
+            return ""
+        if beside is not None and node.tag != "#comment" and node.text:
+            return str(node.text)
 
 
 def _is_unseen(node: Any, tag: str) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from webtext_prep.extraction.page_tree import NUMBER, raised
+
 _TEX = frozenset({"application/x-tex", "tex", "latex", "application/x-latex", "text/x-tex"})
 _SHADOWS = frozenset({"MathJax_Preview", "MathJax", "MathJax_Display", "MathJax_SVG", "MathJax_SVG_Display",
                       "MathJax_CHTML", "mjx-chtml", "MathJax_Error"})  # fmt: skip
@@ -18,6 +20,8 @@ _SOURCES = frozenset({"math", "arithmatex", "katex-source"})
 _PICTURES = frozenset({"latex", "tex"})
 FORMULAS = re.compile(r"katex|mathjax|mjx|math|tex\b|arithmatex", re.IGNORECASE)
 """What the classes of a formula have in them."""
+_SCRIPTS = {"msup": "sup", "msub": "sub"}
+_APART = {"mfrac": "/"} | dict.fromkeys(("msubsup", "mroot", "mtr", "mtable"), " ")
 _DELIMITERS = (("\\(", "\\)", "$"), ("\\[", "\\]", "$$"), ("$$", "$$", "$$"), ("$", "$", "$"))
 _DELIMITED = re.compile(r"\\\((.{1,2000}?)\\\)|\\\[(.{1,5000}?)\\\]", re.DOTALL)
 
@@ -46,16 +50,23 @@ def _of_mathml(node: Any) -> str:
     if source and source.strip():
         is_display = node.get("display") == "block" or node.get("mode") == "display" or _stands_alone(node)
         return _between_dollars(source, is_display=is_display)
-    return "".join("".join(_characters(node)).split())
+    return _characters(node)
 
 
-def _characters(node: Any) -> Any:
+def _characters(node: Any) -> str:
+    """The characters of MathML in order, without white space; scripts, fractions, tables make no number of two."""
     if node.tag in ("annotation", "annotation-xml"):
-        return
-    yield node.text or ""
+        return ""
+    text = "".join((node.text or "").split())
     for child in node:
-        yield from _characters(child)
-        yield child.tail or ""
+        part = _characters(child)
+        if text[-1:].isdigit() and NUMBER.match(part):
+            if node.tag in _SCRIPTS:
+                part = raised(_SCRIPTS[node.tag], part)
+            elif part[0].isdigit():
+                part = _APART.get(node.tag, "") + part
+        text += part + "".join((child.tail or "").split())
+    return text
 
 
 def _stands_alone(node: Any) -> bool:

@@ -17,7 +17,7 @@ from numba import types
 
 from webtext_prep.extraction.code_text import CODE
 from webtext_prep.extraction.formulas import FORMULAS
-from webtext_prep.extraction.page_tree import hides, is_off
+from webtext_prep.extraction.page_tree import may_hide
 from webtext_prep.text.compiled import BYTES, compiled
 
 HINTS = {
@@ -69,7 +69,7 @@ ODD = 1 << len(HINTS)
 HIDING = 2 * ODD
 """The bit of classes by which readers don't see an element."""
 _MAY_HIDE = r"hidden|hide|sr-?only|sr_only|screen|invisible|assistive|show-for-sr|off-?screen|d-none"
-"""What all classes for which `hides` and `is_off` are asked have in them."""
+"""What all classes for which `may_hide` holds have in them."""
 _EDGE, _LETTER, _SIGN = "\0\x80\1"
 """What stands between a letter, a digit or `_` and other characters; any letter, and any sign, that is not of ASCII."""
 
@@ -132,4 +132,4 @@ def bits_of(names: str) -> int:
     if not text.isascii():
         text = "".join(one if one.isascii() else _LETTER if one.isalnum() else _SIGN for one in text)
     bits = _found(np.frombuffer(text.encode("latin-1"), np.uint8), _MOVES, _BITS) if text else 0
-    return bits & ~HIDING if bits & HIDING and not (hides(names) or is_off(names)) else bits
+    return bits & ~HIDING if bits & HIDING and not may_hide(names) else bits

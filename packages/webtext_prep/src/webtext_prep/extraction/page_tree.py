@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -26,6 +26,8 @@ data dfn strike wbr img br nobr math mi mo mn mrow ruby rb rt rp rtc
 """
 INLINE = frozenset(_INLINE.split())
 """Elements that do not begin a new block."""
+OF_WORDS = INLINE - frozenset({"br"})
+"""Of those, what may stand within a word or a number."""
 _BLOCKS = """
 html body address article aside blockquote caption center dd details dialog dir div dl dt fieldset figcaption figure
 footer form frameset h1 h2 h3 h4 h5 h6 header hgroup hr legend li listing main menu nav ol optgroup p plaintext pre
@@ -112,6 +114,14 @@ _SELF_CLOSED = re.compile(
 for browsers that run scripts: an iframe in it, as of a tag manager, ends where it ends."""
 _END_OF_BREAK = re.compile(r"</br(?=[\s/>])[^<>]*>", re.IGNORECASE)
 _XHTML = re.compile(r"""<html\b[^>]*\sxmlns\s*=\s*["']http://www\.w3\.org/1999/xhtml["']""", re.IGNORECASE)
+NUMBER = re.compile(r"[-+\u2212\u2013]?[0-9]")
+"""How a number begins."""
+_SIGNS = "0123456789+-\u2212\u2013"
+_RAISED = {
+    "sup": str.maketrans(_SIGNS, "\u2070\xb9\xb2\xb3\u2074\u2075\u2076\u2077\u2078\u2079\u207a" + 3 * "\u207b"),
+    "sub": str.maketrans(_SIGNS, "".join(map(chr, range(0x2080, 0x208B))) + 3 * "\u208b"),
+}
+"""Digits and signs above and below the line, as Unicode has them; a dash is taken for a minus."""
 LEAST_SHOWN = 400
 """Characters of a hidden part from which on it may be all that there is of a page."""
 LARGE = 10_000_000
@@ -153,9 +163,66 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
     try:
         # As UTF-8, which libxml2 takes as it is.
         source = as_browsers_read(page).encode("utf-8", "replace")
-        return etree.fromstring(source, _parser(parser, huge_tree=len(page) >= LARGE))
+        tree = etree.fromstring(source, _parser(parser, huge_tree=len(page) >= LARGE))
     except (ValueError, AssertionError, etree.ParserError, etree.XMLSyntaxError):
         return None
+    if tree is not None and may_be_raised(page):
+        for node in tree.iter("sup", "sub"):
+            _raise_digits(node)
+    return tree
+
+
+def may_be_raised(page: str) -> bool:
+    """Whether there may be a `sup` or `sub` in a page."""
+    return "<su" in page or "<SU" in page
+
+
+def _raise_digits(node: Any) -> None:
+    """Write a `sup` or `sub` above or below the line where it would be one number with what stands beside it."""
+    text = text_of(node)
+    if meets_number(node, text, _text_before, _text_behind):
+        node.text = node.text and raised(node.tag, node.text)
+        for part in node.iterdescendants():
+            part.text = part.text and raised(node.tag, part.text)
+            part.tail = part.tail and raised(node.tag, part.tail)
+
+
+def meets_number(node: Any, text: str, before: Callable[[Any], str], behind: Callable[[Any], str]) -> bool:
+    """Whether the text of a `sup` or `sub` would be read as one number with what stands beside it.
+
+    So would 10<sup>3</sup>, or 2010<sup>3</sup> with the mark of a note; a mark behind a word and the 2 of water stay
+    as they are. `before` and `behind` give the text beside a node.
+    """
+    follows = NUMBER.match(text) is not None and before(node)[-1:].isdigit()
+    return follows or (text[-1:].isdigit() and behind(node)[:1].isdigit())
+
+
+def raised(tag: str, text: str) -> str:
+    """The text of a `sup` or `sub` with Unicode's own digits and signs above or below the line."""
+    return text.translate(_RAISED[tag])
+
+
+def _text_before(node: Any) -> str:
+    """The text right before an element in its line; "" where it begins the line."""
+    while node.tag in OF_WORDS:
+        before, around = node.getprevious(), node.getparent()
+        if before is None:
+            text, node = around.text, around
+        else:
+            text, node = before.tail or (text_of(before) if before.tag in OF_WORDS else ""), before
+        if text:
+            return str(text)
+    return ""
+
+
+def _text_behind(node: Any) -> str:
+    """The text right behind an element in its line; "" where it ends the line."""
+    while node.tag in OF_WORDS and not node.tail:
+        behind = node.getnext()
+        if behind is not None and behind.tag in OF_WORDS and (text := text_of(behind)):
+            return text
+        node = node.getparent() if behind is None else behind
+    return str(node.tail) if node.tag in OF_WORDS else ""
 
 
 def is_inline(node: Any) -> bool:
@@ -228,6 +295,11 @@ def hides(classes: str) -> bool:
 def is_off(classes: str) -> bool:
     """Whether classes say that words in a line are not displayed. Parts with them are often shown by scripts."""
     return _OFF.search(classes) is not None and _ON_OTHERS.search(classes) is None
+
+
+def may_hide(classes: str) -> bool:
+    """Whether classes may hide what has them; `is_hidden` decides."""
+    return hides(classes) or is_off(classes)
 
 
 def is_hidden(node: Any, tag: str, names: Container[str], classes: str | None) -> bool:

@@ -23,6 +23,7 @@ from webtext_prep.documents.document import Document, encode_document, in_batche
 from webtext_prep.documents.folders import url_lists
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.folders.raw_files import columns_of
 from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
@@ -281,6 +282,7 @@ class Blacklist(Stage):
             if not parts[number] and sizes[number] > BYTES_PER_STREAM and url_lists.is_text(path)
         }
         runs = dict(zip(cutting, job.map("cut", self.cut, list(cutting.values()), unit="bytes"), strict=True))
+        columns = columns_of(job.inputs)
         tasks = []
         for number, path in enumerate(job.inputs):
             places = [(path, options) for options in parts[number] or [{}]]
@@ -293,7 +295,8 @@ class Blacklist(Stage):
             for at, (place, options) in enumerate(places):
                 name = f"list-{number:05}-{at:05}"
                 pieces = Files(pieces=job.scratch / f"{name}.parts")
-                tasks.append(Task(name, Files(file=place), pieces, {"shards": shards, **options}))
+                options |= {"shards": shards, "columns": columns[number]}
+                tasks.append(Task(name, Files(file=place), pieces, options))
         return tasks
 
 
@@ -309,9 +312,10 @@ def _ranges(path: Location, size: int) -> list[dict[str, Any]]:
 
 def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
     """The rows that a task splits, as lines of a list, each with its host, or with all of what has none."""
-    path, options = task.reads.file, task.options
+    path, options, columns = task.reads.file, task.options, task.options["columns"]
     if "rows" in options or not ("range" in options or "run" in options or url_lists.is_list_of_lines(path)):
-        rows = url_lists.read_urls(path, url_lists.UrlPart(**options["rows"]) if "rows" in options else None)
+        part = url_lists.UrlPart(**options["rows"]) if "rows" in options else None
+        rows = url_lists.read_urls(path, part, columns=columns)
         yield from in_batches(map(_line_of, rows), 1000, 1000, lambda _: 1)
         return
     chunks = read_range(path, *options["range"]) if "range" in options else read_utf8(path)
@@ -319,9 +323,9 @@ def _blocks(task: Task) -> Iterator[list[tuple[bytes, bytes]]]:
         lines = hosts_of_lines(block.replace(b"\r\n", b"\n"))
         if b"&amp;" in block:  # rows of JSON, which have no host here, are left to `read_url`
             lines = [(line.replace(b"&amp;", b"&") if host else line, host) for line, host in lines]
-        unusual = [number for number, (_, host) in enumerate(lines) if not host]
+        unusual = [number for number, (_, host) in enumerate(lines) if columns or not host]
         for number in reversed(unusual):
-            row = url_lists.read_url(lines[number][0])
+            row = url_lists.read_url(lines[number][0], columns)
             lines[number : number + 1] = [] if row is None else [_line_of(row)]
         yield lines
 

@@ -20,6 +20,7 @@ from webtext_prep import storage
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
+from webtext_prep.documents.folders.raw_files import columns_of
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import GONE
 from webtext_prep.documents.folders.url_lists import read_urls
@@ -33,7 +34,8 @@ from webtext_prep.running.tasks import Context, Files, Tally, Task
 
 def _rows_of(task: Task) -> Iterator[tuple[int, Document]]:
     """The rows of a task's lists, each with the number of its list; as many as the task is to take."""
-    rows = ((number, row) for number, path in enumerate(task.reads["lists"]) for row in read_urls(path))
+    lists = zip(task.reads["lists"], task.options["columns"], strict=True)
+    rows = ((number, row) for number, (path, columns) in enumerate(lists) for row in read_urls(path, columns=columns))
     yield from itertools.islice(rows, task.options["most"])
 
 
@@ -86,7 +88,8 @@ class Download(FetchSettings):
         place = job.kept / NAME
         total, most = job.documents, self.max_urls or None
         total = most if most is not None and (total is None or total > most) else total
-        crawl = Task("crawl", Files(lists=job.inputs), Files(database=place), {"most": most})
+        columns = columns_of(job.inputs)
+        crawl = Task("crawl", Files(lists=job.inputs), Files(database=place), {"most": most, "columns": columns})
         unit = self.reads.unit
         (found,) = job.map("pages", self.fetch, [crawl], unit=unit, total=total, again=lambda result: True)
         tasks = []
@@ -97,7 +100,8 @@ class Download(FetchSettings):
             pages = pages_of(shard) if self.save_pages else None
             tables = {name: job.output / name / shard.name for name in (OUTCOMES, GONE)}
             writes = job.shard_files(number, **tables, pages=pages, dropped=None)
-            options, hints = {"most": None if most is None else rows}, {"newest": found["newest"]}
+            hints = {"newest": found["newest"]}
+            options = {"most": None if most is None else rows, "columns": columns[number : number + 1]}
             tasks.append(Task(f"part-{number:05}", Files(lists=path), writes, options, hints, Files(database=place)))
 
         def is_old(result: dict[str, Any]) -> bool:

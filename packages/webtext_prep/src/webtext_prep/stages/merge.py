@@ -214,8 +214,8 @@ class Merge(HoldsOut):
         part = FilePart(*task.options["part"]) if "part" in task.options else None
         sidecars = iter(task.reads["sidecars"])
         with receipts_writer(task, tally), write_partitions(task.writes.pieces, shards) as writer:
-            for place, (name, has_sidecar, is_ours) in zip(task.reads["files"], task.options["files"], strict=True):
-                partition = {} if is_ours else raw_files.partition_of(name)
+            for place, named in zip(task.reads["files"], task.options["files"], strict=True):
+                name, has_sidecar, is_ours, partition = named
                 file = SourceFile(place, name, next(sidecars) if has_sidecar else None, part, partition)
                 shown = task.hints.get("shown", place)
                 around = around_damage and not is_ours
@@ -281,6 +281,7 @@ class Merge(HoldsOut):
         beside = set(sidecars.values())
         files = [path for path in job.inputs if path not in beside]
         names = dict(zip(files, raw_files.file_names(files), strict=True))
+        columns = dict(zip(files, raw_files.columns_of(files), strict=True))
         own = set(files).difference(files_by_record(files)[1])
         sizes = storage.sizes(files)
         shards = self.shards or shards_for(sum(sizes), BYTES_PER_SHARD)
@@ -299,10 +300,11 @@ class Merge(HoldsOut):
             if group[0] in parts:
                 for path, part in parts[group[0]]:
                     is_ours = path in own or path != group[0]
-                    add(Files(files=path, sidecars=()), [[names[group[0]], False, is_ours]], part, shown=str(group[0]))
+                    named = [[names[group[0]], False, is_ours, columns[group[0]]]]
+                    add(Files(files=path, sidecars=()), named, part, shown=str(group[0]))
             else:
                 theirs = [sidecars[path] for path in group if path in sidecars]
-                named = [[names[path], path in sidecars, path in own] for path in group]
+                named = [[names[path], path in sidecars, path in own, columns[path]] for path in group]
                 add(Files(files=group, sidecars=theirs), named, None)
         return tasks, shards
 

@@ -24,6 +24,7 @@ from webtext_prep.crawl.archives.cdx import timestamp
 from webtext_prep.crawl.settings import PASSES, RequestSettings
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
+from webtext_prep.documents.folders.raw_files import columns_of
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.documents.folders.stage_record import GONE, read_record
@@ -154,8 +155,9 @@ class Rescue(RequestSettings, PageReader):
     def run(self, job: Job) -> Outcome:
         """Ask for all URLs, and write the shards."""
         place = job.kept / DATABASE
-        total = sum(self._checked(path) for path in job.inputs)
-        ask = Task("ask", Files(lists=job.inputs), Files(database=place))
+        columns = columns_of(job.inputs)
+        total = sum(map(self._checked, job.inputs, columns))
+        ask = Task("ask", Files(lists=job.inputs), Files(database=place), {"columns": columns})
         (asked,) = job.map("archives", self.ask, [ask], unit=self.reads.unit, total=total, again=lambda result: True)
         if asked["unheard"]:
             names = ", ".join(asked["unheard"])
@@ -167,10 +169,8 @@ class Rescue(RequestSettings, PageReader):
         for number, path in enumerate(job.inputs):
             shard = job.output / shard_name(number, job.format)
             writes = Files(outcomes=job.output / OUTCOMES / shard.name, pages=pages_of(shard))
-            hints = {"newest": asked["newest"]}
-            tasks.append(
-                Task(f"part-{number:05}", Files(lists=path), writes, hints=hints, unkeyed=Files(database=place))
-            )
+            options, hints = {"columns": columns[number]}, {"newest": asked["newest"]}
+            tasks.append(Task(f"part-{number:05}", Files(lists=path), writes, options, hints, Files(database=place)))
 
         def is_old(result: dict[str, Any]) -> bool:
             return bool(result["newest"] != asked["newest"])
@@ -185,10 +185,10 @@ class Rescue(RequestSettings, PageReader):
         outcome.facts["retryable"] = sum(n for outcome, n in outcome.tally.dropped.items() if is_retryable(outcome))
         return outcome
 
-    def _checked(self, place: Location) -> int:
+    def _checked(self, place: Location, columns: dict[str, str]) -> int:
         """The number of URLs in a list. Raises InputError for a date that is none: before anything was asked."""
         urls = 0
-        for row in read_urls(place):
+        for row in read_urls(place, columns=columns):
             urls += 1
             try:
                 self._date_of(row.metadata)
@@ -216,7 +216,9 @@ class Rescue(RequestSettings, PageReader):
         from webtext_prep.running.processes import run_until_done
 
         with CrawlDatabase(storage.local_path(task.writes.database)) as database, UrlSet() as known:
-            rows = (row for path in task.reads["lists"] for row in read_urls(path) if known.add(row.url))
+            lists = zip(task.reads["lists"], task.options["columns"], strict=True)
+            listed = (row for path, columns in lists for row in read_urls(path, columns=columns))
+            rows = (row for row in listed if known.add(row.url))
             unheard = run_until_done(self._ask_all(rows, database, context))
             database.remove_others(known)
             return {"newest": database.newest, "notes": database.notes, "unheard": unheard}
@@ -234,7 +236,8 @@ class Rescue(RequestSettings, PageReader):
             outcomes = stack.enter_context(write_documents(drafts.outcomes))
             pages = PageFile(stack.enter_context(storage.create(drafts.pages)), self.user_agent)
             known = stack.enter_context(UrlSet())
-            for asked in tally.counted(context.counted(read_urls(task.reads.lists))):
+            rows = read_urls(task.reads.lists, columns=task.options["columns"])
+            for asked in tally.counted(context.counted(rows)):
                 row, _, page = record_of(database, asked.url, is_first=known.add(asked.url))
                 if page is None:
                     tally.drop(asked, row["outcome"])

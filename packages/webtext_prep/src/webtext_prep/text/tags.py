@@ -23,6 +23,10 @@ _ATTRIBUTE = re.compile(r"([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:\"([^\"]*+)\"|'([^']
 _COMMENT_END = re.compile(r"--!?>")
 HEAD = 1 << 16
 """Characters of a page in which `head_tags` count wherever they stand; further on they do up to the end of the head."""
+_SPELLED = re.compile(
+    rb"&#(?:0*(?:4[357]|6[5-9]|[7-9]\d|1[01]\d|12[0-2])|x0*(?:2[bdf]|[46][1-9a-f]|[57][0-9a]))(?![0-9a-f])"
+)
+"""A reference that stands for a letter, or for a sign of `text/html`, `rsl+xml` or `http-equiv`."""
 _UTF16 = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
 
@@ -114,14 +118,13 @@ def utf8_of(body: bytes) -> bytes:
 def text_with(words: Iterable[bytes], body: bytes) -> str:
     """A page, its bytes beyond ASCII read as Latin-1; nothing of one that holds none of some words, in lower case.
 
-    One in UTF-16 is read as its UTF-8 would be.
+    One in UTF-16 is read as its UTF-8 would be. Words may be spelled with references in its first HEAD characters.
     """
     body = utf8_of(body)
     lower = body.lower()
     # CPython's search for a few letters is faster from the end, for longer words from the beginning.
-    if not any((lower.find if len(word) > 8 else lower.rfind)(word) >= 0 for word in words):
-        return ""
-    return body.decode("latin-1")
+    has_word = any((lower.find if len(word) > 8 else lower.rfind)(word) >= 0 for word in words)
+    return body.decode("latin-1") if has_word or _SPELLED.search(lower, 0, HEAD) else ""
 
 
 def meta_tags(text: str, *, without_noscript: bool = False) -> list[Tag]:

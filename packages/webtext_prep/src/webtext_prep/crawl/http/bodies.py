@@ -1,6 +1,7 @@
 """Bodies of answers, decompressed in small steps against a cap, from a server or as they lie in an archive.
 
-A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
+A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for; what comes in
+another one all the same (Brotli, zstandard) is decompressed at once, up to the cap: some 3 ms a megabyte. aiohttp's
 decoder goes in steps, too, but takes a gzip stream that breaks off for a whole one, waits for more of a deflate stream
 that does, and refuses a whole page with padding between its gzip members or rubbish after them; hence this one, which
 also reads the stored bodies of archives. Between two awaits at most `STEP_BYTES` come out of it, for any input.
@@ -38,6 +39,7 @@ MAX_MEMBERS = 1024
 """Gzip members in one body: real ones have one, or one for each block of some ten kilobytes."""
 GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
+_IN_STEPS = frozenset({"", "identity", "gzip", "x-gzip", "deflate"})
 _WINDOW = 1 << 12
 """Compressed bytes handed over at once. zlib copies what follows a member's end, so that a stream of tiny members
 handed over whole costs the square of its length."""
@@ -74,7 +76,7 @@ class Decompressor:
 
     def __init__(self, encoding: str) -> None:
         self.encoding = encoding.strip().lower()
-        if self.encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        if self.encoding not in _IN_STEPS:
             raise DamagedBodyError(encoding)
         self._is_plain = self.encoding in ("", "identity")
         self._inflater: zlib._Decompress | None = None  # none between members
@@ -193,9 +195,9 @@ class Reservation:
         return waited
 
 
-async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int]]:
+async def _pieces(response: aiohttp.ClientResponse, encoding: str) -> AsyncIterator[tuple[bytes, int]]:
     """The decompressed pieces of a body, each with the bytes received so far; others have their turn in between."""
-    decompressor = Decompressor(response.headers.get("Content-Encoding", ""))
+    decompressor = Decompressor(encoding)
     received = work = 0
     async for data in response.content.iter_any():
         received += len(data)
@@ -219,13 +221,15 @@ async def read_body(
         reserve: awaited with the size of each piece before it is kept.
         may_be_cut: give the first `limit` bytes instead, or what came of them.
 
-    Raises DamagedBodyError and CutShortError as `Decompressor` does.
+    Raises DamagedBodyError and CutShortError as `Decompressor` and `decoded` do.
     """
     if (response.content_length or 0) > limit and not may_be_cut:
         raise TooLargeError
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    is_unasked = encoding not in _IN_STEPS and "," not in encoding  # several may be hundreds
     pieces: list[bytes] = []
     size = 0
-    async for piece, received in _pieces(response):
+    async for piece, received in _pieces(response, "" if is_unasked else encoding):
         size += len(piece)
         # Compressed data of which nothing comes out must not continue forever either.
         if max(size, received) > limit and not may_be_cut:
@@ -235,13 +239,17 @@ async def read_body(
             pieces.append(piece)
         if max(size, received) >= limit and may_be_cut:
             break
-    return b"".join(pieces)[:limit]
+    body = b"".join(pieces)[:limit]
+    if is_unasked:
+        body = decoded(body, "", encoding, limit=limit, may_be_cut=may_be_cut)
+        await reserve(len(body))
+    return body
 
 
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(?:;[^\r\n]{0,4096})?\r?\n")
 _BY_LIBRARY = {"br": BrotliReader, "zstd": ZstdReader}
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", *_BY_LIBRARY})
-"""Other names (`utf-8`, `none`, `aws-chunked`) are mistakes, and say nothing of how a body lies in an archive."""
+"""Other names (`utf-8`, `none`, `aws-chunked`) are mistakes, and say nothing of how a body is sent or stored."""
 
 
 def decoded(body: bytes, transfer: str, encodings: str, *, limit: int, may_be_cut: bool) -> bytes:

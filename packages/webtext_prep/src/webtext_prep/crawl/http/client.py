@@ -24,7 +24,7 @@ import re
 import ssl
 import time
 from dataclasses import dataclass, replace
-from http.cookies import SimpleCookie
+from http.cookies import Morsel, SimpleCookie
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
@@ -337,7 +337,7 @@ class Client:
             try:
                 if span is not None and response.status in (200, 206):
                     return await _part(response, str(url), span)
-                is_for_cookie = cookies is None and bool(response.cookies)
+                is_for_cookie = cookies is None and bool(_cookies_of(response))
                 reply = await self._reply(response, str(url), any_type, limit, reserve, is_for_cookie)
                 if reply.outcome == PageOutcome.REDIRECT:
                     return replace(reply, cookies=with_cookies_of(response, cookies))
@@ -417,11 +417,12 @@ MAX_COOKIE_HEADER = 8000
 
 def with_cookies_of(response: aiohttp.ClientResponse, known: aiohttp.CookieJar | None) -> aiohttp.CookieJar | None:
     """The cookies of a chain with those that an answer sets; None if there are none."""
-    if not response.cookies:
+    set_now = _cookies_of(response)
+    if not set_now:
         return known
     jar = known or aiohttp.CookieJar(unsafe=True, quote_cookie=False)  # unsafe: also for hosts that are addresses
     taken: SimpleCookie = SimpleCookie()
-    for name, cookie in list(response.cookies.items())[:MOST_COOKIES]:
+    for name, cookie in list(set_now.items())[:MOST_COOKIES]:
         domain = cookie["domain"].lstrip(".").lower()
         # One for all of `com` or `co.uk` is for no host (RFC 6265, section 5.3, step 5).
         if domain in ("", response.url.host) or _is_registered(domain):
@@ -433,6 +434,34 @@ def with_cookies_of(response: aiohttp.ClientResponse, known: aiohttp.CookieJar |
     return jar
 
 
+def _cookies_of(response: aiohttp.ClientResponse) -> dict[str, Morsel[str]]:
+    """What an answer sets, by name; the last one without a name by ""."""
+    found = dict(response.cookies)
+    for line in response.headers.getall("Set-Cookie", ()):
+        if (cookie := _nameless(line)) is not None:
+            found[""] = cookie
+    return found
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def _nameless(line: str) -> Morsel[str] | None:
+    """The cookie of a `Set-Cookie` if it has no name: RFC 6265bis, 5.6 and 5.7; aiohttp (3.14) passes over it."""
+    pair, *attributes = line.split(";")
+    value = pair.strip().removeprefix("=").strip()
+    has_name = "=" in pair and not pair.lstrip().startswith("=")
+    if has_name or not value or value.lower().startswith(("__secure-", "__host-")) or _CONTROL.search(line):
+        return None
+    cookie = Morsel[str]()
+    cookie.__setstate__({"key": "", "value": value, "coded_value": value})  # type: ignore[attr-defined]
+    for attribute in attributes:
+        name, _, of_it = map(str.strip, attribute.partition("="))
+        if cookie.isReservedKey(name):
+            cookie[name] = name if name.lower() == "secure" else of_it
+    return cookie
+
+
 def _is_registered(domain: str) -> bool:
     name, registered = urls.registered_name(domain)
     return bool(name) and registered != name
@@ -440,7 +469,8 @@ def _is_registered(domain: str) -> bool:
 
 def cookie_header(jar: aiohttp.CookieJar, url: URL) -> str:
     """What is sent to a URL of them; "" for nothing."""
-    header = "; ".join(f"{name}={cookie.value}" for name, cookie in jar.filter_cookies(url).items())
+    cookies = jar.filter_cookies(url).items()
+    header = "; ".join(f"{name}={cookie.value}" if name else cookie.value for name, cookie in cookies)
     return header if len(header) <= MAX_COOKIE_HEADER else ""
 
 

@@ -25,6 +25,7 @@ from command_kit.plugins import find_plugins
 from webtext_prep import storage
 from webtext_prep.documents import records
 from webtext_prep.documents.folders.shards import is_shard_name
+from webtext_prep.documents.folders.stage_record import files_by_record
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.records.base import RecordReader
 from webtext_prep.errors import InputError
@@ -120,6 +121,12 @@ def partition_of(name: str) -> dict[str, str]:
     """
     columns = (match.groups() for match in _partition_folders(name.split("/")[:-1]))
     return {column: unquote(value) for column, value in columns if value != _NULL_PARTITION and column not in _OWN}
+
+
+def columns_of(files: Sequence[Location]) -> list[dict[str, str]]:
+    """Of each file the columns that its folders tell; of shards of a stage none."""
+    plain = set(files_by_record(files)[1])
+    return [partition_of(name) if file in plain else {} for file, name in zip(files, file_names(files), strict=True)]
 
 
 def file_groups(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,12 @@ _FIGURE = re.compile(r"\s*(?:[-+]?\d+(?:\.\d+)?%?|\d{4}-\d\d-\d\d(?:[T ]\S+)?)\s
 _IS_URL = re.compile(r"\s*https?:[/\\]{2}[^\s]+\s*", re.IGNORECASE)
 
 
-def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Document]:
+def read_urls(
+    location: Location, part: UrlPart | None = None, *, columns: Mapping[str, str] | None = None
+) -> Iterator[Document]:
     """The rows of a URL list, or of a part of it, as documents without text; `#` begins a comment.
+
+    What its folders tell (`raw_files.columns_of`) becomes metadata of rows that don't say it themselves.
 
     User names and passwords are taken out of URLs here, so that nothing after knows them. A text that is not a URL is
     given back as it is, for the caller to find that out.
@@ -44,21 +48,22 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
     Raises InputError as its format does.
     """
     for row in _rows(location) if part is None else part.rows(location):
-        row.url, row.text = _as_listed(row.url), ""
-        yield row
+        row.text = ""
+        yield _as_listed(row, columns)
 
 
-def read_url(line: bytes) -> Document | None:
+def read_url(line: bytes, columns: Mapping[str, str] | None = None) -> Document | None:
     """The row in one line of a list of lines, as `read_urls` gives it."""
     row = decode_url_row(line)
-    if row is not None:
-        row.url = _as_listed(row.url)
+    return None if row is None else _as_listed(row, columns)
+
+
+def _as_listed(row: Document, columns: Mapping[str, str] | None) -> Document:
+    """A row whose URL has no credentials, and `&` where it was copied out of HTML as `&amp;`."""
+    row.url = without_any_credentials(row.url.replace("&amp;", "&"))
+    if columns:
+        row.metadata = {**columns, **row.metadata}
     return row
-
-
-def _as_listed(url: str) -> str:
-    """A URL of a list without credentials, and with `&` where it was copied out of HTML as `&amp;`."""
-    return without_any_credentials(url.replace("&amp;", "&"))
 
 
 def encode_url(row: Document) -> bytes:

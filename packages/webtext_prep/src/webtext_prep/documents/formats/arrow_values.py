@@ -285,7 +285,11 @@ def _fraction(rest: int, per: int) -> str:
 
 
 def _clock(value: int, per: int) -> str:
-    """Hours, minutes and seconds; of a time beyond a day as many hours as it takes."""
+    """Hours, minutes and seconds; of a time beyond a day as many hours as it takes.
+
+    Parquet's `isAdjustedToUTC` adds no `Z`: each `TIME_MICROS` counts as adjusted by its standard, and fastparquet
+    (2026.9) says so of time spans.
+    """
     sign, (seconds, rest) = "-" if value < 0 else "", divmod(abs(value), per)
     return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_fraction(rest, per)}"
 
