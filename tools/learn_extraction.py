@@ -286,6 +286,7 @@ def learned_from(examples: list[Example]) -> str:
     second = forest_of(used, rows, SECOND_TREES, SECOND_SETTINGS, KNOWN_KIND)
     page_names = used[0].features.of_page[0]
     pages, kinds, weights = pages_of_kinds(of_kinds)
+    pages_alone = without_url(page_names, pages) if kinds else pages
     parts = {
         "features": json.dumps(used[0].features.names),
         "first": forests_as_lines(first),
@@ -293,7 +294,7 @@ def learned_from(examples: list[Example]) -> str:
         "second": as_lines(second),
         "page_features": json.dumps(page_names),
         "kinds": forests_as_lines(forests_of_kinds(pages, kinds, weights)),
-        "kinds_without_url": forests_as_lines(forests_of_kinds(without_url(page_names, pages), kinds, weights)),
+        "kinds_without_url": forests_as_lines(forests_of_kinds(pages_alone, kinds, weights)),
     }
     return ",\n".join(f"{json.dumps(name)}: {part}" for name, part in parts.items()).join(("{", "}\n"))
 

@@ -236,7 +236,7 @@ def _writing(count: int, folder: Path) -> Row:
                   Document(row["url"], row["text"], {"title": "A page", "domain": "site.example"}))
             for row in rows
         )  # fmt: skip
-        files = Files(kept=folder / "written.jsonl.zst", outcomes=folder / "outcomes.jsonl.zst")
+        files = Files(**{name: folder / f"{name}.jsonl.zst" for name in ("kept", "outcomes", "gone")})
         row = rate_of(
             "ours: writing a shard from the database",
             lambda: write_shard(listed, database, files, folder / "new", stage),

@@ -16,10 +16,10 @@ CEILINGS = {
     "packages/gpt2_train": 11_712,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_835,
+    "packages/webtext_prep": 22_845,
     "packages/webtext_run": 2_410,
-    "tests": 37_377,
-    "benchmarks": 4_952,
+    "tests": 37_572,
+    "benchmarks": 5_745,
     "tools": 554,
 }
 """By folder, lines."""

@@ -204,6 +204,19 @@ def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, m
         assert main_text(page, "", "")[:2] == (reviewed_text.replace(" \n", "\n").rstrip(), kind)
 
 
+def test_pages_without_a_kind_teach_their_text_alone(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
+    learn_extraction = pytest.importorskip("learn_extraction")
+    for name in ("FIRST_TREES", "SECOND_TREES"):
+        monkeypatch.setattr(learn_extraction, name, 2)
+    reviewed(tmp_path, 6)
+    for path in (tmp_path / "truth").iterdir():
+        says = json.loads(path.read_text())
+        path.write_text(json.dumps({name: value for name, value in says.items() if name != "page_type"}))
+    parameters = json.loads(learn_extraction.learned_from(learn_extraction.examples_of([tmp_path])))
+    assert parameters["kinds"] == parameters["kinds_without_url"] == {}
+
+
 def test_a_page_of_which_only_the_kind_is_known_teaches_its_kind(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")

@@ -32,7 +32,7 @@ from command_kit import hide_credentials, parse_json, write_json
 from command_kit.atomic import make_folder, remove_file, remove_leftovers
 from command_kit.progress import counted
 from webtext_prep import storage
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, encode_json
 from webtext_prep.documents.folders.shards import DocumentWriter
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location, Url
@@ -251,7 +251,8 @@ class Tally:
         decided."""
         self.dropped[reason] += 1
         if self.receipts is not None:
-            self.receipts.write(Document(document.id, metadata={"reason": reason, **values}))
+            receipt = encode_json({"url": document.id, "reason": reason, **values})
+            self.receipts.write_lines(receipt + b"\n", 1)
 
     def problem(self, sentence: str) -> None:
         """Remember a sentence about input that could not be used, unless there are enough already."""

@@ -194,10 +194,9 @@ class Blacklist(Stage):
 
         return judged
 
-    def _values(self, url: str, reason: str) -> dict[str, Any]:
-        """What decided to drop `url`: the rule that it meets, or its length."""
+    def _values(self, url: str, host: str, path: str, reason: str) -> dict[str, Any]:
+        """What decided to drop a URL: the rule that it meets, or its length."""
         domains, extensions = self.rules
-        _, host, path = taken_apart(url)
         match reason:
             case "too_long":
                 return {"characters": len(url), "max_length": self.max_length}
@@ -240,10 +239,12 @@ class Blacklist(Stage):
                     kept: list[str] = []
                     for line, key, host, path in urls_of_lines(b"".join(lines).decode()):
                         row = None if host else url_lists.read_url(line.encode())
-                        reason = judge(line, key, host, path) if row is None else judge(row.url, *taken_apart(row.url))
+                        if row is not None:
+                            key, host, path = taken_apart(row.url)
+                        url = line if row is None else row.url
+                        reason = judge(url, key, host, path)
                         if reason is not None:
-                            dropped = row or Document(line)
-                            tally.drop(dropped, reason, **self._values(dropped.url, reason))
+                            tally.drop(row or Document(url), reason, **self._values(url, host, path, reason))
                         else:
                             kept.append(f'{{"url":"{line}"}}' if row is None else encode_document(row).decode())
                     writer.write_lines("\n".join([*kept, ""]).encode(), len(kept))
