@@ -1,8 +1,8 @@
 """How long, how much memory and how much disk each stage takes for a large corpus, by the table of estimates.
 
-    ./uvw run benchmarks/scale.py        reads results/scale.json, writes docs/scale.md
+    ./uvw run benchmarks/scale.py        reads results/real_corpus.json and results/scale.json, writes docs/scale.md
 
-All figures but those of `scale_run.py` are what a run states before it starts (`Stage.needs`).
+All figures but those of `real_corpus.py` and `scale_run.py` are what a run states before it starts (`Stage.needs`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _short(value: float) -> str:
 
 
 def measured(sizes: dict[str, Any]) -> list[str]:
-    """The lines of the table of `scale_run.py`: what each size took, what `plan` had said, and how it grows."""
+    """The lines of a table: what each size took, what `plan` had said, and how it grows."""
     numbers = sorted(sizes, key=int)
     titles = ["stage", *(f"{int(n):,}: {what}" for n in numbers for what in ("CPU", "memory", "disk", "clock"))]
     if len(numbers) > 1:
@@ -109,6 +109,51 @@ def _beside(took: float, said: float | None, unit: str) -> str:
     """What it took, with what `plan` had said in brackets."""
     return f"{took:,.0f} {unit}" + (f" ({said:,.0f})" if said is not None else "")
 
+
+def real() -> list[str]:
+    """The part about the real corpus, as far as it was measured."""
+    path = RESULTS / "real_corpus.json"
+    sizes = json.loads(path.read_bytes())["sizes"] if path.exists() else {}
+    if not sizes:
+        return []
+    stages = {
+        number: {"plan": found["plan"], "stages": {name: row for name, row in found.items() if "disk" in row}}
+        for number, found in sizes.items()
+    }
+    largest = sizes[max(sizes, key=int)]
+    corpus = largest["corpus"]
+    counts = [
+        f"| {name[:-1]} | {', '.join(f'{what} {count:,}' for what, count in corpus[name].items())} |"
+        for name in ("packages", "languages", "generators")
+    ]
+    lines = ["## Debian's documentation", "", REAL.format(pages=corpus["pages"], size=readable(corpus["html"]))]
+    lines += ["| | pages |", "|---|---|", *counts, "", *measured(stages), ""]
+    if compared := largest.get("compare"):
+        titles = ("CPU", "clock", "memory", "dropped", "precision", "recall")
+        lines += [COMPARED.format(**compared), f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+        for name, row in compared["tools"].items():
+            figures = f"{row['cpu']:,.0f} s | {row['wall']:,.0f} s | {row['memory']:,.0f} MB | {row['dropped']:,}"
+            lines.append(f"| {name} | {figures} | {row['precision']:.4f} | {row['recall']:.4f} |")
+        for row in compared["growth"]:
+            what = f"{row['documents']:,} pages of {row['host'].removesuffix('.example')}"
+            lines.append(
+                f"| webtext, {what} | {row['cpu']:,.0f} s | {row['wall']:,.0f} s | {row['memory']:,.0f} MB | | | |"
+            )
+        lines.append("")
+    return lines
+
+
+REAL = """\
+{pages:,} pages of some 40 documentation packages of Debian 12, {size} of HTML, through one stage after another with all
+cores (`benchmarks/real_corpus.py`): manuals of installation for nine architectures in twenty languages, and references
+by some twenty generators. In brackets is what `webtext plan` had said.
+"""
+
+COMPARED = """\
+Near-duplicates among the {documents:,} documents that `clean` left, beside datatrove {versions[datatrove]} and the
+similarity of all pairs. Precision is the share of the dropped documents to which one that was kept is similar, recall
+the share of the similar pairs of which at least one went.
+"""
 
 MEASURED = """\
 Documents of 3 kB, of which a tenth are near-duplicates and a hundredth hold a passage of an evaluation text, through
@@ -147,7 +192,7 @@ def main() -> None:
     """Write the page."""
     argparse.ArgumentParser(description="Write docs/scale.md.").parse_args()
     sizes = json.loads((RESULTS / "scale.json").read_bytes())["sizes"]
-    parts = ["## Two sizes through every stage", "", MEASURED, *measured(sizes), ""]
+    parts = [*real(), "## Two sizes through every stage", "", MEASURED, *measured(sizes), ""]
     for text in CORPORA:
         urls = text / DOCUMENT_BYTES / FOUND
         parts += [f"## {urls / 1e6:,.0f} million URLs, {readable(text)} of text", "", *table(text), ""]

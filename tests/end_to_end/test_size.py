@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "packages/command_kit": 1_665,
-    "packages/gpt2_train": 11_876,
+    "packages/gpt2_train": 11_712,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_835,
-    "packages/webtext_run": 2_414,
-    "tests": 37_731,
-    "benchmarks": 4_944,
+    "packages/webtext_prep": 22_845,
+    "packages/webtext_run": 2_410,
+    "tests": 37_573,
+    "benchmarks": 5_745,
     "tools": 555,
 }
 """By folder, lines."""

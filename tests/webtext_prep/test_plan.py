@@ -31,6 +31,8 @@ def test_each_stage_of_a_pipeline_reads_what_one_before_it_leaves(path, urls):
     stages = [stage for stage, _ in stages_of(tomllib.loads(path.read_text()), KNOWN, str(path))]
     suffixes = (urls.with_suffix(suffix) for suffix in (".jsonl", ".warc"))
     file = urls.rename(next(name for name in suffixes if stages[0].reads.accepts(name)))
+    if file.suffix == ".warc":
+        file.write_text("WARC/1.1\r\nWARC-Type: response\r\n\r\n<p>A page.</p>\r\n\r\n" * 1000)
     found = make_plan(stages, [str(file)], str(path), 4).stages
     assert [one.stage for one in found] == [stage.name for stage in stages]
     assert found[0].read == 1000

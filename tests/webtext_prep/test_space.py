@@ -9,6 +9,7 @@ from pydoc_data.topics import topics
 import practice_stages
 import psutil
 import pytest
+from archives import Archive, page
 from dedup_runs import scratch_used
 from jobs import job_of
 
@@ -132,6 +133,19 @@ def test_kinds_of_files_are_sampled_each_by_itself(tmp_path):
     assert found.documents == 1050
     assert found.text == 14_000 + 40_000
     assert found.written < found.text
+
+
+def test_the_pages_of_an_archive_are_counted_not_its_lines(tmp_path):
+    archive = Archive()
+    for number in range(20):
+        archive.add("metadata", f"http://a.org/{number}", b"via: a\r\n")
+        archive.response(f"http://a.org/{number}", page("A line of a page.\n" * 30))
+    (tmp_path / "a.warc.gz").write_bytes(archive.data)
+    (tmp_path / "b.wacz").write_bytes(bytes(1_100_000))
+    files = sorted(tmp_path.iterdir())
+    found = [take_sample([file], [file.stat().st_size]) for file in files]
+    assert [one.documents for one in found] == [20, 27]
+    assert found[1].text == 2_970_000
 
 
 def test_damaged_and_empty_files_do_not_stop_the_estimate(tmp_path):

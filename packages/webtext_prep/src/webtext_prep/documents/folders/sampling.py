@@ -7,6 +7,7 @@ second, however large the input is. What can't be read is left out here; the sta
 from __future__ import annotations
 
 import operator
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
@@ -21,6 +22,9 @@ FILES_READ = 3
 """Files of each kind that are read."""
 USUAL_RATIO = 2.7
 """Bytes of text in a byte of a compressed file, where none could be read or there is none yet."""
+USUAL_DOCUMENT, USUAL_PAGE = 3_000, 110_000
+"""Bytes of text of a document, and of a page's HTML, where none could be read."""
+_PAGES = re.compile(rb"^WARC-Type:[ \t]*(?:response|resource|conversion)\b", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Sample:
         size: their bytes.
         text: their bytes once decompressed, JSON and metadata included.
         written: bytes of the same in the format in which shards are written.
-        documents: how many documents or URLs; lines, where nothing better is known.
+        documents: how many documents, pages or URLs; lines, where nothing better is known.
         plain: their bytes of `text` that are texts of pages already: WET files.
     """
 
@@ -96,16 +100,20 @@ def _sample_of_kind(
     """Files of one suffix: figures of the ones that are read, scaled to the bytes of all."""
     chosen = sorted({at * (len(files) - 1) // max(1, FILES_READ - 1) for at in range(FILES_READ)})
     seen, size = sum((_begin_of(files[at]) for at in chosen if sizes[at]), Sample()), sum(sizes)
-    is_compressed = bool(compression_of(files[0])) or _kind(files[0]) == ".parquet"
+    is_compressed = bool(compression_of(files[0])) or _kind(files[0]) in (".parquet", ".wacz")
     if seen.size:
         text, documents = (round(size / seen.size * count) for count in (seen.text, seen.documents))
     else:
         text = round(size * (USUAL_RATIO if is_compressed else 1.0))
-        documents = text // 3_000  # bytes of a usual one
+        documents = text // (USUAL_PAGE if _is_archive(files[0]) else USUAL_DOCUMENT)
     if is_one_document(files[0]):
         documents = len(files)
     written = text if format_name == "jsonl" else size if is_compressed else round(text / USUAL_RATIO)
     return Sample(size, text, written, documents, text if _kind(files[0]).startswith(".wet") else 0)
+
+
+def _is_archive(place: Location) -> bool:
+    return _kind(place).startswith((".warc", ".wet", ".wacz"))
 
 
 def _begin_of(place: Location) -> Sample:
@@ -113,12 +121,16 @@ def _begin_of(place: Location) -> Sample:
     try:
         if _kind(place) == ".parquet":
             return _whole_parquet(place)
-        text = lines = taken = 0
+        if _kind(place) == ".wacz":  # its archives lie in it compressed
+            return Sample()
+        text = documents = taken = 0
+        is_archive = _is_archive(place)
         for chunk, taken in read_placed_chunks(place):  # noqa: B007 - the last one counts
-            text, lines, is_whole = text + len(chunk), lines + chunk.count(b"\n"), chunk.endswith(b"\n")
+            documents += len(_PAGES.findall(chunk)) if is_archive else chunk.count(b"\n")
+            text, is_whole = text + len(chunk), is_archive or chunk.endswith(b"\n")
             if text >= 4 << 20:
                 break
-        return Sample(taken, text, 0, lines + (not is_whole)) if text else Sample()
+        return Sample(taken, text, 0, documents + (not is_whole)) if text else Sample()
     except (InputError, OSError, ValueError):
         return Sample()
 
