@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gpt2_train.model.attention_kernels import PRIORITIES, AttentionShape, attend, attention_input, preferred
+from gpt2_train.model.attention_kernels import KERNELS, AttentionShape, attend, attention_input, preferred
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
 from gpu_pieces.training import Parts, run_of
 from output_losses import steps
@@ -49,7 +49,7 @@ def attention(*, smoke: bool) -> Parts:
 
             def measure(shape: AttentionShape = shape) -> dict[str, Any]:
                 fused, found = attention_input(torch.device(bench.device), shape), {}
-                for kernel in PRIORITIES[8][:-1]:
+                for kernel in KERNELS[:-1]:
                     with (
                         contextlib.suppress(RuntimeError),
                         warnings.catch_warnings(action="ignore"),

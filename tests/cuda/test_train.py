@@ -41,14 +41,6 @@ def test_every_layout_trains_validates_and_saves(train, tmp_path, gpus, flags):
     assert [row["step"] for row in rows if "valid_loss" in row] == [2, 4]
 
 
-def test_a_run_goes_on_in_another_layout(train, tmp_path):
-    """From one GPU to two that share each matrix, and back to the same command."""
-    train("--steps", 2)
-    done = train("--steps", 4, "--tensor-parallel", 2, gpus=2)
-    assert "step 4/4" in done.errors
-    assert "step 1/4" not in done.errors
-
-
 def test_samples_and_tasks_during_training(train, tmp_path):
     """The model that trains writes texts and is scored without a second copy of it on the GPU."""
     train("--steps", 2, "--sample-every", 2, "--sample-prompt", "The cat", "Once upon", "--dropout", 0)

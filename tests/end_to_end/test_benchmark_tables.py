@@ -15,7 +15,8 @@ OURS = ("webtext", "indexed_tokens", "command_kit", "gpt2_train", "data_tables",
 @pytest.mark.parametrize("name", sorted(path.stem for path in (BENCHMARKS / "data_tables").glob("[a-z]*.py")))
 def test_a_table_is_made_of_small_inputs(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    monkeypatch.setattr(importlib.import_module("peers"), "datatrove_seconds", lambda _, parts: ("", dict.fromkeys(parts, 1.0)))
+    peers = importlib.import_module("peers")
+    monkeypatch.setattr(peers, "datatrove_seconds", lambda _, parts: ("", dict.fromkeys(parts, 1.0)))
     try:
         table = importlib.import_module(f"data_tables.{name}")
     except ModuleNotFoundError as error:

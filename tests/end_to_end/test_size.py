@@ -13,14 +13,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "packages/command_kit": 1_665,
-    "packages/gpt2_train": 11_876,
+    "packages/gpt2_train": 11_712,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_856,
-    "packages/webtext_run": 2_414,
-    "tests": 37_816,
+    "packages/webtext_prep": 22_854,
+    "packages/webtext_run": 2_410,
+    "tests": 37_580,
     "benchmarks": 5_745,
-    "tools": 554,
+    "tools": 555,
 }
 """By folder, lines."""
 

@@ -57,12 +57,6 @@ def test_a_saved_model_gives_the_same_logits(tmp_path: Path, model: GPT2, save: 
         assert loaded.is_tied and not loaded.training
 
 
-def test_a_model_loads_in_the_type_asked_for(tmp_path: Path, save: Callable[..., Path]) -> None:
-    save()
-    loaded = open_weights(tmp_path).load(dtype=torch.bfloat16)
-    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
-
-
 def test_the_tokenizer_travels_along(tmp_path: Path, save: Callable[..., Path]) -> None:
     save(tokenizer=Tokenizer.gpt2())
     assert load_tokenizer(tmp_path).encode("Hello world") == [15496, 995]

@@ -117,34 +117,6 @@ def test_what_is_generated_asks_for_no_copy_of_the_logits(generated: list[str]) 
     assert shapes and max(map(math.prod, shapes)) <= 2 * ROWS
 
 
-def allocations(work: Callable[[], Any]) -> list[int]:
-    """The bytes of each tensor that `work` asked memory for."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        work()
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
-    return [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
-
-
-@pytest.mark.exhaustive
-def test_no_copy_of_the_logits_is_made() -> None:
-    """Nor one in float32; the gradient is in their place."""
-    logits, targets, of_losses = batch(torch.bfloat16)
-    compiled(logits.clone(), targets, of_losses)  # compiles
-    values = logits.clone().requires_grad_() * 1
-
-    def work() -> None:
-        gradient = values.detach()
-        loss = backward_root(values, gradient)
-        compiled(gradient, targets, of_losses)
-        torch.autograd.grad(loss, values)
-
-    taken = allocations(work)
-    assert taken
-    assert not [size for size in taken if size > MATRIX]
-    torch_takes = allocations(lambda: F.cross_entropy(logits.float().requires_grad_(), targets).backward())
-    assert max(torch_takes) == 4 * MATRIX  # what is looked for would be found
-
-
 def test_the_gradient_that_is_given_goes_on() -> None:
     """And its memory is free as soon as what made the logits has used it."""
     leaf = torch.ones(3, requires_grad=True)

@@ -26,7 +26,7 @@ from gpt2_train.checkpoint.names import EMBEDDING
 from gpt2_train.checkpoint.optimizer_state import load_optimizer
 from gpt2_train.checkpoint.save import Checkpointer, model_tensors
 from gpt2_train.checkpoint.verify import verify_checkpoint
-from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
+from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import ReadOptions, open_weights
 from gpt2_train.conversion.formats.megatron import join
 from gpt2_train.model.gpt2 import DTYPES, GPT2
@@ -83,22 +83,6 @@ def test_transformers_loads_what_is_written_and_computes_the_same(run: Path, tmp
     assert tokenizer(text)["input_ids"] == byte_tokenizer().encode(text)
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert tokenizer.eos_token_id == 256
-
-
-@pytest.mark.parametrize("size", ["124M", pytest.param("1.5B", marks=pytest.mark.exhaustive)])
-def test_shapes_of_gpt2_sizes_give_the_logits_of_transformers(size: str, tmp_path: Path) -> None:
-    """The widths and heads of the published sizes, with few layers and ids so that it takes seconds."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    shape = PRESETS[size]
-    torch.manual_seed(1)
-    settings = GPT2Config(n_layer=2, n_embd=shape["hidden"], n_head=shape["heads"], vocab_size=300)
-    theirs = GPT2LMHeadModel(settings).eval()
-    theirs.save_pretrained(tmp_path / "hf")
-    ours = open_weights(tmp_path / "hf").load()
-    tokens = torch.randint(0, 300, (1, 48))
-    with torch.inference_mode():
-        torch.testing.assert_close(ours(tokens)[..., :300], theirs(tokens).logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_shard_size": "60KB"}, {"torch": True}])
@@ -227,12 +211,9 @@ def test_a_checkpoint_of_format_2_is_turned_into_todays_with_its_optimizer(
         assert torch.equal(found[name][rows], tensor[rows]), name
 
 
-class _Attack:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
+class _Bomb:
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.mark),)
+        return os.mkdir, ("attacked",)
 
 
 def flipped(folder: Path) -> None:
@@ -266,7 +247,7 @@ def without_pieces(index: Any) -> Any:
     ("damage", "said"),
     [
         (flipped, "optimizer/__0_0.distcp is not what was written"),
-        (with_index(lambda index: _Attack(Path("attacked"))), "which no checkpoint holds"),
+        (with_index(lambda index: _Bomb()), "which no checkpoint holds"),
         (with_index(without_pieces), "does not cover model.final_norm.bias"),
         # An empty list, remembered under 2^24: the unpickler in C made it a table of gigabytes.
         (
@@ -385,11 +366,6 @@ def test_a_checkpoint_of_2019_is_read_without_running_anything_in_it(tmp_path: P
         assert torch.equal(weights.read(name)[rows], parameter[rows]), name
 
 
-class _Bomb:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, ("run",)
-
-
 @pytest.mark.parametrize("new_format", [True, False])
 def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch, capsys, new_format: bool) -> None:
     """Neither a call that the pickle asks for, nor one that hides behind a class of Megatron's name."""
@@ -401,11 +377,11 @@ def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch, capsys, new_form
     with pytest.raises(pickle.UnpicklingError):
         torch.load(file, weights_only=True)
     gpt2_train.cli.main(["convert", str(tmp_path / "old"), str(tmp_path / "ours"), "--heads", "4"])
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "attacked").exists()
     torch.save({"wte.weight": _Bomb()}, tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1}))
     assert gpt2_train.cli.main(["convert", str(tmp_path), str(tmp_path / "ours2")]) == 2
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "attacked").exists()
 
 
 def test_newer_names_and_versions_are_read(tmp_path: Path) -> None:
@@ -452,12 +428,6 @@ def test_what_is_no_gpt2_of_megatron_is_refused(tmp_path: Path, capsys) -> None:
     assert "an output matrix of its own" in refusal(untied, folder="d")
     (tmp_path / "e" / "mp_rank_00_001").mkdir(parents=True)
     assert "pipeline parallel" in refused(capsys, tmp_path / "e", tmp_path / "ours")
-    (tmp_path / "f" / "mp_rank_01").mkdir(parents=True)
-    (tmp_path / "f" / "mp_rank_01" / "model_optim_rng.pt").write_bytes(b"x")
-    assert "lacks mp_rank_00" in refused(capsys, tmp_path / "f", tmp_path / "ours")
-    (tmp_path / "g" / "mp_rank_00").mkdir(parents=True)
-    (tmp_path / "g" / "mp_rank_00" / "model_optim_rng.pt").write_bytes(b"PK nothing")
-    assert "can't be read" in refused(capsys, tmp_path / "g", tmp_path / "ours")
 
 
 def test_the_names_are_those_of_megatron_core() -> None:

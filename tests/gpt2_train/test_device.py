@@ -1,10 +1,9 @@
-"""Devices: which one is chosen, what it is asked to do, and that a step never leaves it. No GPU is needed."""
+"""Devices: which one is chosen, and what it is asked to do. No GPU is needed; what runs on one: tests/cuda."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.gpt2_train.small_models import SMALL
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 
 from command_kit.machine import physical_cores
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import jobs, parallelize
 from gpt2_train.distributed.device import (
     choose_device,
@@ -27,58 +23,11 @@ from gpt2_train.distributed.device import (
     is_fast_in_bf16,
     unkept_random_state,
     use_threads,
-    widest_float,
 )
 from gpt2_train.distributed.mesh import World
-from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.sampling import Sampling, choose_for_each, choose_tokens
 from gpt2_train.metrics.log import peak_flops_of
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import token_losses
-from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
-
-
-class OneDevice(TorchFunctionMode):
-    """Fails where a random generator is used on a tensor of another device, as torch does on real ones."""
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        generator = kwargs.get("generator")
-        if generator is not None and isinstance(args[0], torch.Tensor):
-            assert args[0].device.type == generator.device.type, f"{function} draws on {args[0].device}"
-        return function(*args, **kwargs)
-
-
-def test_a_step_stays_on_its_device() -> None:
-    """Initial weights were drawn by a CPU generator on the GPU's memory, which torch refuses: no run could begin."""
-    device = torch.device("cuda", 0)
-    with FakeTensorMode(), OneDevice():
-        with device:
-            model = GPT2(SMALL)
-        model.train().initialise(torch.Generator().manual_seed(1))
-        assert all(parameter.device == device for parameter in model.parameters())
-        tokens = torch.zeros(2, 17, dtype=torch.int64, device=device)
-        logits = model(tokens[:, :-1])
-        assert logits.device == device
-        losses = token_losses(logits.detach(), tokens[:, 1:])
-        assert (losses.device, losses.dtype) == (device, torch.float32)
-        assert losses.to(widest_float(device)).sum().device == device
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer = make_optimizer(model, TrainSettings(), device)
-        assert all(moment.device == device for moment in optimizer.tensors().values())
-        optimizer.set_step(3)
-        norm = gradient_norm(model.parameters())
-        assert norm.device == device
-        optimizer.step(1e-3, 1 / norm, torch.isfinite(norm))
-
-
-def test_the_walk_over_devices_finds_a_generator_of_another_device() -> None:
-    with FakeTensorMode(), OneDevice(), pytest.raises(AssertionError, match="draws on cuda"):
-        torch.empty(3, device="cuda").normal_(generator=torch.Generator())
 
 
 @pytest.mark.parametrize("mode", ["full", "selective"])
@@ -110,51 +59,6 @@ def test_only_apples_gpus_need_their_generator_kept() -> None:
     assert unkept_random_state(torch.device("mps")) is torch.mps
     # Once torch keeps it itself, this part of the package is superfluous.
     assert not hasattr(torch.mps, "_initialized")
-
-
-def test_writing_and_measuring_stay_on_the_device() -> None:
-    """Every tensor that generation and evaluation make is where the model is."""
-    device = torch.device("cuda", 0)
-    with FakeTensorMode(), torch.inference_mode():
-        with device:
-            model = GPT2(SMALL).eval()
-        for static in (False, True):
-            cached = CachedModel(model, 4, static=static)
-            assert cached.keys.device == cached.values.device == device
-            for tokens in ([[1, 2, 3], [4, 5, 6]] * 2, [[7], [8]] * 2, [[9], [1, 2]] * 2):
-                logits = cached.feed([3, 0, 1, 2], tokens)
-                assert logits.device == device
-            cached.copy(0, 1)
-        mixed = [Sampling(0.0), Sampling(0.8), Sampling(0.0), Sampling(0.8)]
-        assert choose_for_each(logits, torch.zeros(4, dtype=torch.float64), mixed).device == device
-        uniform = torch.zeros(4, dtype=torch.float64)
-        for sampling in (Sampling(0.0), Sampling(0.8), Sampling(0.8, 5), Sampling(0.8, 0, 0.9), Sampling(1.0, 5, 0.9)):
-            assert choose_tokens(logits, uniform, sampling).device == device
-        rows = torch.zeros(2, 17, dtype=torch.int64, device=device)
-        assert token_losses(model(rows[:, :-1]), rows[:, 1:]).device == device
-
-
-def test_initial_weights_do_not_depend_on_the_device_they_go_to() -> None:
-    """They are drawn on the CPU: those of float32 on any device are the ones of a plain CPU model."""
-    plain = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
-    drawn: list[torch.Tensor] = []
-
-    class Recorded(TorchFunctionMode):
-        def __torch_function__(
-            self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-        ) -> Any:
-            result = function(*args, **(kwargs or {}))
-            if function is torch.Tensor.normal_:
-                drawn.append(result.clone())
-            return result
-
-    with torch.device("meta"):
-        other = GPT2(SMALL)
-    with Recorded():
-        other.initialise(torch.Generator().manual_seed(1))
-    expected = [p for name, p in plain.named_parameters() if p.dim() == 2]
-    assert len(drawn) == len(expected)
-    assert all(torch.equal(left, right) for left, right in zip(drawn, expected, strict=True))
 
 
 def test_a_gpu_that_only_emulates_bf16_computes_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

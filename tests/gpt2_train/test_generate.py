@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompts
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator, requests_for
 from gpt2_train.inference.engine import PREFILL, Engine, GenerationRequest
-from gpt2_train.inference.generator import Detokenizer, Encoder, TextGenerator
+from gpt2_train.inference.generator import Encoder, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.prompts import prompts_of_lines
@@ -206,15 +205,6 @@ def test_only_a_chosen_end_of_text_ends_a_sequence() -> None:
     assert write_ids(ending, [[1]], 4, end=END, ignore_end=True) == [[97] * 4]
 
 
-def test_one_sequence_goes_on_when_another_ends() -> None:
-    model = constant_model({END: 0.0, 97: 1.0}, others=-60.0)
-    found = write_ids(model, [[number] for number in range(20)], 6, Sampling(), end=END)
-    assert {len(ids) for ids in found} == {1, 2, 3, 4, 5, 6}
-    for ids in found:
-        assert END not in ids[:-1]
-        assert ids[-1] == END or len(ids) == 6
-
-
 def test_output_that_is_not_finite_is_an_error(model: GPT2) -> None:
     broken = random_model()
     with torch.no_grad():
@@ -224,21 +214,6 @@ def test_output_that_is_not_finite_is_an_error(model: GPT2) -> None:
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_character_is_shown_once_it_is_whole() -> None:
-    """Each token is one byte here; what is shown is valid text at every moment, and in the end all of it."""
-    text = "é€😀 a"
-    stream = Detokenizer(byte_tokenizer())
-    pieces = [stream.add(byte) for byte in text.encode()]
-    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", " ", "a"]
-    assert stream.close() == ""
-
-
-def test_half_a_character_at_the_end_is_marked() -> None:
-    stream, tokenizer = Detokenizer(byte_tokenizer()), byte_tokenizer()
-    ids = [97, 0xE2, 0x82]
-    assert "".join(map(stream.add, ids)) + stream.close() == tokenizer.decode(ids) == "a\ufffd"
 
 
 def test_prompts_come_one_a_line() -> None:
@@ -328,24 +303,6 @@ def test_an_empty_prompt_begins_a_document(run_of_letters: Path, capsys: pytest.
     found = report(capsys, "--checkpoint", run_of_letters, "--prompt", "", "--tokens", 12)["samples"][0]
     assert (found["prompt"], found["tokens"], found["finished"]) == ("", 12, "length")
     assert set(found["text"]) <= set("abc")
-
-
-def test_the_end_of_a_text_is_not_part_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(tmp_path, constant_model({END: 0.0, 97: 2.0}, others=-60.0))
-    found = report(capsys, "--checkpoint", tmp_path, "--prompt", "x", "--samples", 30, "--tokens", 9)["samples"]
-    assert Counter(sample["finished"] for sample in found).keys() == {"end_of_text", "length"}
-    for sample in found:
-        expected = sample["tokens"] - (sample["finished"] == "end_of_text")
-        assert sample["text"] == "a" * expected
-
-
-def test_a_stop_string_ends_a_text(run_of_letters: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["--checkpoint", run_of_letters, "--prompt", "x", "--samples", 9, "--tokens", 99, "--stop", "ab", "cc"]
-    found = report(capsys, *base)["samples"]
-    for sample in found:
-        assert (sample["finished"], sample["tokens"]) == ("stop", len(sample["text"]) + 2)
-        assert "ab" not in sample["text"]
-        assert "cc" not in sample["text"]
 
 
 def test_json_has_log_probabilities_where_asked(run_of_letters: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -598,17 +555,6 @@ def test_the_loop_streams_and_stop_on_a_line_of_its_own_ends_it(terminal: Any) -
     loop.until("(ended here)")
     loop.until("> ")
     loop.type(" stop \n")
-    assert loop.ends() == 0
-
-
-@pytest.mark.exhaustive
-def test_the_end_of_input_ends_the_loop(terminal: Any) -> None:
-    loop = terminal("--tokens", "6")
-    loop.until("> ")
-    loop.type("unstoppable\n")
-    shown = loop.until("\r\n\r\n> ")
-    assert len(shown.split("unstoppable")[-1].split("\r\n")[0]) == 6
-    loop.type("\x04")
     assert loop.ends() == 0
 
 

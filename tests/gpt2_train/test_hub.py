@@ -170,7 +170,7 @@ def test_a_folder_of_that_name_wins(hub: Hub, gpt2: Path) -> None:
     ):
         assert hub_name(path) is None, path
     assert hub_name("runs/first") == "runs/first"
-    with pytest.raises(Gpt2UsageError, match=f"no model {NAME}x"):
+    with pytest.raises(Gpt2UsageError, match=f"no checkpoint {NAME}x"):
         open_weights(f"{NAME}x")
     assert hub.asked == []
 

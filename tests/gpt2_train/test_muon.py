@@ -95,10 +95,7 @@ def one(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
 
 
 def test_four_processes_take_the_steps_of_one(tmp_path: Path, corpus: str, one: Path) -> None:
-    """Matrices that are sharded by rows, by columns and both ways; the momentum of one process goes on in four.
-
-    A run that begins in four: test_layouts.py.
-    """
+    """Matrices that are sharded by rows, by columns and both ways; the momentum of one process goes on in four."""
     shutil.copytree(one, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000008")
     layout: tuple[Any, ...] = ("--tensor-parallel", 2, "--data-parallel", 2)

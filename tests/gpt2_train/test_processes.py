@@ -137,18 +137,6 @@ def test_a_run_goes_on_in_another_layout(
     assert_same_course(one, tmp_path / "run")
 
 
-@pytest.mark.exhaustive
-def test_a_run_of_one_process_goes_on_with_four(tmp_path: Path, corpus: str, one: Path) -> None:
-    """Both kinds of parallelism at once, from a checkpoint of a single process."""
-    shutil.copytree(one, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000010")
-    flags = (*EXACT, "--tensor-parallel", 2, "--data-parallel", 2)
-    done = run_command_line(tmp_path / "run", *flags, data=corpus)
-    assert done.returncode == 0, done.stderr
-    assert_same_course(one, tmp_path / "run")
-    assert_nothing_of_torchs_own(done.stderr)
-
-
 def children_of(parent: int) -> list[int]:
     """The processes that `parent` started and that still run."""
     return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]

@@ -102,7 +102,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
     ],
     "convert": [
         ("run", "needs FROM and TO"),
-        ("absent new", "no model"),
+        ("absent new", "no checkpoint absent"),
         ("empty new", "holds no checkpoint, nor a model of another format"),
         ("run new --to checkpoint", "--to checkpoint is gone: a checkpoint is a Hugging Face folder"),
         ("run new --to megatron", "--to megatron is gone: Megatron-LM's formats are read only"),

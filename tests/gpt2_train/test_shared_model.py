@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import select
@@ -26,7 +27,7 @@ from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed.collectives import is_shared
 from gpt2_train.distributed.jobs import is_lost_connection
 from gpt2_train.evaluation.tasks import tasks
-from gpt2_train.inference.divided import load_part
+from gpt2_train.inference.divided import divide
 from gpt2_train.inference.engine import GenerationRequest
 from gpt2_train.inference.generator import TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
@@ -197,7 +198,9 @@ def test_the_parts_make_the_whole(size: int, tmp_path: Path) -> None:
     """Also where the padded vocabulary can't be divided equally: 384 rows among 5."""
     config = ModelConfig(layers=1, hidden=60, heads=30, sequence_length=8, vocabulary_size=257)
     weights = open_weights(save(tmp_path, random_model(config)))
-    parts = [dict(load_part(weights, Neighbour(rank, size), "cpu").named_parameters()) for rank in range(size)]
+    neighbours = [functools.partial(divide, group=Neighbour(rank, size)) for rank in range(size)]
+    models = [weights.load(divide=part, rank=rank) for rank, part in enumerate(neighbours)]
+    parts = [dict(model.named_parameters()) for model in models]
     for name, whole in weights.items():
         found = [part[name] for part in parts]
         if found[0].shape == whole.shape and name != EMBEDDING:
@@ -218,7 +221,7 @@ def test_heads_that_can_not_be_divided_are_told_at_once(run_folder: Path, capsys
     for name, flags in (("generate", ["--prompt", "x"]), ("evaluate", ["text-loss", "none.txt"])):
         assert main([name, *flags, *words, "3"]) == 2
         said = capsys.readouterr().err
-        assert "--tensor-parallel 3 does not divide the model's 4 attention heads: choose one of 1, 2, 4." in said
+        assert "--tensor-parallel 3 does not divide the model's heads (4): choose a divisor of 4." in said
         assert main([name, *flags, *words, "0"]) == 2
         assert "--tensor-parallel is 0: it should be at least 1." in capsys.readouterr().err
 
@@ -250,48 +253,18 @@ def test_damaged_weights_are_one_sentence(run_folder: Path, tmp_path: Path) -> N
     assert done.stderr.count("error:") == 1 and "is not what was written" in done.stderr
 
 
-def writing(run_folder: Path) -> tuple[forks.Started, list[int], list[int]]:
-    """`gpt2 generate` in two processes while it writes; these, and handles of them."""
+def test_an_interrupt_ends_all_processes_in_order(run_folder: Path) -> None:
     words = command("generate", "--checkpoint", run_folder, "--prompt", "x", "--tokens", 10**6, "--ignore-end")
     process = forks.Started([*words, "--tensor-parallel", "2"])
     assert len(process.stdout.read(20)) == 20
-    found = children_of(process.pid)
-    assert len(found) == 2
-    return process, found, [os.pidfd_open(one) for one in found]
-
-
-def have_ended(handles: list[int]) -> bool:
-    try:
-        return all(select.select([handle], [], [], 60)[0] for handle in handles)
-    finally:
-        for handle in handles:
-            os.close(handle)
-
-
-def test_a_killed_process_ends_the_command_with_a_sentence(run_folder: Path) -> None:
-    process, found, handles = writing(run_folder)
-    os.kill(found[1], signal.SIGKILL)
-    _, said = process.communicate()
-    assert process.returncode == 1
-    assert "process 1 of 2 was killed by SIGKILL (out of memory?)" in said
-    assert said.count("error:") == 1
-    assert have_ended(handles)
-
-
-def test_a_killed_command_takes_its_processes_along(run_folder: Path) -> None:
-    process, _, handles = writing(run_folder)
-    process.kill()
-    assert have_ended(handles), "a process outlived its command"
-    _, said = process.communicate()
-    assert said == ""
-
-
-def test_an_interrupt_ends_all_processes_in_order(run_folder: Path) -> None:
-    process, _, handles = writing(run_folder)
+    handles = [os.pidfd_open(child) for child in children_of(process.pid)]
+    assert len(handles) == 2
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert (process.returncode, said) == (130, "gpt2: interrupted.\n")
-    assert have_ended(handles)
+    for handle in handles:
+        assert select.select([handle], [], [], 60)[0], "a process outlived its command"
+        os.close(handle)
 
 
 def test_only_errors_of_communication_are_a_lost_connection() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import importlib.util
 import json
@@ -351,19 +350,3 @@ def test_training_sends_what_it_records_also_after_it_resumed_and_ends_with_its_
     assert [step for step, _ in recorded] == [1, 2, 3, 4]
     validated = [row["step"] for row in rows(tmp_path) if "valid_loss" in row]
     assert [step for step, _ in scalars(tmp_path, "valid/loss")] == validated
-
-
-def test_an_import_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed, but broken."""
-    real = builtins.__import__
-
-    def broken(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "torch.utils.tensorboard":
-            raise ImportError("numpy is too old")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", broken)
-    said: list[str] = []
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    process(tmp_path, ("tensorboard",), FIRST, said=said.append)
-    assert len(said) == 1 and "numpy is too old" in said[0]

@@ -1,4 +1,4 @@
-"""A step asks its device nothing: what the host waits for, a GPU waits for, too."""
+"""What came of a step is read one step late; that the host waits for nothing else: tests/cuda/test_steps.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import io
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.gpt2_train.conftest import in_step, losses, rows
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.training import trainer as train_module
@@ -21,22 +20,6 @@ from gpt2_train.training.state import Heartbeat, StepResult
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
-
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "unique_dim", "item"}
-"""Operations whose result, or its shape, the host has to know."""
-
-
-class Waits(TorchDispatchMode):
-    """Counts operations for which the host waits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function.overloadpacket.__name__ in WAITING:
-            self.found.append(str(function))
-        return function(*args, **(kwargs or {}))
 
 
 class Screen(io.StringIO):
@@ -47,17 +30,16 @@ class Screen(io.StringIO):
 
 
 @pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[tuple[int, int]]]]:
-    """Training on CPU as on a GPU: what the host waited for in steps, and (step read, steps begun) of each reading."""
-    waits, read = Waits(), list[tuple[int, int]]()
+def late(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Training on CPU as on a GPU: (step read, steps begun) of each reading of a step's result."""
+    read: list[tuple[int, int]] = []
     plain_step, plain_read = Trainer.train_step, StepResult.read
     begun = 0
 
     def counted_step(self: Trainer) -> bool:
         nonlocal begun
         begun = self.state.step + 1
-        with waits:
-            return plain_step(self)
+        return plain_step(self)
 
     def noted(self: StepResult) -> None:
         read.append((self.step, begun))
@@ -66,28 +48,18 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[tupl
     monkeypatch.setattr(train_module, "works_by_itself", lambda device: True)
     monkeypatch.setattr(Trainer, "train_step", counted_step)
     monkeypatch.setattr(StepResult, "read", noted)
-    yield waits.found, read
-
-
-def test_the_host_is_seen_to_wait() -> None:
-    with Waits() as waits:
-        torch.ones(1).item()
-        bool(torch.ones(1) > 0)
-        torch.ones(3).nonzero()
-    assert waits.found == ["aten._local_scalar_dense.default"] * 2 + ["aten.nonzero.default"]
+    return read
 
 
 SETTINGS = ("--steps", 12, "--log-every", 5, "--eval-every", 4, "--save-every", 6, "--eval-tokens", 128)
 
 
-def test_a_step_asks_nothing_and_its_loss_is_read_one_step_late(
-    tmp_path: Path, gpt2: Run, late: tuple[list[str], list[tuple[int, int]]], monkeypatch: pytest.MonkeyPatch
+def test_the_loss_of_a_step_is_read_one_step_late(
+    tmp_path: Path, gpt2: Run, late: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert gpt2(tmp_path / "late", *SETTINGS, "--dropout", 0.1) == 0
-    waits, read = late
-    assert waits == []
     settled = {1, 4, 5, 6, 8, 10, 12}  # Logged, validated or saved.
-    first = dict(reversed(read))
+    first = dict(reversed(late))
     assert first == {step: step if step in settled else step + 1 for step in range(1, 13)}
     monkeypatch.undo()
     assert gpt2(tmp_path / "plain", *SETTINGS, "--dropout", 0.1) == 0
@@ -100,7 +72,7 @@ def test_a_step_asks_nothing_and_its_loss_is_read_one_step_late(
 
 
 def test_a_line_that_shows_life_waits_for_nothing(
-    tmp_path: Path, gpt2: Run, late: tuple[list[str], list[tuple[int, int]]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gpt2: Run, late: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each process shows one by its own clock: one that read the outcome of a step for it would be ahead of others."""
     monkeypatch.setattr(Heartbeat, "is_due", lambda self: True)
@@ -109,8 +81,7 @@ def test_a_line_that_shows_life_waits_for_nothing(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     assert gpt2(tmp_path, "--steps", 6, "--log-every", 100, "--no-save") == 0
-    _, read = late
-    assert dict(reversed(read)) == {1: 1, 2: 3, 3: 4, 4: 5, 5: 6, 6: 6}
+    assert dict(reversed(late)) == {1: 1, 2: 3, 3: 4, 4: 5, 5: 6, 6: 6}
     # On a terminal each takes the place of the one before it.
     assert re.search(r"\r\x1b\[Kstep 4/6 .*?\r\x1b\[Kstep 5/6 ", screen.getvalue())
     assert "\nstep 4/6" not in screen.getvalue()

@@ -522,7 +522,7 @@ def test_a_model_to_begin_with_that_does_not_fit_is_refused(
 
     assert "has 16 positions, and --sequence-length is 8: leave it out" in refusal("--sequence-length", 8)
     assert "2 layers, width 32 and 4 heads" in refusal("--sequence-length", 16, "--model", "124M")
-    assert "no model" in refusal("--sequence-length", 16, "--init-from", tmp_path / "absent")
+    assert "no checkpoint" in refusal("--sequence-length", 16, "--init-from", tmp_path / "absent")
     other = save(tmp_path / "other", random_model(), other_tokenizer())
     assert "trained with another tokenizer" in refusal("--sequence-length", 16, "--init-from", other)
     assert not (tmp_path / "run").exists()

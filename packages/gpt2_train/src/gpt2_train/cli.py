@@ -1,10 +1,9 @@
 """The command `gpt2`: its subcommands, in the order in which they are used.
 
 Only the module of the command that was asked for is imported, and torch not before that command runs: `gpt2 --help`
-answers at once. A command is a module with `add_arguments(parser)`, `run(arguments) -> int`, and `SETTINGS`, the
-dataclass of its settings (`checkpoint` has commands of its own below it, and one such class for each); with `RESUMES`
-set, an interrupted one resumes when it is given again. Other distributions announce such modules, each with a
-`SUMMARY`, under the entry-point group `gpt2.commands`.
+answers at once. A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Its `EXAMPLE` stands at
+the end of its help; with `RESUMES` set, an interrupted one resumes when it is given again. Other distributions announce
+such modules, each with a `SUMMARY`, under the entry-point group `gpt2.commands`.
 """
 
 from __future__ import annotations
@@ -60,12 +59,6 @@ example:
 """
 
 
-def settings_class(command: str) -> type:
-    """The dataclass whose fields are the flags and TOML keys of `command`. Raises KeyError for an unknown one."""
-    found: type = _module(command).SETTINGS
-    return found
-
-
 def _module(command: str) -> ModuleType:
     return importlib.import_module(COMMANDS[command][0]) if command in COMMANDS else _others()[command]
 
@@ -93,6 +86,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> argparse.Argumen
     for name, summary in ({name: summary for name, (_, summary) in COMMANDS.items()} | others).items():
         child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == command or whole:
+            child.epilog = getattr(_module(name), "EXAMPLE", None)
             _module(name).add_arguments(child)
             child.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -135,7 +129,3 @@ def _run(words: list[str]) -> int:
     module = _module(parsed.command)
     resumes = getattr(module, "RESUMES", False)
     return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=resumes)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -36,8 +36,6 @@ def required(owner: Any, name: str) -> Any:
     return found
 
 
-foreach_multiply = required(torch, "_foreach_mul_")
-"""(tensors, factor): multiply them in place, by one kernel on a GPU."""
 foreach_norm = required(torch, "_foreach_norm")
 """(tensors): the norm of each."""
 

@@ -263,12 +263,8 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     check_tensor_parallel(config, settings.tensor_parallel)
     if not step.restart:
         check_run_folder(settings, config)
-    layout = layout_of(settings) | {
-        "tensor_parallel": settings.tensor_parallel,
-        "data_parallel": data_parallel,
-        "precision": settings.precision or ("bf16" if gpus else "fp32"),
-        "compiled": gpus > 0,
-    }
+    precision = settings.precision or ("bf16" if gpus else "fp32")
+    layout = layout_of(settings, data_parallel, settings.tensor_parallel, precision, compiled=gpus > 0)
     asked = settings.micro_batch_size
     if asked == "auto" and gpus and (room := gpu_room()) is not None:
         asked = fitting_micro_batch(config, settings.global_batch_size // data_parallel, room, **layout)

@@ -460,8 +460,9 @@ def _wired(so_far: Outputs, stage: Stage, run: RunSettings) -> RunSettings:
 
 
 def _model_step(so_far: Outputs, name: str, table: dict[str, Any]) -> Step:
-    from gpt2_train.cli import settings_class
+    from gpt2_train.config.settings import TrainSettings
     from gpt2_train.evaluation.command import evaluation_of
+    from gpt2_train.inference.command import GenerateSettings
 
     if name == "train":
         so_far.model = table.get("output", so_far.model)
@@ -480,7 +481,8 @@ def _model_step(so_far: Outputs, name: str, table: dict[str, Any]) -> Step:
         step.settings, step.task = evaluation_of(step.values, so_far.where(name), checked)
         step.values = {"task": step.task.name, **step.values}
     else:
-        (step.settings,) = checked([settings_class(name)], step.values, so_far.where(name))
+        kind: type = TrainSettings if name == "train" else GenerateSettings
+        (step.settings,) = checked([kind], step.values, so_far.where(name))
     step.made = so_far.among([*paths.values(), index])
     if name == "train":
         so_far.made.add(so_far.model)

@@ -240,7 +240,9 @@ def find_checkpoint(path: str | Path) -> Path:
                 f"no checkpoint {path}, but {newer.name} is there: a run at work removes old ones "
                 "(--keep-checkpoints); run the same command again, or give that one."
             )
-        raise Gpt2UsageError(f"no checkpoint {path}: give the --output folder of a `gpt2 train`, or a step in it.")
+        raise Gpt2UsageError(
+            f"no checkpoint {path}: give the --output folder of a `gpt2 train`, a step in it, or another model."
+        )
     if (found := checkpoint_in(path)) is not None:
         return found
     raise Gpt2UsageError(

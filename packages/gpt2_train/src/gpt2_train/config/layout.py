@@ -92,13 +92,15 @@ def check_replicas(data_parallel: int, replicas: int) -> None:
         )
 
 
-def check_tensor_parallel(config: ModelConfig, size: int) -> None:
-    """Raise Gpt2UsageError if heads, width or vocabulary can't be shared among `size` processes."""
-    for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
+def check_tensor_parallel(config: ModelConfig, size: int, *, in_training: bool = True) -> None:
+    """Raise Gpt2UsageError if heads, or `in_training` ids, can't be shared among `size` processes."""
+    shared = {"heads": config.heads} | ({"padded vocabulary": config.padded_vocabulary} if in_training else {})
+    for what, value in shared.items():
         if value % size:
+            divided = " and ".join(f"{number:,}" for number in shared.values())
             raise Gpt2UsageError(
                 f"--tensor-parallel {size} does not divide the model's {what} ({value:,}): choose a divisor of "
-                f"{config.heads} heads and {config.padded_vocabulary:,} ids."
+                f"{divided}."
             )
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable
-from typing import Any
 
 from command_kit import Progress, add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError
@@ -32,18 +30,15 @@ class VerifySettings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands of `gpt2 checkpoint` and their flags."""
-    parser.epilog = EXAMPLE
+    """Add `verify`, the command of `gpt2 checkpoint`, and its flags."""
     vars(parser).setdefault("removed", {}).update(REMOVED)
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, (settings, _, summary) in ACTIONS.items():
-        description = summary[0].upper() + summary[1:] + "."
-        child = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
-        add_flags(child, settings)
-        child.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
-        child.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-        )
+    summary = "read every file of checkpoints and compare it with what was written"
+    description = summary[0].upper() + summary[1:] + "."
+    child = commands.add_parser("verify", help=summary, description=description, allow_abbrev=False)
+    add_flags(child, VerifySettings)
+    child.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
+    child.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
 
 
 REMOVED = {"diff": "convert both models to hf, and compare their tensors by safetensors or cmp"}
@@ -51,22 +46,13 @@ REMOVED = {"diff": "convert both models to hf, and compare their tensors by safe
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry out what was asked for; returns the exit code. Raises Gpt2UsageError."""
-    settings, work, _ = ACTIONS[arguments.action]
-    result, lines, status = work(settings_from(settings, arguments, command="checkpoint"))
-    print(json.dumps(result, ensure_ascii=False) if arguments.json else "\n".join(lines))
-    return status
+    """Check every file of one checkpoint, or of all of a run; returns the exit code.
 
-
-Outcome = tuple[dict[str, Any], list[str], int]
-"""The object that `--json` prints, the lines that a person reads, and the exit code."""
-
-
-def verify(settings: VerifySettings) -> Outcome:
-    """Check every file of one checkpoint, or of all of a run. Raises Gpt2UsageError if there is none."""
+    Raises Gpt2UsageError if there is none.
+    """
     from gpt2_train.checkpoint.verify import bytes_to_read, checkpoints_at, verify_checkpoint
 
-    folders = checkpoints_at(settings.folder)
+    folders = checkpoints_at(settings_from(VerifySettings, arguments, command="checkpoint").folder)
     with Progress("verify", "bytes", sum(map(bytes_to_read, folders))) as progress:
         checked = [verify_checkpoint(folder, progress.advance) for folder in folders]
     # A run at work removes old checkpoints: a missing one is not damaged.
@@ -88,10 +74,5 @@ def verify(settings: VerifySettings) -> Outcome:
         "damaged": len(bad),
         "checkpoints": [dataclasses.asdict(entry) | {"folder": str(entry.folder)} for entry in found],
     }
-    return result, lines, 1 if bad else 0
-
-
-ACTIONS: dict[str, tuple[type[Any], Callable[[Any], Outcome], str]] = {
-    "verify": (VerifySettings, verify, "read every file of checkpoints and compare it with what was written"),
-}
-"""Settings, work and summary of each command below `gpt2 checkpoint`."""
+    print(json.dumps(result, ensure_ascii=False) if arguments.json else "\n".join(lines))
+    return 1 if bad else 0

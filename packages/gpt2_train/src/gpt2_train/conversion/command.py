@@ -72,12 +72,8 @@ class ConvertSettings:
             )
 
 
-SETTINGS = ConvertSettings
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `gpt2 convert`."""
-    parser.epilog = EXAMPLE
     parser.add_argument(
         "--config", metavar="FILE.toml", help="a TOML file with settings in its table [convert]; flags win"
     )

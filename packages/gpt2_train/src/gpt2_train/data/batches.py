@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import time
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +19,6 @@ from torch import Tensor
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.streams import Blend
 from gpt2_train.model.attention import PACKED, Context, DocumentAttention, Documents, find_documents
-
-
-class TakenBatch(NamedTuple):
-    """The part of a step's batch that a process gets.
-
-    Attributes:
-        batches: its micro-batches, on the host.
-        waited: seconds until they were there.
-    """
-
-    batches: list[MicroBatch]
-    waited: float
 
 
 class BatchReader:
@@ -71,8 +58,10 @@ class BatchReader:
         places = self.blend.prepare((step - 1) * self.global_batch, self.global_batch)
         self._batch = self._thread.submit(self._read, places[self.rows])
 
-    def take(self, step: int, *, read_ahead: bool = False) -> TakenBatch:
-        """The batch of `step`; with `read_ahead` begin to read the next one.
+    def take(self, step: int, *, read_ahead: bool = False) -> tuple[list[MicroBatch], float]:
+        """This process's micro-batches of `step`, on the host, and the seconds until they were there.
+
+        With `read_ahead` begin to read the next step's.
 
         The error that stopped the thread is raised here, Gpt2UsageError for token ids that the vocabulary lacks.
         """
@@ -80,10 +69,10 @@ class BatchReader:
         if self._step != step or self._batch is None:
             self.request(step)
         assert self._batch is not None
-        taken = TakenBatch(self._batch.result(), time.monotonic() - begin)
+        batches, waited = self._batch.result(), time.monotonic() - begin
         if read_ahead:
             self.request(step + 1)
-        return taken
+        return batches, waited
 
     def _read(self, places: list[tuple[int, int]]) -> list[MicroBatch]:
         samples = self.blend.read(places)

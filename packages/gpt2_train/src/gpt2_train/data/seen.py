@@ -56,14 +56,10 @@ class SeenSettings:
     )  # fmt: skip
 
 
-SETTINGS = SeenSettings
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 seen` to its parser."""
     add_flags(parser, SeenSettings)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
-    parser.epilog = EXAMPLE
 
 
 def run(arguments: argparse.Namespace) -> int:

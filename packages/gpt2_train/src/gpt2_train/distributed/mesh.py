@@ -10,7 +10,9 @@ their own heads, and share the seeds of the residual stream's dropout (`tensor_p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
 import re
 import sys
@@ -124,6 +126,10 @@ class World:
         elif self.rank == 0:
             fitting = cut(line, max(columns_of(sys.stderr) - 1, 1))
             print(CLEAR + painted(fitting, Paint.of(sys.stderr)), end="", file=sys.stderr, flush=True)
+
+    def shown_by_first(self) -> contextlib.AbstractContextManager[object]:
+        """Notes and progress, on standard error, are shown by the first process alone."""
+        return contextlib.nullcontext() if self.rank == 0 else contextlib.redirect_stderr(io.StringIO())
 
     def sum_on_device(self, here: Tensor, values: list[float]) -> Tensor:
         """The sums of `here`, a scalar on the device, and of `values` over all processes: (1 + values,).

@@ -57,9 +57,6 @@ class EvaluateSettings(InferenceSettings):
     )
 
 
-SETTINGS = EvaluateSettings
-
-
 def evaluation_of(
     values: Mapping[str, Any], where: str, make: Callable[..., list[Any]] = make_several
 ) -> tuple[EvaluateSettings, Task]:
@@ -77,7 +74,6 @@ def evaluation_of(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tasks of `gpt2 evaluate` and their flags."""
-    parser.epilog = EXAMPLE
     vars(parser).setdefault("removed", {}).update(REMOVED)
     commands = parser.add_subparsers(dest="task", metavar="TASK", required=True)
     for name, task in tasks().items():

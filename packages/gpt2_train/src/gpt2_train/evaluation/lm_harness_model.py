@@ -18,10 +18,10 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.evaluation.tasks.wikitext import rolling_windows
 from gpt2_train.inference.engine import GenerationRequest
 from gpt2_train.inference.generator import TextGenerator
 from gpt2_train.inference.model import InferenceSettings
@@ -111,12 +111,7 @@ class HarnessModel(TemplateLM):
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """The log-probability of each whole text, after `<|endoftext|>`."""
         windows = [
-            [
-                make_disjoint_window(window)
-                for window in get_rolling_token_windows(
-                    self.tok_encode(request.args[0]), self.eot_token_id, max_seq_len=self.max_length, context_len=1
-                )
-            ]
+            [*rolling_windows(self.tok_encode(request.args[0]), self.eot_token_id, self.max_length)]
             for request in requests
         ]
         pairs = [pair for of_text in windows for pair in of_text]

@@ -92,9 +92,6 @@ class GenerateSettings(InferenceSettings):
             )
 
 
-SETTINGS = GenerateSettings
-
-
 Numbers = collections.defaultdict[str, Iterator[int]]
 """The numbers of a prompt's samples that are still to come, by prompt."""
 
@@ -139,7 +136,6 @@ def read_prompts(settings: GenerateSettings, stdin: TextIO) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 generate` to `parser`."""
-    parser.epilog = EXAMPLE
     add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print all texts as one JSON object at the end")
     add_flags(parser, GenerateSettings)

@@ -13,17 +13,15 @@ import dataclasses
 import datetime
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.formats import ModelWeights, ReadOptions, find_model, open_weights
+from gpt2_train.config.layout import check_tensor_parallel
+from gpt2_train.conversion.formats import ModelWeights, ReadOptions, located, open_weights
 from gpt2_train.distributed.collectives import SHARED, from_first_rank, keep_on_all_ranks
 from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.distributed.jobs import close_group, join
@@ -38,16 +36,6 @@ from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
 
 GROUP_TIMEOUT = datetime.timedelta(days=365)
 """The time that processes wait for each other: a conversation may rest for days. That one has ended is seen at once."""
-
-
-def check_division(config: ModelConfig, size: int) -> None:
-    """Raise Gpt2UsageError if a model's heads can't be divided among `size` processes."""
-    if config.heads % size:
-        divisors = [str(number) for number in range(1, config.heads + 1) if config.heads % number == 0]
-        raise Gpt2UsageError(
-            f"--tensor-parallel {size} does not divide the model's {config.heads} attention heads: choose one of "
-            f"{', '.join(divisors)}."
-        )
 
 
 def divide(model: GPT2, group: dist.ProcessGroup) -> None:
@@ -77,30 +65,30 @@ def divide(model: GPT2, group: dist.ProcessGroup) -> None:
     take_parameters_before(model, [layer for layer in model.modules() if isinstance(layer, DividedLayer)])
 
 
-def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.device | str) -> GPT2:
-    """This process's part of a model, in evaluation mode, in float32, read slice by slice.
+def open_part(
+    path: str, tokenizer: str | None, world: World, group: dist.ProcessGroup | None
+) -> tuple[ModelWeights, Callable[[], GPT2]]:
+    """What is stored of a model, and what reads it, in float32, or slice by slice this process's part of it.
 
-    Raises Gpt2UsageError if it is damaged.
+    All processes call both together. Raises, on all of them, what `open_weights` raises.
     """
-    return weights.load(device, divide=functools.partial(divide, group=group), rank=group.rank())
+    from_first_rank(lambda: str(located(path)))  # A model of the hub is fetched once.
+    options = ReadOptions(tokenizer=tokenizer, rank=world.rank, world_size=world.world_size)
+    weights = keep_on_all_ranks(lambda: open_weights(path, options))
+    part = functools.partial(weights.load, world.device)
+    if group is not None:
+        check_tensor_parallel(weights.config, group.size(), in_training=False)
+        part = functools.partial(part, divide=functools.partial(divide, group=group), rank=group.rank())
+    return weights, lambda: keep_on_all_ranks(part)
 
 
 @contextlib.contextmanager
 def joined(
-    path: str,
-    *,
-    tokenizer: str | None,
-    tensor_parallel: int,
-    data_parallel: int,
-    device: DeviceKind,
-    threads: int | None,
-) -> Iterator[tuple[ModelWeights, Callable[[], GPT2], World, dist.ProcessGroup | None]]:
-    """The model that `path` names, in this process of a job; only the first shows notes and progress.
+    tensor_parallel: int, data_parallel: int, device: DeviceKind, threads: int | None
+) -> Iterator[tuple[World, dist.ProcessGroup | None]]:
+    """This process's place in a job, and the group that divides the model; only the first shows notes and progress.
 
-    Gives what is stored, what reads the model or this process's part of it, this process's place, and the group that
-    divides the model.
-
-    Raises, on all processes, Gpt2UsageError if the job has another number of processes, or what `open_model` raises.
+    Raises, on all processes, Gpt2UsageError if the job has another number of processes.
     """
     world, size = World.of_environment(), tensor_parallel
     if world.world_size != size * data_parallel:
@@ -113,25 +101,10 @@ def joined(
         raise error
     world = world.take_device(device, threads)
     join(world, GROUP_TIMEOUT)
-    where = world.device
     # Every process takes part in making every group.
     firsts = range(0, world.world_size, size) if size > 1 else ()
     groups = [dist.new_group(list(range(first, first + size)), timeout=GROUP_TIMEOUT) for first in firsts]
     world = dataclasses.replace(world, dp_rank=world.rank // size, dp_size=data_parallel)
-    group = groups[world.dp_rank] if groups else None
-
-    def read() -> ModelWeights:
-        options = ReadOptions(tokenizer=tokenizer, rank=world.rank, world_size=world.world_size)
-        return open_weights(find_model(path), options)
-
-    with contextlib.ExitStack() as shown:
-        if world.rank > 0:
-            shown.enter_context(contextlib.redirect_stderr(shown.enter_context(Path(os.devnull).open("w"))))
-        from_first_rank(lambda: str(find_model(path)))  # A model of the hub is fetched once.
-        weights = keep_on_all_ranks(read)
-        check_division(weights.config, size)
-        part = functools.partial(weights.load, where)
-        if group is not None:
-            part = functools.partial(load_part, weights, group, where)
-        yield weights, lambda: keep_on_all_ranks(part), world, group
+    with world.shown_by_first():
+        yield world, groups[world.dp_rank] if groups else None
         close_group()

@@ -98,7 +98,7 @@ class OpenSequence:
         row: of the cache; -1 while it waits.
         twin: the sequence whose reading of the same prompt it waits for.
         is_new: whether it has no token yet.
-        finished: `end` if its last token ends it, `length` if that is the last that was asked for, else None.
+        finished: `end_of_text` if its last token ends it, `length` if that is the last that was asked for, else None.
     """
 
     def __init__(self, number: int, request: GenerationRequest, limit: int) -> None:
@@ -111,7 +111,7 @@ class OpenSequence:
         self.row = -1
         self.twin: OpenSequence | None = None
         self.is_new = True
-        self.finished: Literal["end", "length"] | None = None
+        self.finished: Literal["end_of_text", "length"] | None = None
 
     def append(self, token: int, limit: int) -> None:
         self.seen = [*self.seen, token][-limit:]
@@ -273,7 +273,7 @@ class Engine:
 
     def _advance(self, sequence: OpenSequence, token: int) -> None:
         if token == self.end or sequence.left == 1:
-            sequence.finished = "end" if token == self.end else "length"
+            sequence.finished = "end_of_text" if token == self.end else "length"
             del self._sequences[sequence.number]
             self._release(sequence)
             return

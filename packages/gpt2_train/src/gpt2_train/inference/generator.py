@@ -69,25 +69,6 @@ class GeneratedText:
     details: tuple[Token, ...] | None = None
 
 
-class Detokenizer:
-    """Token ids to text: the bytes of a character are held back until it is whole.
-
-    What does not make valid UTF-8 becomes U+FFFD, as `Tokenizer.decode` has it: all pieces together are its text.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def add(self, token: int) -> str:
-        """The text that `token` completes; empty while a character is unfinished."""
-        return self._decoder.decode(self._tokenizer.decode_bytes([token]))
-
-    def close(self) -> str:
-        """The rest of an unfinished character."""
-        return self._decoder.decode(b"", final=True)
-
-
 class StopStrings:
     """Holds back what may be the beginning of a stop string, and cuts the text before the one that is complete first.
 
@@ -323,24 +304,22 @@ class _Writer:
     """A text of a session, from its tokens."""
 
     def __init__(self, stops: Sequence[str], tokenizer: Tokenizer) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+        self._tokenizer = tokenizer
+        # Holds the bytes of a character back until it is whole; what is no UTF-8 becomes U+FFFD, as `decode` has it.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopStrings(stops)
         self._written = 0
 
     def add(self, sequence: OpenSequence, token: Token) -> TextPiece:
         """The piece of text that a further token of its sequence decides."""
         self._written += 1
-        text = "" if sequence.finished == "end" else self._detokenizer.add(token.token)
-        if sequence.finished is not None:
-            text += self._detokenizer.close()
+        data = b"" if sequence.finished == "end_of_text" else self._tokenizer.decode_bytes([token.token])
+        text = self._decoder.decode(data, final=sequence.finished is not None)
         tokens, has_stopped = self._stops.add(dataclasses.replace(token, text=text))
-        finished: Finished | None = "stop" if has_stopped else _FINISHED[sequence.finished]
+        finished: Finished | None = "stop" if has_stopped else sequence.finished
         if finished is not None:
             tokens += self._stops.close()
         return TextPiece(sequence.number, tuple(tokens), self._written, finished)
-
-
-_FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text", "length": "length"}
 
 
 def _text_of(request: GenerationRequest, pieces: Sequence[TextPiece]) -> GeneratedText:

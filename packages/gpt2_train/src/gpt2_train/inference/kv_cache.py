@@ -27,6 +27,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import autocast, is_emulated
 from gpt2_train.model.attention import CacheUpdate, StaticUpdate, spans_of
 from gpt2_train.model.gpt2 import DTYPES, GPT2
+from gpt2_train.model.loss import gathered
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -70,7 +71,7 @@ class CachedModel:
             )
         self.lengths = [0] * rows
         self.device = model.final_norm.weight.device
-        heads = local_heads(model)
+        heads = config.heads // (1 if group is None else group.size())
         # One place more than a row may fill: for rows that a static step covers and nobody feeds.
         shape = (config.layers, rows, heads, self.length + 1, config.head_dim)
         with torch.inference_mode():
@@ -83,20 +84,15 @@ class CachedModel:
     def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Logits of what follows the new `tokens` of each of `rows`: (len(rows), vocabulary), float32.
 
-        Each row gets at least one token. Raises Gpt2UsageError if a row has no room for its tokens.
+        Each row gets at least one token, and has room for all of its own.
         """
-        for row, new in zip(rows, tokens, strict=True):
-            if self.lengths[row] + len(new) > self.length:
-                raise Gpt2UsageError(
-                    f"{self.lengths[row] + len(new)} positions asked of a cache that has {self.length}."
-                )
         with torch.inference_mode():
             way = self._feed_any if self._static is None else self._feed_apart
             logits = way(rows, tokens)
             for row, new in zip(rows, tokens, strict=True):
                 self.lengths[row] += len(new)
         if self.group is not None:
-            logits = whole_logits(logits.float(), self.group)
+            logits = torch.cat(gathered(logits.float(), self.group), dim=-1)
         return logits[:, : self.model.config.vocabulary_size].float()
 
     def prepare(self) -> None:
@@ -157,24 +153,9 @@ class CachedModel:
         return torch.cat(parts).index_select(0, on_device(inverse, self.device))
 
 
-def whole_logits(part: Tensor, group: ProcessGroup) -> Tensor:
-    """Logits (..., padded vocabulary), on every process, from each process's part of them, (..., ids)."""
-    import torch.distributed as dist  # A single process has no group and needs none of this.
-
-    parts = [torch.empty_like(part) for _ in range(group.size())]
-    dist.all_gather(parts, part.contiguous(), group=group)
-    return torch.cat(parts, dim=-1)
-
-
 def on_device(numbers: list[int], device: torch.device) -> Tensor:
     """`numbers` as int64, without waiting for what the device does."""
     return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
-
-
-def local_heads(model: GPT2) -> int:
-    """Attention heads of this process: all of them, or its part where the matrices are divided."""
-    weight = dict(model.named_parameters()).get("blocks.0.attention.out.weight")
-    return model.config.heads if weight is None else weight.size(1) // model.config.head_dim
 
 
 SHORTEST = 128

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from command_kit import setting
 from gpt2_train.config.errors import ASSUMED_TOKENIZER
-from gpt2_train.config.layout import is_in_job
+from gpt2_train.config.layout import check_tensor_parallel, is_in_job
 from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import MOST_THREADS, TOKENIZER_HELP
 
@@ -104,10 +104,10 @@ def open_model(
     Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer,
     Gpt2Error if the hub can't be reached.
     """
-    from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
+    from gpt2_train.conversion.formats import ReadOptions, open_weights
     from gpt2_train.distributed.device import choose_device, default_precision
 
-    weights = open_weights(find_model(path), ReadOptions(tokenizer=tokenizer))
+    weights = open_weights(path, ReadOptions(tokenizer=tokenizer))
     where = choose_device(device)
     return InferenceModel(
         stored=weights,
@@ -161,15 +161,14 @@ class InferenceSettings:
         if size == 1 and not is_in_job():
             return work()
         load_torch()
-        from gpt2_train.conversion.formats import ReadOptions, find_model, open_weights
+        from gpt2_train.conversion.formats import ReadOptions, open_weights
         from gpt2_train.distributed.jobs import work_in_job
         from gpt2_train.distributed.local_job import LocalJob
-        from gpt2_train.inference.divided import check_division
 
         if is_in_job():
             work_in_job(work, debug=debug)
-        config = open_weights(find_model(self.checkpoint), ReadOptions(tokenizer=self.tokenizer)).config
-        check_division(config, self.tensor_parallel)
+        config = open_weights(self.checkpoint, ReadOptions(tokenizer=self.tokenizer)).config
+        check_tensor_parallel(config, self.tensor_parallel, in_training=False)
         settings = [self, *others]
         return LocalJob(command, settings, size, threads=self.threads, as_json=as_json, debug=debug).run()
 
@@ -185,16 +184,10 @@ class InferenceSettings:
             yield open_model(self.checkpoint, device=self.device, tokenizer=self.tokenizer, precision=self.precision)
             return
         from gpt2_train.distributed.device import default_precision
-        from gpt2_train.inference.divided import joined
+        from gpt2_train.inference.divided import joined, open_part
 
-        with joined(
-            self.checkpoint,
-            tokenizer=self.tokenizer,
-            tensor_parallel=self.tensor_parallel,
-            data_parallel=data_parallel,
-            device=self.device,
-            threads=self.threads,
-        ) as (weights, load, world, group):
+        with joined(self.tensor_parallel, data_parallel, self.device, self.threads) as (world, group):
+            weights, load = open_part(self.checkpoint, self.tokenizer, world, group)
             yield InferenceModel(
                 stored=weights,
                 load=load,

@@ -19,7 +19,7 @@ from gpt2_train.distributed.device import autocast
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.model.loss import token_losses
+from gpt2_train.model.loss import gathered, token_losses
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -61,12 +61,6 @@ class BatchScores:
     losses: Tensor
     is_greedy: Tensor | None
 
-    @property
-    def required_greedy(self) -> Tensor:
-        """`is_greedy` of a batch for which it was asked."""
-        assert self.is_greedy is not None
-        return self.is_greedy
-
 
 @torch.inference_mode()
 def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup | None = None) -> BatchScores:
@@ -102,8 +96,6 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
     known = logits[..., : max(0, vocabulary - first)]
     if group is None:
         return known.argmax(dim=-1)
-    import torch.distributed as dist  # A single process has no group and needs none of this.
-
     if known.size(-1):
         highest, places = known.float().max(dim=-1)
     else:
@@ -111,9 +103,7 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
         places = torch.zeros_like(highest, dtype=torch.int64)
     # Ids are below 2^53, so float64 holds them exactly.
     own = torch.stack([highest.double(), (places + first).double()])
-    parts = [torch.empty_like(own) for _ in range(group.size())]
-    dist.all_gather(parts, own, group=group)
-    found = torch.stack(parts)  # (processes, 2, ...)
+    found = torch.stack(gathered(own, group))  # (processes, 2, ...)
     winner = found[:, 0].argmax(dim=0, keepdim=True)
     return found[:, 1].gather(0, winner).squeeze(0).long()
 

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.runner import Batch, BatchScores, score_batches
@@ -98,10 +97,6 @@ class Scorer:
         self._separated_by = stored.end_of_text if stored.separates_documents else None
         self._masked = stored.end_of_text if stored.masks_end_of_text else None
 
-    def progress(self, label: str, unit: str, total: int) -> Progress:
-        """The progress bar of a task."""
-        return Progress(label, unit, total)
-
     def text_loss(
         self, pieces: Iterable[npt.NDArray[np.int64]], count: Callable[[int], object] = lambda _: None
     ) -> tuple[float, int]:
@@ -171,10 +166,11 @@ class Scorer:
         scored: dict[int, Continuation] = {}
         batches = (_filled([pieces[place][0] for place in group]) for group in groups)
         for group, (_, scores) in zip(groups, self._scored(batches), strict=True):
+            assert scores.is_greedy is not None
             for row, place in enumerate(group):
                 ids, size, number = pieces[place]
                 asked = slice(len(ids) - 1 - size, len(ids) - 1)
-                is_greedy = bool(scores.required_greedy[row, asked].all())
+                is_greedy = bool(scores.is_greedy[row, asked].all())
                 scored[place] = Continuation(-scores.losses[row, asked].numpy(), is_greedy)
                 left[number] -= 1
             count(sum(not left[number] for number in {pieces[place][2] for place in group}))

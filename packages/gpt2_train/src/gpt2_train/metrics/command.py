@@ -41,12 +41,8 @@ class PlotSettings:
             raise Gpt2UsageError("gpt2 plot needs a RUN: give the folder that `gpt2 train --output` wrote.")
 
 
-SETTINGS = PlotSettings
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 plot` to `parser`."""
-    parser.epilog = EXAMPLE
     add_flags(parser, PlotSettings)
 
 

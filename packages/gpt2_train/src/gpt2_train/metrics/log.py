@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from command_kit import atomic_file, duration, parse_json
+from command_kit import atomic_file, duration
 from command_kit.atomic import sync_file
 from gpt2_train.config.errors import shortened
-from gpt2_train.config.files import METRICS_FILE
+from gpt2_train.config.files import METRICS_FILE, read_records
 from gpt2_train.metrics.records import task_name
 from gpt2_train.metrics.sinks import Feed
 
@@ -73,18 +73,10 @@ def cut_rows_after(path: Path, step: int) -> float:
     """
     if not path.is_file():
         return 0.0
-    kept, seconds = [], 0.0
-    for line in path.read_bytes().splitlines():
-        try:
-            row = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and row.get("step", math.inf) <= step:
-            kept.append(line + b"\n")
-            seconds = max(seconds, row.get("seconds") or 0.0)
+    kept = [row for row in read_records(path) if row["step"] <= step]
     with atomic_file(path) as file:
-        file.writelines(kept)
-    return seconds
+        file.writelines(f"{json.dumps(row)}\n".encode() for row in kept)
+    return max((row.get("seconds") or 0.0 for row in kept), default=0.0)
 
 
 class MetricsLog:

@@ -10,10 +10,9 @@ is made before anything is compiled.
 from __future__ import annotations
 
 import contextlib
-import functools
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -26,16 +25,12 @@ from gpt2_train.model.gpt2 import DTYPES
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
-_KERNELS: tuple[Kernel, ...] = ("flash", "cudnn", "efficient", "math")
-"""All kernels, in torch's own order."""
+KERNELS: tuple[Kernel, ...] = ("flash", "cudnn", "efficient", "math")
+"""All kernels, in torch's own order, which is that of trials."""
 
-PRIORITIES: dict[int, tuple[Kernel, ...]] = {
-    7: ("efficient", "math"),  # Volta, Turing: flash attention and cuDNN's begin with Ampere
-    8: ("flash", "cudnn", "efficient", "math"),  # Ampere, Ada
-    9: ("cudnn", "flash", "efficient", "math"),  # Hopper, for which torch's flash attention has no instructions
-    10: ("cudnn", "flash", "efficient", "math"),  # Blackwell
-}
-"""The order of trials, by the major number of a GPU's compute capability; `_KERNELS` where it is not listed."""
+CUDNN_FIRST = (9, 10)
+"""Major numbers of the compute capability of Hopper and Blackwell, on which cuDNN's is tried first: torch's flash
+attention has no instructions of theirs."""
 
 LARGEST_DIFFERENCE = 0.05
 """The largest difference of a kernel's values from plain ones, as a share of the largest: bf16 rounds to 0.004 of each,
@@ -76,7 +71,7 @@ class AttentionChoice(NamedTuple):
     Attributes:
         kernel: its name.
         gpu: the model of GPU that it was chosen for.
-        difference: as `Trial` gives it.
+        difference: as `attention_difference` gives it.
     """
 
     kernel: Kernel
@@ -91,11 +86,6 @@ class AttentionChoice(NamedTuple):
         return {"attention": {"kernel": self.kernel, "gpu": self.gpu}}
 
 
-Trial = Callable[[AttentionShape, Kernel], float]
-"""The largest difference of a kernel's output and gradient from plain operations in float32, as a share of the largest
-value; raises RuntimeError where the kernel can't do it."""
-
-
 def choose_attention(
     settings: TrainSettings,
     config: ModelConfig,
@@ -104,7 +94,6 @@ def choose_attention(
     micro_batch: int,
     precision: str,
     state: Mapping[str, Any] | None = None,
-    trial: Trial | None = None,
 ) -> AttentionChoice | None:
     """The kernel that was asked for; else that of the checkpoint with `state`, on such a GPU; else the first that can.
 
@@ -125,15 +114,16 @@ def choose_attention(
     )
     gpu = torch.cuda.get_device_name(device)
     recorded = (state or {}).get("attention", {})
-    order: Sequence[Kernel] = PRIORITIES.get(torch.cuda.get_device_capability(device)[0], _KERNELS)
+    is_new = torch.cuda.get_device_capability(device)[0] in CUDNN_FIRST
+    order: Sequence[Kernel] = ("cudnn", *KERNELS) if is_new else KERNELS
     if settings.attention != "auto":
         order = [settings.attention]
     elif recorded.get("gpu") == gpu:
         order = [recorded["kernel"], *order]
-    trial, reason = trial or functools.partial(gpu_trial, device), ""
+    reason = ""
     for kernel in order:
         try:
-            found = AttentionChoice(kernel, gpu, trial(shape, kernel))
+            found = AttentionChoice(kernel, gpu, gpu_trial(device, shape, kernel))
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             continue
@@ -149,7 +139,7 @@ def choose_attention(
 
 
 def gpu_trial(device: torch.device, shape: AttentionShape, kernel: Kernel) -> float:
-    """See `Trial`; on a GPU, whose peak of memory is forgotten."""
+    """`attention_difference` on a GPU, whose peak of memory is forgotten."""
     # torch says in a warning each why a kernel can't be used.
     with warnings.catch_warnings(action="ignore"):
         found = attention_difference(device, shape, kernel)
@@ -159,7 +149,11 @@ def gpu_trial(device: torch.device, shape: AttentionShape, kernel: Kernel) -> fl
 
 
 def attention_difference(device: torch.device, shape: AttentionShape, kernel: Kernel) -> float:
-    """A `Trial`'s result on any device: without dropout, of the first and last head of the first and last sequence."""
+    """The largest difference of a kernel's output and gradient from plain operations in float32, as a share of the
+    largest value; without dropout, of the first and last head of the first and last sequence.
+
+    Raises RuntimeError where the kernel can't do it.
+    """
     fused = attention_input(device, shape)
     with preferred(kernel, others=False):
         if shape.dropout:
@@ -196,7 +190,7 @@ def preferred(kernel: Kernel, *, others: bool) -> contextlib.AbstractContextMana
     """Use `kernel` for attention, or, where it can't and `others` may, the next of them."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    order = [kernel, *(name for name in _KERNELS if others and name != kernel)]
+    order = [kernel, *(name for name in KERNELS if others and name != kernel)]
     names = ["MATH" if name == "math" else f"{name.upper()}_ATTENTION" for name in order]
     return sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True)
 

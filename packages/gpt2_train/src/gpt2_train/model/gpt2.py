@@ -124,10 +124,9 @@ class GPT2(nn.Module):
         cls,
         config: ModelConfig,
         device: torch.device | str,
-        dtype: torch.dtype | None = None,
         change: Callable[[GPT2], object] | None = None,
     ) -> GPT2:
-        """A model with memory on `device` and no values yet, in float32 unless `dtype` says otherwise.
+        """A model with memory on `device` and no values yet, in float32.
 
         `change` is given it before it has memory: a divided parameter then never takes that of the whole.
         """
@@ -135,8 +134,6 @@ class GPT2(nn.Module):
             model = cls(config)
         if change is not None:
             change(model)
-        if dtype is not None:
-            model.to(dtype).tie()
         torch_private.give_memory(model, device)
         model.tie()
         return model

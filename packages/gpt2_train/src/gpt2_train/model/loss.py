@@ -128,13 +128,17 @@ def _sums_and_targets(
 
 def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """Log-sum-exp and target logit of each row over the whole vocabulary, each (N,), from this shard's."""
+    all_stats = torch.stack(gathered(torch.stack([total, target]), group))  # (processes, 2, N)
+    return all_stats[:, 0].logsumexp(0), all_stats[:, 1].sum(0)
+
+
+def gathered(part: Tensor, group: ProcessGroup) -> list[Tensor]:
+    """What each process of a group has, of one shape, on all of them."""
     import torch.distributed as dist  # A single process has no group and needs none of this.
 
-    local_stats = torch.stack([total, target])
-    parts = [torch.empty_like(local_stats) for _ in range(group.size())]
-    dist.all_gather(parts, local_stats, group=group)
-    all_stats = torch.stack(parts)  # (processes, 2, N)
-    return all_stats[:, 0].logsumexp(0), all_stats[:, 1].sum(0)
+    parts = [torch.empty_like(part) for _ in range(group.size())]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    return parts
 
 
 def _wide(logits: Tensor) -> torch.dtype:

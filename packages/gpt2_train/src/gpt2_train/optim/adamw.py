@@ -11,13 +11,12 @@ somewhere to go. It is kept under `optimizer.<parameter>.<part>`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from gpt2_train import torch_private
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import has_fused_adamw
 from gpt2_train.distributed.mesh import gradient_of, local
@@ -25,26 +24,6 @@ from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.muon import Muon
 
 ADAM_EPSILON = 1e-8
-
-
-class Optimizer(Protocol):
-    """Updates parameters by their gradients."""
-
-    def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
-        """Move the parameters.
-
-        Args:
-            rate: the learning rate.
-            factor: a scalar by which the gradients are to be multiplied first.
-            is_finite: a scalar, whether the gradients are; if not, nothing changes. (On devices without a fused
-                kernel the caller has to find out before.)
-        """
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All state but the number of steps, in the layout of the parameters, by the names in checkpoints."""
-
-    def set_step(self, step: int) -> None:
-        """Set the step counter."""
 
 
 class AdamW:
@@ -74,7 +53,7 @@ class AdamW:
         self.decayed = {name: weight_decay if p.dim() >= 2 else 0.0 for name, p in parameters.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The mean gradients (`exp_avg`) and the mean squared ones (`exp_avg_sq`)."""
+        """The mean gradients (`exp_avg`) and the mean squared ones (`exp_avg_sq`), in the layout of the parameters."""
         found = {}
         for name in self.parameters:
             found[f"optimizer.{name}.exp_avg"] = self.means[name]
@@ -87,7 +66,14 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
-        """Move the parameters; see `Optimizer`."""
+        """Move the parameters.
+
+        Args:
+            rate: the learning rate.
+            factor: a scalar by which the gradients are to be multiplied first.
+            is_finite: a scalar, whether the gradients are; if not, nothing changes. (On devices without a fused
+                kernel the caller has to find out before.)
+        """
         fused: dict[str, Any] = {"grad_scale": 1 / factor.float(), "found_inf": 1 - is_finite.float()}
         for decay in sorted(set(self.decayed.values()), reverse=True):
             # A share may be empty, where a parameter has fewer rows than there are processes.
@@ -97,8 +83,9 @@ class AdamW:
                 if self.decayed[name] == decay and parameter.grad is not None and local(parameter).numel()
             ]
             gradients = [local(gradient_of(self.parameters[name])) for name in names]
-            if not self.is_fused and names:
-                torch_private.foreach_multiply(gradients, factor.float())
+            if not self.is_fused:
+                for gradient in gradients:
+                    gradient.mul_(factor.float())
             adamw(
                 [local(self.parameters[name]) for name in names],
                 gradients,
@@ -118,7 +105,7 @@ class AdamW:
             )
 
 
-def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
+def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> AdamW | Muon:
     """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded.
 
     Muon gets the matrices of the blocks; embeddings, norms and biases have AdamW with either.

@@ -92,7 +92,7 @@ def directions(
 
 
 class Muon:
-    """Muon for matrices, another optimizer for the rest; an `Optimizer`.
+    """Muon for matrices, another optimizer for the rest, with the methods of `AdamW`.
 
     Args:
         parameters: matrices by name; ones whose name ends with `qkv.weight` hold queries, keys and values.
@@ -121,7 +121,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
-        """Move the parameters; see `Optimizer`."""
+        """Move the parameters, as `AdamW.step` does."""
         rate_now = is_finite.float() * rate  # 0 where nothing may change.
         names = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
         updates = ((name, self._update(name, factor, is_finite)) for name in names)

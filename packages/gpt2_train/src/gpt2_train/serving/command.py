@@ -76,12 +76,8 @@ class ServeSettings(InferenceSettings):
             raise Gpt2UsageError("gpt2 serve has the model in one process: leave out --tensor-parallel.")
 
 
-SETTINGS = ServeSettings
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 serve` to `parser`."""
-    parser.epilog = EXAMPLE
     add_config_flag(parser)
     add_flags(parser, ServeSettings)
 

@@ -1,4 +1,4 @@
-"""`gpt2 train`: its flags, and the checks that need no torch; `launch` and `trainer`, which do the work, come after."""
+"""`gpt2 train`: its flags, and the checks that need no torch; `launch`, which does the work, comes after."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ example:
   gpt2 train --data runs/quickstart/corpus_text_document --output work/model --eval-task lambada:lambada_test.jsonl
   The same command again resumes the run; SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 save it and stop.
 """
-
-SETTINGS = TrainSettings
 RESUMES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 train` to `parser`."""
-    parser.epilog = EXAMPLE
     add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the run's summary as one JSON object at its end")
     add_flags(parser, TrainSettings, choices={"log_to": SINKS})
@@ -46,9 +43,8 @@ def carry_out(settings: TrainSettings, *, as_json: bool, debug: bool = False) ->
     check_before_torch(settings)
     load_torch("preparing the run")
     from gpt2_train.training.launch import launch
-    from gpt2_train.training.trainer import train
 
-    return launch(settings, work=train, as_json=as_json, debug=debug)
+    return launch(settings, as_json=as_json, debug=debug)
 
 
 LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})

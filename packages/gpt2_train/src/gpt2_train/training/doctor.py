@@ -7,7 +7,6 @@ or so. Whether a run fits into the memory, `gpt2 estimate` says. The checks, whi
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 
 from command_kit.machine import GIB, Check, Machine, bytecode_check, packages_check, shown, values
@@ -30,17 +29,8 @@ EXTRAS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class DoctorSettings:
-    """`gpt2 doctor` has none."""
-
-
-SETTINGS = DoctorSettings
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 doctor` to its parser."""
-    parser.epilog = EXAMPLE
     parser.add_argument("--json", action="store_true", help="print what was found as one JSON object")
 
 

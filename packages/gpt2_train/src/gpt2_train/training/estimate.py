@@ -133,21 +133,13 @@ class EstimateSettings(ModelSettings):
         """The arguments of `memory_per_rank` for the run, but for the batches."""
         # What `gpt2 train` does without being asked: it computes in bf16 and compiles on CUDA alone.
         on_cuda = self.device in ("auto", "cuda")
-        precision = None if self.precision == "auto" else self.precision
-        return layout_of(self) | {
-            "tensor_parallel": self.tensor_parallel,
-            "data_parallel": self.data_parallel,
-            "precision": precision or ("bf16" if on_cuda else "fp32"),
-            "compiled": on_cuda,
-        }
-
-
-SETTINGS = EstimateSettings
+        asked = None if self.precision == "auto" else self.precision
+        precision = asked or ("bf16" if on_cuda else "fp32")
+        return layout_of(self, self.data_parallel, self.tensor_parallel, precision, compiled=on_cuda)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 estimate` to `parser`."""
-    parser.epilog = EXAMPLE
     parser.add_argument(
         "--config", metavar="FILE.toml", help="read the settings of a run from the file of its `gpt2 train`"
     )

@@ -2,7 +2,7 @@
 
 `gpt2 train` that is to use several GPUs starts itself once for each (`LocalJob`), and trains nothing itself;
 each of these processes, like one that torchrun has started, is told by its environment that it is one of a job's.
-What a process then does, `trainer.train`, is given.
+What a process then does is `trainer.train`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,11 @@ from gpt2_train.distributed.local_job import LocalJob
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.training.memory import RESERVE, fitting_micro_batch, layout_of
 from gpt2_train.training.setup import open_first_weights
-
-Work = Callable[[TrainSettings, World, StopRequest], dict[str, Any]]
-"""The work of each process: trains with the settings, and returns the run's summary."""
+from gpt2_train.training.trainer import train
 
 
-def launch(
-    settings: TrainSettings,
-    *,
-    work: Work,
-    as_json: bool = False,
-    debug: bool = False,
-) -> int:
-    """Do the `work` of `gpt2 train` in as many processes as `settings` ask for; return the exit code.
+def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = False) -> int:
+    """Train in as many processes as `settings` ask for; return the exit code.
 
     128 plus its number after a signal, as shells have it. Raises Gpt2Error where the run fails.
     """
@@ -58,7 +50,7 @@ def launch(
         stop.install()
 
         def take_part() -> int:
-            found = _take_part(settings, stop, work, debug=debug)
+            found = _take_part(settings, stop, debug=debug)
             return finish(found, settings, as_json=as_json)
 
         jobs.work_in_job(take_part, debug=debug)
@@ -75,7 +67,7 @@ def launch(
     device = choose_device(settings.device)
     keep_freed_memory(device)
     world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
-    return finish(work(settings, world, stop), settings, as_json=as_json)
+    return finish(train(settings, world, stop), settings, as_json=as_json)
 
 
 def finish(found: dict[str, Any], settings: TrainSettings, *, as_json: bool) -> int:
@@ -122,12 +114,7 @@ def check_batch(settings: TrainSettings, processes: int) -> None:
     ):
         return
     precision = "bf16" if settings.precision in (None, "auto") else settings.precision
-    layout: dict[str, Any] = {
-        "data_parallel": data_parallel,
-        "tensor_parallel": settings.tensor_parallel,
-        "compiled": True,
-    }
-    layout |= layout_of(settings) | {"precision": precision}
+    layout = layout_of(settings, data_parallel, settings.tensor_parallel, precision, compiled=True)
     room = torch.cuda.get_device_properties(0).total_memory - RESERVE
     first = open_first_weights(settings, None)
     config = first.config if first is not None else settings.model_config()
@@ -157,8 +144,8 @@ def use_compile_cache(environment: Callable[[str, str], Any] = os.environ.setdef
     environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{torch.__version__}"))
 
 
-def _take_part(settings: TrainSettings, stop: StopRequest, work: Work, *, debug: bool) -> dict[str, Any]:
-    """Do the work of one process of a job, from joining its group to closing it; returns the run's summary."""
+def _take_part(settings: TrainSettings, stop: StopRequest, *, debug: bool) -> dict[str, Any]:
+    """Train in one process of a job, from joining its group to closing it; returns the run's summary."""
     world = World.of_environment()
     wanted = settings.data_parallel
     try:
@@ -192,7 +179,7 @@ def _take_part(settings: TrainSettings, stop: StopRequest, work: Work, *, debug:
         if world.device.type == "cuda":
             # NCCL gives up in a thread of its own.
             timeouts.watch(groups.values(), functools.partial(jobs.end_with, debug=debug))
-        found = work(settings, world, stop)
+        found = train(settings, world, stop)
         jobs.close_group()
     except BaseException as error:
         explained = timeouts.explained(error)

@@ -94,19 +94,16 @@ class Memory:
     peak: int
 
 
-def parameters_per_rank(config: ModelConfig, tensor_parallel: int = 1, vocabulary: int | None = None) -> int:
-    """Parameters in one tensor-parallel process: l·((7h²+7h)/t + 5h²/t + 6h) + 2h + V·h/t + s·h.
-
-    Rows of qkv and up are shared with their biases, columns of out and down without (their biases, and the norms, are
-    whole), the embedding by vocabulary; `vocabulary` is V, the padded one without it.
-    """
+def parameters_per_rank(config: ModelConfig, tensor_parallel: int = 1) -> int:
+    """Parameters in one tensor-parallel process: l·((12h²+7h)/t + 6h) + 2h + V·h/t + s·h, V the padded vocabulary."""
     h, t = config.hidden, tensor_parallel
-    rows = config.padded_vocabulary if vocabulary is None else vocabulary
-    block = (7 * h * h + 7 * h) // t + 5 * h * h // t + 6 * h
-    return config.layers * block + 2 * h + rows * h // t + config.sequence_length * h
+    around = 2 * h + config.padded_vocabulary * h // t + config.sequence_length * h
+    return config.layers * _block_parameters(config, t) + around
 
 
 def _block_parameters(config: ModelConfig, t: int) -> int:
+    """Of one block: rows of qkv and up are shared with their biases, columns of out and down without (their biases, and
+    the norms, are whole)."""
     h = config.hidden
     return (12 * h * h + 7 * h) // t + 6 * h
 
@@ -125,27 +122,6 @@ def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel
     return state - saved, 4 * 4 * h * h * (2 * t * data_parallel + 3)
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockActivations:
-    """Bytes that one block of the model saves, by mode of activation checkpointing.
-
-    Counted tensor by tensor for a block as `gpt2.py` has it, with a fused attention kernel: it saves its inputs,
-    its output and one float32 a row and head, not the attention matrix. That kernel has no dropout on CPU, where the
-    matrix is kept three times over.
-
-    Attributes:
-        none: everything that the backward pass needs.
-        selective: the block's input, and the outputs of matrix products and attention.
-        full: the block's input alone.
-        casts: half-precision copies of the matrices, saved with `none`.
-    """
-
-    none: int
-    selective: int
-    full: int
-    casts: int
-
-
 def block_activations(
     config: ModelConfig,
     micro_batch: int,
@@ -153,8 +129,17 @@ def block_activations(
     tensor_parallel: int = 1,
     precision: str = "fp32",
     on_cpu: bool = False,
-) -> BlockActivations:
-    """Bytes that each block saves for a micro-batch of `micro_batch` whole sequences."""
+) -> tuple[dict[str, int], int]:
+    """Bytes that each block saves for a micro-batch of `micro_batch` whole sequences; and what `none` saves besides.
+
+    By mode of activation checkpointing: `none` all that the backward pass needs, `selective` the block's input and the
+    outputs of matrix products and attention, `full` its input alone. With `none` half-precision copies of the matrices
+    are saved, too.
+
+    Counted tensor by tensor for a block as `gpt2.py` has it, with a fused attention kernel: it saves its inputs,
+    its output and one float32 a row and head, not the attention matrix. That kernel has no dropout on CPU, where the
+    matrix is kept three times over.
+    """
     h, t, length = config.hidden, tensor_parallel, config.sequence_length
     tokens, size = micro_batch * length, 4 if precision == "fp32" else 2
     residual = 4 * h  # The residual stream is float32 in any precision.
@@ -167,12 +152,12 @@ def block_activations(
         if on_cpu:
             attention += (12 * length - 4) * config.heads // t + (3 * size * h // t if size == 2 else 0)
     products = size * (2 * h + 8 * h // t) + 4 * config.heads // t  # qkv, attention, out, up, down.
-    return BlockActivations(
-        none=tokens * (norms + dropped + attention + feed_forward),
-        selective=tokens * (residual + products),
-        full=tokens * residual,
-        casts=2 * 12 * h * h // t if size == 2 else 0,
-    )
+    saved = {
+        "none": tokens * (norms + dropped + attention + feed_forward),
+        "selective": tokens * (residual + products),
+        "full": tokens * residual,
+    }
+    return saved, 2 * 12 * h * h // t if size == 2 else 0
 
 
 def process_memory(logits: int) -> int:
@@ -234,14 +219,14 @@ def memory_per_rank(
         gathered, at_output = 4 * (around + min(2, config.layers) * in_block), 4 * around
     state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
 
-    block = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
+    saved, copies = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
     if compiled:
         # After attention a block keeps what that adds, in the type of products, in place of the sum.
-        block = dataclasses.replace(block, none=block.none - tokens * (4 - size) * h)
-    by_mode = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
-    kept = by_mode[activation_checkpointing]
+        saved["none"] -= tokens * (4 - size) * h
+    saved["none"] += copies
+    kept = saved[activation_checkpointing]
     # Autocast's copies of weights are kept to the end of the forward pass, where parameters are.
-    casts = config.layers * block.casts if activation_checkpointing != "none" and not reshard else 0
+    casts = config.layers * copies if activation_checkpointing != "none" and not reshard else 0
     # Around the blocks: the final norm (input, output, mean and deviation), the mask of the embeddings, and the ids and
     # numbers of the loss.
     mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
@@ -256,7 +241,7 @@ def memory_per_rank(
     # Logits have gone before a gradient in half precision becomes one in float32.
     output_work = vocabulary * h * size + tokens * h * size
     block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)
-    block_work += block.none + block.casts - kept
+    block_work += saved["none"] - kept
     # The gradient of a block before and after it is sent; while a block is computed, what is sent of the one before.
     # At the end the same of the embeddings, whose parameters are whole until then.
     sending = 8 * in_block if is_shared else 0
@@ -303,9 +288,13 @@ def largest_micro_batch(config: ModelConfig, limit: float, **layout: Any) -> int
     return bisect.bisect_right(sizes, limit, key=lambda n: memory_per_rank(config, micro_batch=n, **layout).peak)
 
 
-def layout_of(settings: Any) -> dict[str, Any]:
-    """The arguments of `memory_per_rank` from the settings of a run, or of an estimate, as they are."""
-    return {name: getattr(settings, name) for name in _LAYOUT if hasattr(settings, name)}
+def layout_of(
+    settings: Any, data_parallel: int, tensor_parallel: int, precision: str, *, compiled: bool
+) -> dict[str, Any]:
+    """The arguments of `memory_per_rank` for a run, or an estimate, without the batches: as asked, as known."""
+    asked = {name: getattr(settings, name) for name in _LAYOUT}
+    known = {"tensor_parallel": tensor_parallel, "data_parallel": data_parallel}
+    return asked | known | {"precision": precision, "compiled": compiled}
 
 
 def fitting_micro_batch(config: ModelConfig, share: int | None, free: float, **layout: Any) -> int:
@@ -329,10 +318,9 @@ def choose_micro_batch(
     """The micro-batch of a run whose processes have `free` bytes each: the largest that fits.
 
     One that began keeps its own, recorded in its `config.toml` (at `recorded_in`), while that fits: results of a run
-    that resumes do not change for other roundings. `device` is the kind of device, `layout` what `memory_per_rank` is
-    told next to the settings.
+    that resumes do not change for other roundings. `device` is the kind of device, `layout` that of `layout_of`.
     """
-    data_parallel, layout = layout["data_parallel"], layout | layout_of(settings)
+    data_parallel = layout["data_parallel"]
     share = settings.global_batch_size // data_parallel
     # As far as it is resolved. What else decides memory is the same in any run that resumes.
     now = as_table(settings) | config.as_table() | {"data_parallel": data_parallel, "device": device}

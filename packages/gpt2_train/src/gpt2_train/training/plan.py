@@ -31,7 +31,7 @@ from gpt2_train.distributed.device import choose_precision, free_memory
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import is_compiled
 from gpt2_train.model.attention_kernels import AttentionChoice, choose_attention
-from gpt2_train.training.memory import choose_micro_batch
+from gpt2_train.training.memory import choose_micro_batch, layout_of
 
 clock = time.monotonic
 """Seconds; tests put another one in its place."""
@@ -243,8 +243,7 @@ def make_plan(
         asked, kind = settings.micro_batch_size, world.device.type
         by_memory = asked == "auto" and free is not None and settings.global_batch_size >= world.dp_size
         if by_memory and free is not None:
-            layout: dict[str, Any] = {"tensor_parallel": world.tp_size, "data_parallel": world.dp_size}
-            layout |= {"precision": precision, "compiled": compiled}
+            layout = layout_of(settings, world.dp_size, world.tp_size, precision, compiled=compiled)
             asked = choose_micro_batch(settings, config, free, folder / CONFIG_FILE, kind, **layout)
         micro_batch, accumulation = plan_batches(
             settings.global_batch_size,

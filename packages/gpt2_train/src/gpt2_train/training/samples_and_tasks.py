@@ -19,7 +19,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import io
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -102,17 +101,12 @@ class SamplesAndTasks:
         return dataclasses.replace(self, samples=samples, tasks=tasks)
 
 
-def _shown_by_the_first(world: World) -> contextlib.AbstractContextManager[Any]:
-    """Notes and progress are shown by the first process alone."""
-    return contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO())
-
-
 def read_samples_and_tasks(settings: TrainSettings, world: World, model: StoredModel) -> SamplesAndTasks:
     """Samples and tasks of `settings`, with files read and all checked against `model`, which needs no weights.
 
     Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
     """
-    with _shown_by_the_first(world):
+    with world.shown_by_first():
         samples = tuple(_requests(settings)) if settings.writes_samples else ()
         for request in samples:
             Encoder(model).encoded(request)
@@ -182,7 +176,7 @@ def observe(
     """
     if todo.is_empty or is_stopped():
         return
-    with inference_view(model, world) as plain, contextlib.suppress(StoppedError), _shown_by_the_first(world):
+    with inference_view(model, world) as plain, contextlib.suppress(StoppedError), world.shown_by_first():
 
         def stop() -> None:
             if is_stopped():
@@ -227,6 +221,5 @@ def observe(
 
 def _texts(source: InferenceModel, requests: Sequence[GenerationRequest], world: World) -> list[Any]:
     """Samples, generated on the first data-parallel rank while the others wait; the generator's cache goes with it."""
-    return on_all_ranks(lambda: TextGenerator(source, len(requests)).generate(requests) if world.dp_rank == 0 else [])[
-        0
-    ]
+    found = on_all_ranks(lambda: TextGenerator(source, len(requests)).generate(requests) if world.dp_rank == 0 else [])
+    return found[0]

@@ -229,14 +229,8 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
             )
         if maker is not None and maker != tokenizer.fingerprint:
             raise Gpt2UsageError(
-                f"{prefix} was made with another tokenizer than {source}: its token ids would mean other text; "
-                + (
-                    "leave out --tokenizer, or tokenize the text again with it."
-                    if settings.tokenizer is not None
-                    else "give the --tokenizer that made it."
-                    if not beside
-                    else "tokenize the texts again with one tokenizer."
-                )
+                f"{prefix} was made with another tokenizer than {source}: its token ids would mean other text; give "
+                "the --tokenizer that made it, or tokenize the texts again with one tokenizer."
             )
     return tokenizer
 
@@ -413,13 +407,9 @@ def describe_run(run: Run) -> list[str]:
         config,
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
-        tensor_parallel=world.tp_size,
-        data_parallel=world.dp_size,
-        precision=plan.precision,
-        compiled=plan.compiled,
         on_cpu=world.device.type == "cpu",
         stages_checkpoints=run.saves_in_background,
-        **layout_of(run.settings),
+        **layout_of(run.settings, world.dp_size, world.tp_size, plan.precision, compiled=plan.compiled),
     )
     data_parallel = f"{world.dp_size}" + (f" with {world.replicas} copies" if world.replicas > 1 else "")
     length = f"{run.settings.minutes or 0:g} minutes in steps of {plan.tokens_per_step:,} tokens"

@@ -251,8 +251,7 @@ class Tally:
         decided."""
         self.dropped[reason] += 1
         if self.receipts is not None:
-            receipt = encode_json({"url": document.id, "reason": reason, **values})
-            self.receipts.write_lines(receipt + b"\n", 1)
+            self.receipts.write_lines(encode_json({"url": document.id, "reason": reason, **values}) + b"\n", 1)
 
     def problem(self, sentence: str) -> None:
         """Remember a sentence about input that could not be used, unless there are enough already."""

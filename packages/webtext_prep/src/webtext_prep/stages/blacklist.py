@@ -240,11 +240,10 @@ class Blacklist(Stage):
                     for line, key, host, path in urls_of_lines(b"".join(lines).decode()):
                         row = None if host else url_lists.read_url(line.encode())
                         if row is not None:
-                            key, host, path = taken_apart(row.url)
-                        url = line if row is None else row.url
-                        reason = judge(url, key, host, path)
+                            line, (key, host, path) = row.url, taken_apart(row.url)
+                        reason = judge(line, key, host, path)
                         if reason is not None:
-                            tally.drop(row or Document(url), reason, **self._values(url, host, path, reason))
+                            tally.drop(row or Document(line), reason, **self._values(line, host, path, reason))
                         else:
                             kept.append(f'{{"url":"{line}"}}' if row is None else encode_document(row).decode())
                     writer.write_lines("\n".join([*kept, ""]).encode(), len(kept))

@@ -16,13 +16,11 @@ example:
   The same command again resumes; `gpt2 plot work/ablation/runs/*` draws the runs.
 """
 
-SETTINGS = AblateSettings
 RESUMES = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 ablate` to `parser`."""
-    parser.epilog = EXAMPLE
     add_config_flag(parser)
     parser.add_argument(
         "--restart", action="store_true", help="discard an earlier ablation in --output, and start again"

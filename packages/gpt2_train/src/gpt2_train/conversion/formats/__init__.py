@@ -122,12 +122,8 @@ class ModelWeights(StoredModel):
         """The type in which its values are stored. Raises Gpt2UsageError if a file is damaged."""
         return self.read("final_norm.weight").dtype
 
-    def read(self, name: str, *, rows: int | None = None) -> Tensor:
-        """One parameter, on the CPU.
-
-        Args:
-            name: as in `GPT2.named_parameters()`.
-            rows: how many, if it is the embedding; as many as are stored without it.
+    def read(self, name: str) -> Tensor:
+        """One parameter, on the CPU, by its name in `GPT2.named_parameters()`; the embedding with what rows are stored.
 
         Warns once if values of the model are no finite numbers. Raises Gpt2UsageError if it has another shape than the
         model asks for, or is not floating-point.
@@ -136,8 +132,6 @@ class ModelWeights(StoredModel):
         checked(self.origin, name, shapes_of(self.config)[name], StoredTensor(tuple(tensor.shape), is_usable(tensor)))
         if not self._warned and warn_if_not_finite(self.origin, name, tensor):
             self._warned.add(name)
-        if name == EMBEDDING and rows is not None:
-            return with_rows(tensor, rows, self.config.vocabulary_size)
         return tensor
 
     def items(self, rows: int | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -145,8 +139,10 @@ class ModelWeights(StoredModel):
 
         Raises Gpt2UsageError as `read` does.
         """
+        known = self.config.vocabulary_size
         for name in shapes_of(self.config):
-            yield name, self.read(name, rows=rows or self.config.vocabulary_size).contiguous()
+            tensor = self.read(name)
+            yield name, (with_rows(tensor, rows or known, known) if name == EMBEDDING else tensor).contiguous()
 
     def digest(self) -> str:
         """SHA-256 of shape and values in float32: the same for any format."""
@@ -160,22 +156,20 @@ class ModelWeights(StoredModel):
     def load(
         self,
         device: torch.device | str = "cpu",
-        dtype: torch.dtype | None = None,
         *,
         divide: Callable[[GPT2], object] | None = None,
         rank: int = 0,
     ) -> GPT2:
-        """The model in evaluation mode, or a part of it.
+        """The model in evaluation mode, in float32, or a part of it.
 
         Args:
             device: where to put the parameters.
-            dtype: their type; float32 without it.
             divide: makes a model, which has no memory then, the part of one of several processes.
             rank: the number of that process.
 
-        Raises Gpt2UsageError if a file is damaged, or a value is beyond `dtype`.
+        Raises Gpt2UsageError if a file is damaged, or a value is beyond float32.
         """
-        model = GPT2.empty(self.config, device, dtype, divide)
+        model = GPT2.empty(self.config, device, divide)
         for name, parameter in model.named_parameters():
             whole, part = self.read(name), parameter.detach()
             if name == EMBEDDING:
@@ -312,7 +306,7 @@ def format_of(path: str | Path) -> ModelFormat:
     """The format of the model at `path`. Raises Gpt2UsageError if there is none."""
     place = Path(path)
     if not place.exists():
-        raise Gpt2UsageError(f"no model {place}: give a folder or file that holds one.")
+        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
     found = next((known for known in known_formats().values() if known.recognises(place)), None)
     if found is None:
         kinds = "; ".join(known.summary for known in known_formats().values())
@@ -334,17 +328,9 @@ def open_weights(path: str | Path, options: ReadOptions | None = None) -> ModelW
 def located(path: str | Path) -> Path:
     """The place of the model at `path`; if `path` is a name of the hub, where it lies once it has been fetched.
 
-    Raises Gpt2UsageError, Gpt2Error for a name of the hub whose model can't be had.
+    Raises Gpt2UsageError for no path, and for a name of the hub as `fetch` does, Gpt2Error, too.
     """
-    name = None if Path(path).exists() else hub_name(str(path))
-    return Path(path) if name is None else fetch(name)
-
-
-def find_model(path: str | Path) -> Path:
-    """The place of a model that is to be used (`located`). Raises Gpt2UsageError, too, where there is none."""
     if not path:
         raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
-    place = located(path)
-    if not place.exists():
-        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
-    return place
+    name = None if Path(path).exists() else hub_name(str(path))
+    return Path(path) if name is None else fetch(name)

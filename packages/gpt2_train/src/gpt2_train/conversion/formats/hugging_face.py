@@ -7,7 +7,7 @@ Others may hold `pytorch_model.bin` instead of safetensors; what is written load
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import types
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -121,13 +121,6 @@ def _open_foreign(path: Path, options: ReadOptions) -> ModelWeights:
     )
 
 
-class _Pickled:
-    """The table of tensors in a file of `torch.save`."""
-
-    def __init__(self, table: Mapping[str, Tensor]) -> None:
-        self.get_tensor = table.__getitem__
-
-
 def _of_pickles(path: Path) -> tuple[int, dict[str, FileTensor]]:
     """Bytes of `pytorch_model.bin`, or its parts, and the tensors in them, as `stored_model` gives them."""
     files, found = tensor_files(path, BIN), dict[str, FileTensor]()
@@ -137,9 +130,10 @@ def _of_pickles(path: Path) -> tuple[int, dict[str, FileTensor]]:
         table = read_pickle(file)
         if not isinstance(table, dict):
             raise Gpt2UsageError(f"{file} holds no table of tensors: it is no {BIN}.")
+        opened = types.SimpleNamespace(get_tensor=table.__getitem__)
         for name, tensor in table.items():
             if isinstance(tensor, Tensor):
-                entry = FileTensor(name, tuple(tensor.shape), is_usable(tensor), _Pickled(table))
+                entry = FileTensor(name, tuple(tensor.shape), is_usable(tensor), opened)
                 found[str(name).removeprefix(PREFIX)] = entry
     return sum(file.stat().st_size for file in files), found
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import setting
+from command_kit import Progress, setting
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import DataSettings, parse_split
 from gpt2_train.data.corpus import SPLITS, Corpus, made_with
@@ -200,7 +200,7 @@ class HeldOutLoss(Task):
 
     def measure(self, scorer: Scorer, found: ScoredSplit) -> dict[str, Any]:
         """Score the split."""
-        with scorer.progress("evaluate", "tokens", found.tokens) as progress:
+        with Progress("evaluate", "tokens", found.tokens) as progress:
             pieces = split_pieces(found.corpus, found.split, most=found.tokens + 1)
             total, scored = scorer.text_loss(pieces, progress.advance)
         loss = total / scored

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from command_kit import setting
+from command_kit import Progress, setting
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_rows
 
@@ -51,7 +51,7 @@ class Lambada(Task):
         """Guess each last word, and each last token."""
         words, tokens = found
         passages = len(words)
-        with scorer.progress(self.name, "passages", 2 * passages) as progress:
+        with Progress(self.name, "passages", 2 * passages) as progress:
             by_word = scorer.logprobs_of(words, progress.advance)
             by_token = scorer.logprobs_of(tokens, progress.advance)
         loss = -math.fsum(word.total for word in by_word) / passages

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import setting
+from command_kit import Progress, setting
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_text
 
@@ -47,7 +47,7 @@ class TextLoss(Task):
     def measure(self, scorer: Scorer, found: tuple[npt.NDArray[np.int64], int]) -> dict[str, Any]:
         """Score the text."""
         ids, size = found
-        with scorer.progress("evaluate", "tokens", len(ids) - 1) as progress:
+        with Progress("evaluate", "tokens", len(ids) - 1) as progress:
             total, scored = scorer.text_loss([ids], progress.advance)
         return {
             "text": self.text,

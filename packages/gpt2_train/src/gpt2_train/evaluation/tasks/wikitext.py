@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import setting
+from command_kit import Progress, setting
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_text
 
@@ -148,14 +148,14 @@ class Wikitext(Task):
     def measure(self, scorer: Scorer, found: WikitextInput) -> dict[str, Any]:
         """Score the text in both ways."""
         tokens, words, size, windows, page_words, page_bytes = found
-        with scorer.progress(self.name, "tokens", len(tokens) - 1) as progress:
+        with Progress(self.name, "tokens", len(tokens) - 1) as progress:
             if self.overlap:
                 total = scorer.overlapping_loss(tokens, self.overlap, progress.advance)
             else:
                 total, _ = scorer.text_loss([tokens], progress.advance)
         of_pages = None
         if windows:
-            with scorer.progress(f"{self.name} by page", "windows", len(windows)) as progress:
+            with Progress(f"{self.name} by page", "windows", len(windows)) as progress:
                 of_pages = -sum(scored.total for scored in scorer.logprobs_of(windows, progress.advance))
         return {
             "input": self.input,
