@@ -23,7 +23,7 @@ from webtext_prep.extraction.learned import Parameters, chosen, context_of, main
 from webtext_prep.extraction.markup import written
 from webtext_prep.extraction.names import ALL_HINTS, HIDING, HINT_BITS, HINTS, ODD, bits_of
 from webtext_prep.extraction.page_stage import known_kinds
-from webtext_prep.extraction.page_tree import hides, is_off
+from webtext_prep.extraction.page_tree import NAVIGATION, hides, is_off
 
 PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "
 WORDS_OF_NAMES = re.findall(
@@ -239,6 +239,20 @@ def test_a_page_of_which_only_the_kind_is_known_teaches_its_kind(tmp_path, monke
     _, kinds, weights = learn_extraction.pages_of_kinds([example for example in known if example.page.kind])
     assert kinds == [*["article", "forum"] * 2, "article", "documentation", *["article", "forum"] * 2, "article"]
     assert weights[5] == 1 and set(weights[6:]) == {learn_extraction.BARE}
+
+
+def test_a_bar_that_leads_through_a_manual_is_no_text_if_there_is_other():
+    """As texi2html's in LilyPond's manual, and the menus in pages of cppreference.com."""
+    other = "Rain fell on the old harbour all night, and nobody went out to look after the boats that lay there. " * 3
+
+    def text(name, body):
+        page = f"<title>Boats</title><div class={name}><p>{PROSE * 3}</p></div>{body}"
+        return main_text(page, "https://a.org/doc/boats.html", "Boats")[0]
+
+    assert "committee" in text("lead", f"<p>{other}</p>")
+    for name in sorted(NAVIGATION):
+        assert "committee" not in text(name, f"<p>{other}</p>") and "harbour" in text(name, f"<p>{other}</p>")
+        assert "committee" in text(name, "")
 
 
 def test_prose_with_nothing_around_it_is_an_article_and_a_reference_is_documentation():

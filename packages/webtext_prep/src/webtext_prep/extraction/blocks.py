@@ -26,6 +26,7 @@ from webtext_prep.extraction.page_tree import (
     BLOCKS,
     INLINE,
     LEAST_SHOWN,
+    NAVIGATION,
     SHORT_COMMENT,
     SHUT,
     SKIPPED,
@@ -106,6 +107,7 @@ class Blocks:
         shape: a number for its tag and class, and for all that it lies in: equal ones have the same.
         first, last: the blocks in it are `first` up to `last`.
         attributes: of each element that has some of ATTRIBUTES, those.
+        bars: the elements whose class is in NAVIGATION.
     """
 
     texts: list[str]
@@ -129,6 +131,7 @@ class Blocks:
     first: Integers
     last: Integers
     attributes: dict[int, dict[str, str]]
+    bars: list[int]
 
     @functools.cached_property
     def seen(self) -> npt.NDArray[np.bool_]:
@@ -171,6 +174,7 @@ class _Walk:
         self.texts: list[str] = []
         self.code: dict[int, str] = {}
         self.attributes: dict[int, dict[str, str]] = {}
+        self.bars: list[int] = []
         self.places: list[tuple[int, ...]] = []
         self.elements: list[tuple[int, ...]] = [(0,) * len(_OF_ELEMENTS)]
         self.lasts = [0]
@@ -191,6 +195,7 @@ class _Walk:
             children=np.bincount(of_elements["parent"][1:], minlength=len(self.elements)),
             last=np.array(self.lasts, np.int64),
             attributes=self.attributes,
+            bars=self.bars,
         )
 
     def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
@@ -374,6 +379,8 @@ class _Walk:
             if pieces:
                 self.end_block(here, inner_row, inner_cell, inner_pre)
             self.end_element(here, line)
+            if classes in NAVIGATION:
+                self.bars.append(here)
 
 
 def _lines_of(text: str) -> str:

@@ -91,6 +91,10 @@ class Parameters:
         if KNOWN_KINDS in odds:
             sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
         kept = chosen(1 / (1 + np.exp(-sums)), features.words)
+        beside = kept.copy()
+        for bar in blocks.bars:
+            beside[blocks.first[bar] : blocks.last[bar]] = False
+        kept = beside if beside.any() else kept
         if kind in HEADED_KINDS and (heading := own_heading(blocks, kept, title)) is not None:
             kept[heading] = True
         seen = kept & blocks.seen
