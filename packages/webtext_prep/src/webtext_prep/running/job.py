@@ -113,6 +113,8 @@ class Job:
                 f"webtext {stage.name} works in one process of this machine: leave out --engine {self.engine.name} "
                 "(for a cluster give --save-pages, and run webtext extract there)."
             )
+        if stage.is_on_this_machine:
+            self.engine, self.settings = LocalEngine(settings.workers), dataclasses.replace(settings, shared_scratch="")
         self.format = check_format(settings.format or stage.writes.format)
         beside = state_place(output, is_prefix=stage.writes.is_prefix)
         state = Path(settings.state) if settings.state else beside

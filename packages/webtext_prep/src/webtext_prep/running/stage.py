@@ -193,6 +193,8 @@ class Stage(abc.ABC):
     """The oldest version whose output a run goes on with; that of one before asks for --restart."""
     is_one_process: ClassVar[bool] = False
     """Whether what it leaves for its next run lies on this machine, where one process leads its work, on no cluster."""
+    is_on_this_machine: ClassVar[bool] = False
+    """Whether its tasks run on this machine, whatever the engine: they write to one file together."""
     writes: ClassVar[Writes] = Writes()
     """Its output."""
 

@@ -2,7 +2,7 @@
 
 As Megatron-LM joins its own: tokens are copied as they are, byte offsets and document numbers shifted. All parts of
 both files are copied by all cores into a draft of the final size; memory is that of a few parts, for files of any size.
-Machines can't write to one file together: where tasks run on others, one task copies everything.
+Machines can't write to one file together: so all of it is done on this machine, whatever the engine.
 Pairs belong together only if their tokens have one type and one tokenizer, which is what lies next to them.
 """
 
@@ -80,6 +80,7 @@ class MergeTokens(token_stage.TokenFileStage):
     order: ClassVar[int] = 85
     summary: ClassVar[str] = "several pairs of token files -> one"
     version: ClassVar[int] = 2
+    is_on_this_machine: ClassVar[bool] = True
     reads = _Pairs(token_stage.PAIRS, _is_of_pair, named=files_of_pair)
 
     part_bytes: ClassVar[int] = 256 << 20
@@ -106,24 +107,6 @@ class MergeTokens(token_stage.TokenFileStage):
         draft = _draft_in(storage.local_path(task.reads.binary), task.hints["draft"])
         token_stage.publish(draft, corpus_tokenizer(_prefixes(task.reads["pairs"])[0]), task.writes.all())
 
-    def join(self, task: Task, context: Context) -> token_stage.Checksums:
-        """Task: all ranges of all pairs to a draft, and that to its final names. Returns the checksums of both."""
-        pairs = [IndexedTokens(prefix) for prefix in _prefixes(task.reads["pairs"])]
-        draft, done = _draft_in(context.scratch / "joined.bin", task.hints["draft"]), 0
-        draft.create()
-        written: list[list[Written]] = []
-        for source, pair in zip(_sources(pairs), pairs, strict=True):
-            written.append([])
-            for kind, begin, end in self._ranges(pair):
-                written[-1].append(_copy(draft, source, kind, begin, end))
-                done += _bytes_of(written[-1][-1])
-                context.report(done)
-        _check_copied(pairs, written)
-        token_stage.publish(draft, corpus_tokenizer(pairs[0].prefix), task.writes.all())
-        draft.binary.unlink(missing_ok=True)
-        draft.index.unlink(missing_ok=True)
-        return draft.checksums(itertools.chain.from_iterable(written))
-
     def run(self, job: Job) -> Outcome:
         """Check that all pairs are what was written and belong together, copy them, publish."""
         pairs = [IndexedTokens(prefix) for prefix in _prefixes(job.inputs)]
@@ -135,24 +118,6 @@ class MergeTokens(token_stage.TokenFileStage):
         final = token_stage.token_files(job.output)
         outputs = final if tokenizer else final[:2]
         shape = (pairs[0].dtype.str, sequences, documents, size)
-        total = size + 12 * sequences + 8 * documents
-        if job.is_here:
-            checksums = self._copy_together(job, pairs, shape, outputs, total)
-        else:
-            task = Task("all", Files(pairs=job.inputs), Files(final=outputs), hints={"draft": list(shape)})
-            (checksums,) = job.map("join", self.join, [task], unit="bytes", total=total)
-        tokens = sum(pair.total_tokens for pair in pairs)
-        facts: dict[str, Any] = {"files": len(pairs), "tokens": tokens, "bytes": size}
-        if tokenizer:
-            facts |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
-        tally = Tally(read=documents, kept=documents)
-        facts |= {"data": job.output.name + TOKENS_SUFFIX, "checksums": checksums}
-        return Outcome(tally, list(outputs), facts=facts)
-
-    def _copy_together(
-        self, job: Job, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
-    ) -> token_stage.Checksums:
-        """Tasks on this machine, each of which copies a range to its place in one draft. Returns both checksums."""
         made_of = digest([self.version, *storage.stamps(job.inputs)])
         draft = token_stage.open_draft(storage.local_path(job.scratch), made_of, *shape)
         both = Files(binary=draft.binary, index=draft.index)
@@ -168,12 +133,18 @@ class MergeTokens(token_stage.TokenFileStage):
             for number, (source, pair) in enumerate(zip(_sources(pairs), pairs, strict=True))
             for at, (kind, begin, end) in enumerate(ranges[number])
         ]
-        written = iter(job.map("copy", self.copy, tasks, unit="bytes", total=total))
-        of_pairs = [list(itertools.islice(written, len(own))) for own in ranges]
-        _check_copied(pairs, of_pairs)
+        written = job.map("copy", self.copy, tasks, unit="bytes", total=size + 12 * sequences + 8 * documents)
+        parts = iter(written)
+        _check_copied(pairs, [list(itertools.islice(parts, len(own))) for own in ranges])
         whole = Task("all", Files(**both, pairs=job.inputs), Files(final=outputs), hints={"draft": list(shape)})
         job.map("publish", self.publish, [whole])
-        return draft.checksums(itertools.chain.from_iterable(of_pairs))
+        tokens = sum(pair.total_tokens for pair in pairs)
+        facts: dict[str, Any] = {"files": len(pairs), "tokens": tokens, "bytes": size}
+        if tokenizer:
+            facts |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
+        tally = Tally(read=documents, kept=documents)
+        facts |= {"data": job.output.name + TOKENS_SUFFIX, "checksums": draft.checksums(written)}
+        return Outcome(tally, list(outputs), facts=facts)
 
     def _ranges(self, pair: IndexedTokens) -> Iterator[tuple[str, int, int]]:
         """The pieces of a pair to copy: the kind, the first of them, and one after the last."""
