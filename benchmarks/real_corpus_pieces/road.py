@@ -291,11 +291,11 @@ def differences(first: Path, second: Path, steps: Collection[str]) -> list[str]:
 def write_questions(path: Path) -> None:
     """Passages of Python's manual as evaluation texts: a package of the corpus has them, too."""
     rows = []
-    for name, text in sorted(topics.items()):
+    for _, text in sorted(topics.items()):
         words = text.split()
         for begin in range(0, len(words) - QUESTION_WORDS, 3 * QUESTION_WORDS):
             passage = " ".join(words[begin : begin + QUESTION_WORDS])
-            rows.append(json.dumps({"url": f"{name}/{begin}", "text": passage}) + "\n")
+            rows.append(json.dumps({"text": passage}) + "\n")
     path.write_text("".join(rows), encoding="utf-8")
 
 
