@@ -390,6 +390,12 @@ def test_a_part_that_scripts_show_may_speak_of_searching(texts):
     assert texts(f"<p>Wait.</p><main class=research-search hidden>{BEFORE * 5}</main>") == ["Wait.", BEFORE * 5]
 
 
+def test_words_stay_apart_where_an_empty_element_separates_them(texts):
+    """As in headings of gi-docgen 2023.1."""
+    parts = '<a href="index.html">Gtk</a><span class="sep"></span><a href="class.Box.html">Box</a>'
+    assert texts(f"<h1>{parts}</h1><p>one<span class=mark></span>two</p>") == ["Gtk Box", "onetwo"]
+
+
 def test_a_copy_of_an_article_that_nobody_sees_is_no_second_one(texts):
     article = "".join(f"<p>{number}. {BEFORE}</p>" for number in range(8))
     assert len(texts(f"<p>Menu</p><article>{article}</article><div hidden>{article}</div>")) == 9

@@ -33,6 +33,7 @@ from webtext_prep.extraction.page_tree import (
     has_own_lines,
     hidden_by_style,
     is_annotation,
+    is_empty,
     is_hidden,
     is_in_line,
     is_inline,
@@ -357,6 +358,8 @@ class _Walk:
             pieces.append("\n" if is_pre else _BREAK)
         elif tag in ("b", "strong"):
             is_bold = True
+        elif classes == "sep" and is_empty(node):  # a style sheet parts words there, in manuals by gi-docgen a dot
+            pieces.append(" ")
         stands_apart = style is not None and not is_block and not is_pre and has_own_lines(style)
         if stands_apart:
             self.end_line()
