@@ -39,7 +39,8 @@ def without_marks(text: str) -> tuple[str, int]:
     if text.isascii():
         return text, marks
     data = text.encode("utf-8", "surrogatepass")
-    if b"\xf3\xa0" not in data and b"\xef\xb8" not in data:  # how tags and all selectors begin
+    # How tags and all selectors begin; one byte is found ten times as fast as two.
+    if not any(begin[:1] in data and begin in data for begin in (b"\xf3\xa0", b"\xef\xb8")):
         return text, marks
 
     def of_run(found: re.Match[str]) -> str:
