@@ -98,15 +98,19 @@ def plan(folder: Path) -> dict[str, Any]:
     used = session.run([*command, "--config", config], folder)
     if used.status:
         sys.exit(f"webtext plan failed:\n{used.output[-4000:]}")
-    said = json.loads((folder / "plan" / "plan.json").read_text(encoding="utf-8"))
-    stages = {
+    return {"cpu": round(used.total.cpu, 1), "stages": planned_stages(folder / "plan")}
+
+
+def planned_stages(folder: Path) -> dict[str, dict[str, Any]]:
+    """Of each stage in a plan seconds, MB of memory and disk, documents out and tokens."""
+    said = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    return {
         row["stage"]: {
             "wall": round(row["seconds"], 1), "memory": round(row["memory"] / 1e6), "out": round(row["kept"]),
             "disk": round((row["output"] + row["scratch"]) / 1e6, 1), "tokens": round(row["tokens"] or 0),
         }
         for row in said["stages"]
     }  # fmt: skip
-    return {"cpu": round(used.total.cpu, 1), "stages": stages}
 
 
 def main() -> None:

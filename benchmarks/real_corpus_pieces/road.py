@@ -21,7 +21,7 @@ from typing import Any
 from command_kit import write_json
 from measuring import maximum_of
 from real_corpus_pieces.packages import Page
-from scale_run import size_of
+from scale_run import planned_stages, size_of
 from warc_to_tokens import session
 from webtext_prep.documents.folders.shards import read_documents
 
@@ -125,15 +125,7 @@ class Road:
         config.write_text("".join(self._table(step) for step in STEPS if "," not in step.name), encoding="utf-8")
         given = ["--input", self.folder / "warcs", "--output", self.folder / "plan", "--config", config]
         used = run([*webtext("plan"), *given], self.folder)
-        said = json.loads((self.folder / "plan" / "plan.json").read_bytes())
-        rows = {
-            row["stage"]: {
-                "wall": round(row["seconds"], 1), "memory": round(row["memory"] / 1e6), "out": round(row["kept"]),
-                "disk": round((row["output"] + row["scratch"]) / 1e6, 1), "tokens": round(row["tokens"] or 0),
-            }
-            for row in said["stages"]
-        }  # fmt: skip
-        return {"cpu": round(used.total.cpu, 1), "stages": rows}
+        return {"cpu": round(used.total.cpu, 1), "stages": planned_stages(self.folder / "plan")}
 
     def measure(self, step: Step) -> dict[str, Any]:
         """What a step takes: CPU and other seconds, MB of memory and of disk, documents in and out, why they went."""

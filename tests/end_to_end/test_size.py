@@ -19,7 +19,7 @@ CEILINGS = {
     "packages/webtext_prep": 22_848,
     "packages/webtext_run": 2_410,
     "tests": 37_509,
-    "benchmarks": 5_745,
+    "benchmarks": 5_738,
     "tools": 555,
 }
 """By folder, lines."""
