@@ -144,6 +144,7 @@ def test_a_row_of_an_index_that_names_no_place_costs_that_page(said):
     assert outcomes_of(crawl, "") == ["malformed_response"]
 
 
+@pytest.mark.exhaustive
 def test_what_is_kept_of_an_index_of_short_lines_has_the_bytes_that_were_sent(monkeypatch):
     piece, kept = 1 << 17, 4
     monkeypatch.setattr(common_crawl, "PIECE_BYTES", piece)
