@@ -14,7 +14,8 @@ from webtext_prep.crawl.archives.cdx import MAX_KEYED, surt, timestamp
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept, captures_in, crawls_listed
 from webtext_prep.crawl.archives.wayback import Wayback, index_rows, memento_time
 from webtext_prep.crawl.frontier.robots import parse_rules
-from webtext_prep.crawl.http.client import Reply, next_url
+from webtext_prep.crawl.http.client import Reply
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.extraction.outcomes import PageOutcome
 
 URL = "http://a.org/"
