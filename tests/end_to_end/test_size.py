@@ -18,8 +18,8 @@ CEILINGS = {
     "packages/webtext_audit": 3_568,
     "packages/webtext_prep": 22_848,
     "packages/webtext_run": 2_410,
-    "tests": 37_509,
-    "benchmarks": 5_738,
+    "tests": 37_533,
+    "benchmarks": 5_767,
     "tools": 555,
 }
 """By folder, lines."""
