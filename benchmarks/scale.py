@@ -157,9 +157,10 @@ by some twenty generators. In brackets is what `webtext plan` had said.
 """
 
 COMPARED = """\
-Near-duplicates among the {documents:,} documents that `clean` left of fewer pages, beside datatrove {versions[datatrove]},
-text-dedup {versions[text-dedup]} and the similarity of all pairs. Precision is the share of the dropped documents to
-which one that was kept is similar, recall the share of the similar pairs of which at least one went.
+Near-duplicates among the {documents:,} documents that `clean` left of fewer pages, beside datatrove
+{versions[datatrove]}, text-dedup {versions[text-dedup]} and the similarity of all pairs. Precision is the share of the
+dropped documents to which one that was kept is similar, recall the share of the similar pairs of which at least one
+went.
 """
 
 GROWN = """\
