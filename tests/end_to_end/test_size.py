@@ -19,7 +19,7 @@ CEILINGS = {
     "packages/webtext_prep": 22_858,
     "packages/webtext_run": 2_410,
     "tests": 37_542,
-    "benchmarks": 5_738,
+    "benchmarks": 5_768,
     "tools": 555,
 }
 """By folder, lines."""
