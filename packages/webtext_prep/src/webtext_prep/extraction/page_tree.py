@@ -168,15 +168,10 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
         tree = etree.fromstring(source, _parser(parser, huge_tree=len(page) >= LARGE))
     except (ValueError, AssertionError, etree.ParserError, etree.XMLSyntaxError):
         return None
-    if tree is not None and may_be_raised(page):
+    if tree is not None:
         for node in tree.iter("sup", "sub"):
             _raise_digits(node)
     return tree
-
-
-def may_be_raised(page: str) -> bool:
-    """Whether there may be a `sup` or `sub` in a page."""
-    return "<su" in page or "<SU" in page
 
 
 def _raise_digits(node: Any) -> None:
