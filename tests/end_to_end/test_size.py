@@ -16,10 +16,10 @@ CEILINGS = {
     "packages/gpt2_train": 11_712,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_842,
+    "packages/webtext_prep": 22_852,
     "packages/webtext_run": 2_410,
-    "tests": 37_509,
-    "benchmarks": 5_738,
+    "tests": 37_628,
+    "benchmarks": 5_768,
     "tools": 555,
 }
 """By folder, lines."""

@@ -186,6 +186,7 @@ def reviewed(folder: Path, number: int) -> None:
         (folder / "html" / f"{page:04}.html.gz").write_bytes(gzip.compress(f"<body>{layout}</body>".encode()))
 
 
+@pytest.mark.exhaustive
 def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     learn_extraction = pytest.importorskip("learn_extraction")
