@@ -18,8 +18,8 @@ CEILINGS = {
     "packages/webtext_audit": 3_568,
     "packages/webtext_prep": 22_852,
     "packages/webtext_run": 2_410,
-    "tests": 37_628,
-    "benchmarks": 5_768,
+    "tests": 37_542,
+    "benchmarks": 5_767,
     "tools": 555,
 }
 """By folder, lines."""
