@@ -140,8 +140,7 @@ def real() -> list[str]:
     if grown:
         lines += [GROWN, "| | CPU | clock | memory | dropped |", "|---|---|---|---|---|"]
         for row in grown:
-            what = f"{row['documents']:,} pages of {row['host'].removesuffix('.example')}"
-            lines.append(f"| {what} | {_taken(row)} | {row['dropped']:,} |")
+            lines.append(f"| {row['documents']:,} pages by {row['generator']} | {_taken(row)} | {row['dropped']:,} |")
         lines.append("")
     return lines
 
@@ -164,7 +163,7 @@ went.
 """
 
 GROWN = """\
-How `dedup` grows on pages of one template: the package with the most documents, and parts of it.
+How `dedup` grows on pages of one template: those by the generator with the most, of any length, and parts of them.
 """
 
 MEASURED = """\

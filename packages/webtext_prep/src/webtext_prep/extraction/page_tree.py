@@ -176,9 +176,8 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
         return None
     if tree is not None:
         _end_head(tree)
-        if may_be_raised(page):
-            for node in tree.iter("sup", "sub"):
-                _raise_digits(node)
+        for node in tree.iter("sup", "sub"):
+            _raise_digits(node)
     return tree
 
 
@@ -195,11 +194,6 @@ def _end_head(tree: Any) -> None:
     moved[-1].tail = (moved[-1].tail or "") + (body.text or "")
     body.text = None
     body[:0] = moved
-
-
-def may_be_raised(page: str) -> bool:
-    """Whether there may be a `sup` or `sub` in a page."""
-    return "<su" in page or "<SU" in page
 
 
 def _raise_digits(node: Any) -> None:
