@@ -126,7 +126,11 @@ def real() -> list[str]:
         f"| {name[:-1]} | {', '.join(f'{what} {count:,}' for what, count in corpus[name].items())} |"
         for name in ("packages", "languages", "generators")
     ]
-    lines = ["## Debian's documentation", "", REAL.format(pages=corpus["pages"], size=readable(corpus["html"]), **result["machine"])]
+    lines = [
+        "## Debian's documentation",
+        "",
+        REAL.format(pages=corpus["pages"], size=readable(corpus["html"]), **result["machine"]),
+    ]
     lines += ["| | pages |", "|---|---|", *counts, "", *measured(stages), ""]
     ranked = sorted(sizes.values(), key=lambda found: -found["corpus"]["pages"])
     compared = next((found["compare"] for found in ranked if "compare" in found), None)

@@ -19,7 +19,7 @@ CEILINGS = {
     "packages/webtext_prep": 22_923,
     "packages/webtext_run": 2_410,
     "tests": 37_592,
-    "benchmarks": 5_769,
+    "benchmarks": 5_773,
     "tools": 555,
 }
 """By folder, lines."""
