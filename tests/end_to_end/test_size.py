@@ -18,8 +18,8 @@ CEILINGS = {
     "packages/webtext_audit": 3_568,
     "packages/webtext_prep": 22_966,
     "packages/webtext_run": 2_410,
-    "tests": 37_627,
-    "benchmarks": 5_767,
+    "tests": 37_713,
+    "benchmarks": 5_773,
     "tools": 555,
 }
 """By folder, lines."""
