@@ -7,6 +7,7 @@ clipping at 1 and no dropout.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,16 @@ class Case:
     precision: str = "fp32"
     turns: int = 5
 
+    def as_json(self) -> str:
+        """It, for another process."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """What `as_json` gave."""
+        table = json.loads(text)
+        return cls(**table | {"config": ModelConfig(**table["config"])})
+
 
 def write_tokens(prefix: Path, vocabulary: int, tokens: int) -> str:
     """Random tokens in documents of 500; returns the prefix."""
@@ -53,12 +64,12 @@ def write_tokens(prefix: Path, vocabulary: int, tokens: int) -> str:
     return str(prefix)
 
 
-def settings_for(case: Case, folder: Path, steps: int, **more: Any) -> TrainSettings:
+def settings_for(case: Case, folder: Path, steps: int, **more: Any) -> dict[str, Any]:
     """What `gpt2 train` is told for `case`; `more` are further settings, or others than these."""
     config = case.config
     data = write_tokens(folder / "tokens", config.vocabulary_size, steps * case.batch * (config.sequence_length + 1))
     settings: dict[str, Any] = {
-        "data": (data,),
+        "data": data,
         "tokenizer": "gpt2",
         "output": str(folder / "run"),
         "layers": config.layers,
@@ -72,14 +83,20 @@ def settings_for(case: Case, folder: Path, steps: int, **more: Any) -> TrainSett
         "micro_batch_size": case.batch,
         "precision": case.precision,
         "split": "1,0,0",
-        "save": False,
     }
-    return TrainSettings(**(settings | more))
+    return settings | more
+
+
+def train_words(case: Case, folder: Path, steps: int, **more: Any) -> list[str]:
+    """The words after `gpt2 train` for `case` on a CPU, without a checkpoint."""
+    settings = settings_for(case, folder, steps, device="cpu", **more)
+    return ["--no-save", *(f"--{name.replace('_', '-')}={value}" for name, value in settings.items())]
 
 
 def our_trainer(case: Case, folder: Path, steps: int, device: str = "cpu", **more: Any) -> Trainer:
     """A run that is about to take its first step; `more` as in `settings_for`."""
-    settings = settings_for(case, folder, steps, device=device, **more)
+    told = settings_for(case, folder, steps, **{"device": device, "save": False} | more)
+    settings = TrainSettings(**told | {"data": (told["data"],)})
     return Trainer(set_up(settings, make_world(torch.device(device), 1), folder / "run"), StopRequest())
 
 
