@@ -100,20 +100,23 @@ def our_trainer(case: Case, folder: Path, steps: int, device: str = "cpu", **mor
     return Trainer(set_up(settings, make_world(torch.device(device), 1), folder / "run"), StopRequest())
 
 
-def their_step(case: Case, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], device: str) -> Step:
-    """A plain training loop's step over random batches."""
+def their_step(
+    case: Case, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], device: str, batches: int
+) -> Step:
+    """A plain training loop's step over that many random batches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     shape = (case.batch, case.config.sequence_length + 1)
     random = torch.Generator().manual_seed(0)
 
     def step() -> None:
-        batch = torch.randint(0, case.config.vocabulary_size - 1, shape, generator=random)
-        if device == "cuda":  # from memory that the host need not wait for, as in ours
-            batch = batch.pin_memory()
-        batch = batch.to(device, non_blocking=True)
-        with torch.autocast(device, torch.bfloat16, enabled=case.precision == "bf16"):
-            value = loss(batch[:, :-1], batch[:, 1:])
-        value.backward()
+        for _ in range(batches):
+            batch = torch.randint(0, case.config.vocabulary_size - 1, shape, generator=random)
+            if device == "cuda":  # from memory that the host need not wait for, as in ours
+                batch = batch.pin_memory()
+            batch = batch.to(device, non_blocking=True)
+            with torch.autocast(device, torch.bfloat16, enabled=case.precision == "bf16"):
+                value = loss(batch[:, :-1], batch[:, 1:])
+            (value / batches).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -121,16 +124,16 @@ def their_step(case: Case, model: nn.Module, loss: Callable[[Tensor, Tensor], Te
     return step
 
 
-def minimal_step(case: Case, device: str = "cpu", *, compiled: bool = False) -> Step:
+def minimal_step(case: Case, device: str = "cpu", *, compiled: bool = False, batches: int = 1) -> Step:
     """A step of the minimal model, as a whole compiled if that is asked for."""
     config = case.config
     model: Any = MinimalGPT2(
         config.layers, config.hidden, config.heads, config.sequence_length, config.vocabulary_size
     ).to(device)
-    return their_step(case, model, torch.compile(model) if compiled else model, device)
+    return their_step(case, model, torch.compile(model) if compiled else model, device, batches)
 
 
-def transformers_step(case: Case, device: str = "cpu", *, compiled: bool = False) -> Step:
+def transformers_step(case: Case, device: str = "cpu", *, compiled: bool = False, batches: int = 1) -> Step:
     """A step of transformers' GPT2LMHeadModel with `scaled_dot_product_attention`, compiled if that is asked for."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -146,4 +149,4 @@ def transformers_step(case: Case, device: str = "cpu", *, compiled: bool = False
         logits = model(inputs).logits
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    return their_step(case, model, torch.compile(loss) if compiled else loss, device)
+    return their_step(case, model, torch.compile(loss) if compiled else loss, device, batches)
