@@ -7,7 +7,8 @@
     fetch      some 40 packages by `apt-get download`, as web archives; nothing is installed
     road       `plan`, then extract to index-tokens, `report`, and `why` of a document for each reason to drop one
     kills      each stage again, killed in the middle and resumed, from files that came in another order
-    compare    near-duplicates beside datatrove's decisions and the similarity of all pairs
+    compare    near-duplicates beside datatrove's and text-dedup's decisions and the similarity of all pairs
+    growth     near-duplicates among the pages of one template, the most frequent, and in a half and a quarter of them
     read       documents beside their pages, the largest, the smallest, pairs, passages: files to read, in FOLDER
     takedown   a package out of the input and all outputs, which is compared with a road without it
 
@@ -31,7 +32,7 @@ from real_corpus_pieces.packages import PACKAGES, Page, fetch, fetched, read_pag
 from real_corpus_pieces.road import Road, choose
 
 NAME = "real_corpus"
-PARTS = ("fetch", "road", "kills", "compare", "read", "takedown")
+PARTS = ("fetch", "road", "kills", "compare", "growth", "read", "takedown")
 TAKEN_DOWN = "python-django-doc"
 
 
@@ -68,6 +69,7 @@ def main() -> None:
     works = {
         "kills": road.kills,
         "compare": lambda: duplicates.compare(road),
+        "growth": lambda: duplicates.growth(road, pages),
         "read": lambda: samples.draw(road, folder, pages),
         "takedown": lambda: road.takedown(TAKEN_DOWN),
     }

@@ -120,27 +120,33 @@ def real() -> list[str]:
         number: {"plan": found["plan"], "stages": {name: row for name, row in found.items() if "disk" in row}}
         for number, found in sizes.items()
     }
-    largest = sizes[max(sizes, key=int)]
-    corpus = largest["corpus"]
+    corpus = sizes[max(sizes, key=int)]["corpus"]
     counts = [
         f"| {name[:-1]} | {', '.join(f'{what} {count:,}' for what, count in corpus[name].items())} |"
         for name in ("packages", "languages", "generators")
     ]
     lines = ["## Debian's documentation", "", REAL.format(pages=corpus["pages"], size=readable(corpus["html"]))]
     lines += ["| | pages |", "|---|---|", *counts, "", *measured(stages), ""]
-    if compared := largest.get("compare"):
+    ranked = sorted(sizes.values(), key=lambda found: -found["corpus"]["pages"])
+    compared = next((found["compare"] for found in ranked if "compare" in found), None)
+    if compared:
         titles = ("CPU", "clock", "memory", "dropped", "precision", "recall")
         lines += [COMPARED.format(**compared), f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
         for name, row in compared["tools"].items():
-            figures = f"{row['cpu']:,.0f} s | {row['wall']:,.0f} s | {row['memory']:,.0f} MB | {row['dropped']:,}"
-            lines.append(f"| {name} | {figures} | {row['precision']:.4f} | {row['recall']:.4f} |")
-        for row in compared["growth"]:
-            what = f"{row['documents']:,} pages of {row['host'].removesuffix('.example')}"
-            lines.append(
-                f"| webtext, {what} | {row['cpu']:,.0f} s | {row['wall']:,.0f} s | {row['memory']:,.0f} MB | | | |"
-            )
+            figures = f"{_taken(row)} | {row['dropped']:,} | {row['precision']:.4f} | {row['recall']:.4f}"
+            lines.append(f"| {name} | {figures} |")
+        lines.append("")
+    grown = next((found["growth"] for found in ranked if "growth" in found), [])
+    if grown:
+        lines += [GROWN, "| | CPU | clock | memory | dropped |", "|---|---|---|---|---|"]
+        for row in grown:
+            lines.append(f"| {row['documents']:,} pages by {row['generator']} | {_taken(row)} | {row['dropped']:,} |")
         lines.append("")
     return lines
+
+
+def _taken(row: dict[str, float]) -> str:
+    return f"{row['cpu']:,.0f} s | {row['wall']:,.0f} s | {row['memory']:,.0f} MB"
 
 
 REAL = """\
@@ -150,9 +156,14 @@ by some twenty generators. In brackets is what `webtext plan` had said.
 """
 
 COMPARED = """\
-Near-duplicates among the {documents:,} documents that `clean` left, beside datatrove {versions[datatrove]} and the
-similarity of all pairs. Precision is the share of the dropped documents to which one that was kept is similar, recall
-the share of the similar pairs of which at least one went.
+Near-duplicates among the {documents:,} documents that `clean` left of fewer pages, beside datatrove
+{versions[datatrove]}, text-dedup {versions[text-dedup]} and the similarity of all pairs. Precision is the share of the
+dropped documents to which one that was kept is similar, recall the share of the similar pairs of which at least one
+went.
+"""
+
+GROWN = """\
+How `dedup` grows on pages of one template: those by the generator with the most, of any length, and parts of them.
 """
 
 MEASURED = """\

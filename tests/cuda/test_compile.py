@@ -24,6 +24,7 @@ def test_without_a_c_compiler_a_run_is_not_compiled_and_says_so(train, no_compil
     assert "step 2/2" in done.errors
 
 
+@pytest.mark.exhaustive
 def test_compiling_is_refused_at_once_where_it_was_asked_for(train, no_compiler):
     done = train("--steps", 2, "--compile", compiled=True, fine=False, **no_compiler)
     assert done.code == 2

@@ -7,6 +7,7 @@ import pytest
 from tests.cuda.gpus import Gpus
 
 
+@pytest.mark.exhaustive
 def test_out_of_memory_is_one_sentence(train):
     """A micro-batch that does not fit ends the run with what to do, and without torch's own messages."""
     shape = ["--micro-batch-size", 64, "--global-batch-size", 64, "--sequence-length", 1024]

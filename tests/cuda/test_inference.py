@@ -16,6 +16,7 @@ def captures(done) -> list[str]:
     return [note for asked in done.asked for note in asked.notes if note.startswith("a capture ends")]
 
 
+@pytest.mark.exhaustive
 def test_tokens_are_generated_by_a_captured_graph(on_gpus, checkpoint):
     """Each token is one launch of a graph, not some hundred of kernels; nothing that CUDA forbids is in a capture."""
     done = on_gpus(["generate", "--checkpoint", checkpoint, "--prompt", "The cat", "--tokens", 20, "--device", "cuda"])

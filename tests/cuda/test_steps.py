@@ -32,6 +32,7 @@ def of(kind: str, row: dict) -> dict[str, list[int]]:
     return {name.removeprefix(f"{kind} "): found for name, found in row["counts"].items() if name.startswith(kind)}
 
 
+@pytest.mark.exhaustive
 def test_the_host_waits_once_a_step_for_what_came_of_the_one_before(steps):
     """The event that says so was waited for twice in each step. Nothing else is waited for, also not for memory."""
     for layout, row in steps.items():

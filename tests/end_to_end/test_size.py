@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
-    "packages/command_kit": 1_665,
+    "packages/command_kit": 1_671,
     "packages/gpt2_train": 11_760,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_848,
+    "packages/webtext_prep": 22_923,
     "packages/webtext_run": 2_410,
-    "tests": 37_538,
-    "benchmarks": 5_858,
+    "tests": 37_621,
+    "benchmarks": 5_887,
     "tools": 555,
 }
 """By folder, lines."""

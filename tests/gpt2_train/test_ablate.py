@@ -367,6 +367,7 @@ def compare(*words: str) -> None:
     sys.exit(main([*words]))
 
 
+@pytest.mark.exhaustive
 def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, tmp_path):
     output = tmp_path / "ablation"
     done = forks.run(forks.program(compare, *words_for(texts, output, "--json")))

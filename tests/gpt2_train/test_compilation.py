@@ -67,7 +67,9 @@ def gradients(model: GPT2, *inputs: Any) -> list[Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("mode", ["none", "selective", pytest.param("full", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "mode", ["selective", *(pytest.param(other, marks=pytest.mark.exhaustive) for other in ("none", "full"))]
+)
 def test_all_blocks_but_the_first_share_one_graph(graphs: Counter[str], mode: Checkpointing) -> None:
     """Training, evaluation and training again: graphs for each of three passes, with the gradients of none at all."""
     model = parallelize(small(0.1, 4), World(CPU), activation_checkpointing=mode, compiled=True)
@@ -88,6 +90,7 @@ def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str]) -> None:
     assert graphs == {"forward": 3, "backward": 3}
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_compiled_again_in_a_run(tmp_path: Path, gpt2: Callable[..., int], graphs: Counter[str]) -> None:
     """Validation samples that don't fill their last micro-batch (of 2) had a shape of their own once."""
     settings = ("--steps", 6, "--eval-every", 2, "--eval-tokens", 96, "--global-batch-size", 6, "--micro-batch-size", 3)

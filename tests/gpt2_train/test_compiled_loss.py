@@ -74,6 +74,7 @@ def test_it_is_the_cross_entropy_of_the_known_columns(
     assert not gradient[:, VOCABULARY:].any()
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_compiled_twice_and_no_shape_is_one_too_many(use_backend: Callable[[str], None]) -> None:
     """torch gives up after eight shapes of one function; here each has a graph of its own, whatever came before."""
     from torch._dynamo.utils import counters
@@ -107,6 +108,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     loss._graph.cache_clear()
 
 
+@pytest.mark.exhaustive
 def test_what_is_generated_asks_for_no_copy_of_the_logits(generated: list[str]) -> None:
     logits, targets, of_losses = batch(torch.bfloat16)
     compiled_losses(logits, targets)

@@ -180,6 +180,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of resident memory is read from /proc")
 def test_a_process_on_cpu_takes_what_was_estimated(tmp_path: Path, corpus: str) -> None:
     """A run on CPU took up to three times its estimate, which left out the process itself and what its heap keeps."""

@@ -187,6 +187,7 @@ def test_minutes_are_refused_where_no_time_is_recorded(
     assert "did not begin with --minutes" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_no_step_of_a_run_by_time_moves_the_weights_by_an_infinite_gradient(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

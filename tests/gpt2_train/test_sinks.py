@@ -304,6 +304,7 @@ def wandb_history(folder: Path) -> tuple[set[str], dict[str, list[tuple[int, flo
     return ids, values
 
 
+@pytest.mark.exhaustive
 def test_wandb_offline_has_each_step_once_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file was not complete when the sink said that it was closed: a run that ended then lost its last rows."""
     pytest.importorskip("wandb", reason="needs the extra webtext-gpt2[wandb]")

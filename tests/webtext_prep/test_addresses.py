@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.crawl.http import client
-from webtext_prep.crawl.http.client import host_and_origin, next_url, parse_url
+from webtext_prep.crawl.http.client import host_and_origin, parse_url
 from webtext_prep.crawl.http.connections import BlockedAddressError, check_host, is_allowed, is_public, literal_address
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.urls.urls import url_key, without_credentials
 
 

@@ -14,7 +14,8 @@ from webtext_prep.crawl.archives.cdx import MAX_KEYED, surt, timestamp
 from webtext_prep.crawl.archives.common_crawl import ClusterIndex, CommonCrawl, Kept, captures_in, crawls_listed
 from webtext_prep.crawl.archives.wayback import Wayback, index_rows, memento_time
 from webtext_prep.crawl.frontier.robots import parse_rules
-from webtext_prep.crawl.http.client import Reply, next_url
+from webtext_prep.crawl.http.client import Reply
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.extraction.outcomes import PageOutcome
 
 URL = "http://a.org/"
@@ -144,6 +145,7 @@ def test_a_row_of_an_index_that_names_no_place_costs_that_page(said):
     assert outcomes_of(crawl, "") == ["malformed_response"]
 
 
+@pytest.mark.exhaustive
 def test_what_is_kept_of_an_index_of_short_lines_has_the_bytes_that_were_sent(monkeypatch):
     piece, kept = 1 << 17, 4
     monkeypatch.setattr(common_crawl, "PIECE_BYTES", piece)

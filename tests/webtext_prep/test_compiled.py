@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numba
+import pytest
 from numba import types
 
 import webtext_prep
@@ -25,6 +26,7 @@ def outer(x):
 """
 
 
+@pytest.mark.exhaustive
 def test_one_process_compiles_the_others_load_and_a_change_of_the_file_is_noticed(tmp_path):
     """Every worker of a first run compiled the same functions for itself, 19 s each."""
     (tmp_path / "functions.py").write_text(MODULE.format(1))

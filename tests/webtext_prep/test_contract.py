@@ -128,6 +128,7 @@ def small_parts(monkeypatch) -> None:
     monkeypatch.setattr("webtext_prep.stages.tokenize.Tokenize.part_bytes", 4000)
 
 
+@pytest.mark.exhaustive
 def test_all_stages_where_tasks_see_only_what_they_declare(reference, walk, strict, tmp_path, monkeypatch):
     """Stages read folders named in hints, and wrote files that no task declared: on another machine there were none."""
     small_parts(monkeypatch)

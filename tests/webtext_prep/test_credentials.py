@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_kit import hide_credentials
-from webtext_prep.crawl.http.client import next_url
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.stages.blacklist import Blacklist

@@ -76,6 +76,10 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
     archive.add("metadata", "http://a.org/page", b"fetchTimeMs: 5\r\n", content_type="application/warc-fields")
     archive.response("http://a.org/gone", status="404 Not Found")
     archive.response("http://a.org/moved", status="301 Moved", Location="/page")
+    archive.response(
+        "http://a.org/led-on", '<meta http-equiv=refresh content="0; url=/page">It is at another place now.'
+    )
+    archive.response("http://a.org/itself", f'<meta http-equiv=refresh content="0; url=itself">{page()}')
     archive.response("http://a.org/a.png", b"\x89PNG\r\n", Content_Type="image/png")
     archive.response("http://a.org/robots.txt", "User-agent: *", Content_Type="text/plain")
     archive.response("http://a.org/text", "Plain <text>, as it is.", Content_Type="text/plain")
@@ -96,6 +100,8 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
         ("page", "ok", 200),
         ("gone", "http_404", 404),
         ("moved", "http_301", 301),
+        ("led-on", "redirect", 200),
+        ("itself", "ok", 200),
         ("a.png", "not_html", 200),
         ("robots.txt", "not_html", 200),
         ("text", "ok", 200),
@@ -110,7 +116,7 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
         ("text-of", "ok", None),
     ]
     assert {row["fetched_at"] for row in rows} == {DATE}
-    assert summary.tally.read == summary.tally.kept + summary.tally.dropped.total() == 15
+    assert summary.tally.read == summary.tally.kept + summary.tally.dropped.total() == 17
     texts = {document.url.removeprefix("http://a.org/"): document.text for document in documents_of(tmp_path / "out")}
     assert "The text of http://a.org/page is here." in texts["page"]
     assert texts["text"] == "Plain <text>, as it is."

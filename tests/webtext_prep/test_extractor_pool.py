@@ -106,6 +106,7 @@ def test_a_worker_is_replaced_after_so_many_pages(start, monkeypatch):
     assert len(set(run(start(), [b"who"] * 12))) == 4
 
 
+@pytest.mark.exhaustive
 def test_the_next_pool_uses_the_same_server_and_another_one_if_that_was_killed(start):
     first, second = run(start(), [b"who"]), run(start(), [b"who"])
     assert first != second  # another worker,

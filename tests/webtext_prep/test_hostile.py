@@ -50,6 +50,7 @@ def hurry(monkeypatch):
     monkeypatch.setattr(Client, "get", hurried)
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_path, monkeypatch, most_held, hurry):
     """180 hostile URLs were not finished after 200 s, and nothing said how long they could take."""
     monkeypatch.setattr(crawler, "BACKOFF_SECONDS", 0.01)

@@ -7,7 +7,7 @@ from jobs import job_of
 from outputs import documents_of, outcomes_of
 from pages_on_loopback import Site, html, write_list
 
-from webtext_prep.crawl.http.client import _refreshed, refresh_of
+from webtext_prep.crawl.http.redirects import refresh_of, refreshed
 from webtext_prep.stages.download import Download
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")
@@ -63,7 +63,7 @@ def test_a_value_is_read_by_the_steps_of_the_living_standard(value, target):
 
 
 def led(head, header=None, url="http://a.org/x/y"):
-    return _refreshed(url, header, f"<html><head>{head}</head><body>Words".encode(), None)
+    return refreshed(url, header, f"<html><head>{head}</head><body>Words".encode(), None)
 
 
 TAG = '<meta http-equiv=refresh content="0; url={}">'

@@ -86,6 +86,7 @@ def test_millions_of_empty_lines_are_passed_over(tmp_path):
     assert time.process_time() - begin < 1
 
 
+@pytest.mark.exhaustive
 def test_the_lines_of_a_table_are_not_kept_once_they_are_read(tmp_path, monkeypatch):
     """All lines of a table stayed in memory as long as it was read."""
     monkeypatch.setattr(compression, "CHUNK_BYTES", 1 << 14)

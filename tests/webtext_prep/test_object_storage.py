@@ -444,6 +444,7 @@ def shards_of(write_shards):
     return write_shards([[waits if number == 2 else f"text {number}", "more", "and more"] for number in range(4)])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
 def test_a_killed_command_leaves_nothing_half_and_goes_on(home, write_shards, contents, start, gate, webtext, tmp_path):
     folder, output, state = shards_of(write_shards), home / "out", tmp_path / "state"

@@ -310,6 +310,7 @@ def kill_after(site, words, requests):
     return process
 
 
+@pytest.mark.exhaustive
 def test_a_killed_download_goes_on_to_the_bytes_of_one_that_was_not(site, tmp_path):
     found, free = refused(site)
     more = [site.url(f"/{number}", host) for number in range(10, 20) for host in (OPEN, *REFUSING)]

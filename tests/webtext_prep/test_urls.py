@@ -4,8 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webtext_prep.crawl.http.client import host_and_origin, host_name, next_url, parse_url
+from webtext_prep.crawl.http.client import host_and_origin, host_name, parse_url
 from webtext_prep.crawl.http.connections import BlockedAddressError
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.url_lists import encode_url
 from webtext_prep.urls import urls

@@ -67,6 +67,7 @@ def is_of_many(point: int) -> bool:
     return 0x3400 < point < 0x9FF0 or 0xAC00 < point < 0xD7A0 or 0x17000 < point < 0x1AFF0 or point > 0x20000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("before, behind", [("a", "b"), ("中", "文")])
 def test_machine_code_finds_the_words_that_python_does_whatever_the_character(before, behind):
     chosen = [chr(point) for point in EVERYTHING if not (is_of_many(point) and point % 64)]

@@ -16,8 +16,14 @@ from typing import Any
 
 from command_kit.errors import CommandError
 
-SERVER_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
-"""Two runs must not differ by the order of a set of strings, and a library with threads must not be forked."""
+SERVER_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+"""Two runs must not differ by the order of a set of strings, a library with threads must not be forked, and memory that
+glibc gives back after each page or batch is taken again for the next: these are the bounds that it comes to itself."""
 LONGEST_FOLDER = 70
 """Bytes of the name of a folder that sockets can lie in: the system allows 104 for theirs."""
 STARTS = 3

@@ -86,6 +86,12 @@ for _bit, _tags in _ROLES_OF_TAGS.items():
     _KINDS |= {tag: _KINDS.get(tag, 0) | _bit for tag in _tags}
 _BREAK = "\x01"
 """Stands for `<br>` while a block is read: pages hold no control characters (`readable`)."""
+LEADING = HINT_BITS["nav"] | HINT_BITS["side"]
+"""What names of parts say that lead through a site or a manual."""
+MANY_LINKS = 20
+"""So many are no sentence's own."""
+SHARE_OF_LINKS = 0.9
+"""Of the characters of such a part."""
 _PARAGRAPHS = re.compile(r"\n{2,}")
 
 
@@ -108,7 +114,7 @@ class Blocks:
         shape: a number for its tag and class, and for all that it lies in: equal ones have the same.
         first, last: the blocks in it are `first` up to `last`.
         attributes: of each element that has some of ATTRIBUTES, those.
-        bars: the elements whose class is in NAVIGATION.
+        bars: the elements whose class or id is in NAVIGATION, and signs that only open what is read.
     """
 
     texts: list[str]
@@ -146,6 +152,19 @@ class Blocks:
         shown = of_each > max(LEAST_SHOWN, of_each[0])
         shown[0] = True
         return np.asarray(shown[hidden])
+
+    @functools.cached_property
+    def link_bars(self) -> list[int]:
+        """The elements whose names say that they lead elsewhere, with many links and hardly another word."""
+        leads = (self.hints & LEADING) > 0
+        leads |= np.isin(self.tag, (TAGS["nav"], TAGS["aside"]))
+        lengths, linked, links = (
+            np.concatenate(([0], np.cumsum(of_each)))
+            for of_each in (list(map(len, self.texts)), self.link_characters, self.links)
+        )
+        length, of_links, number = (each[self.last] - each[self.first] for each in (lengths, linked, links))
+        is_bar = leads & (number >= MANY_LINKS) & (of_links >= SHARE_OF_LINKS * length)
+        return [int(element) for element in np.flatnonzero(is_bar)]
 
 
 _OF_BLOCKS = ("element", "row", "cell", "link_characters", "links", "bold_characters")
@@ -382,7 +401,8 @@ class _Walk:
             if pieces:
                 self.end_block(here, inner_row, inner_cell, inner_pre)
             self.end_element(here, line)
-            if classes in NAVIGATION:
+            is_opener = tag == "summary" and classes == "hideme"  # hides itself when it has opened
+            if is_opener or classes in NAVIGATION or attributes.get("id") in NAVIGATION:
                 self.bars.append(here)
 
 

@@ -39,7 +39,6 @@ from webtext_prep.extraction.page_tree import (
     is_sign,
     is_space_of_ruby,
     is_visible,
-    may_be_raised,
     may_hide,
     meets_number,
     names_permalink,
@@ -199,13 +198,12 @@ rt, rp, rtc, button, label, output, time, dialog:not([open]), noembed, noframes,
 """What resiliparse (2.0.1) shows of a page and browsers may not, or the other way round. Each part takes some 20
 microseconds a page, each element that is found 5."""
 _RARE = "creen visuallyhidden visually-hidden assistive-text show-for-sr element-invisible hidden-accessible d-none"
-_IN_HIDING_CLASSES = tuple(_RARE.split())
-"""In the rarer classes that hide, which are looked for only in pages that hold them: long words are found
-faster."""
+_IN_HIDING_CLASSES = ", ".join(f'[class*="{word}"]' for word in _RARE.split())
+"""The rarer classes that hide, by words in them: one walk over the elements, a third of eight over the page's text."""
 _HEADINGS = ", ".join(HEADINGS)
 _READ_BESIDE = ", ".join(("ruby", *ANNOTATIONS))
 _SHORT_TEXT = re.compile(
-    r">\s*+(?:([\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)|[#§¶\U00010000-\U0010ffff](?=\s*<)"
+    r">(?!<)\s*+(?:([\u0800-\uffff]|&(?:#\w{2,8}|(?!nbsp;)[A-Za-z]{2,12});)(?=\s*<)|[#§¶\U00010000-\U0010ffff](?=\s*<)"
     r"|[PpLlCcDdAa](?:erma\w++|ink\b|opy [Ll]ink|irect [Ll]ink|nchor\b))"
 )
 """A text that is one character, or one reference to a character, behind a tag, or that begins as a permalink's."""
@@ -231,9 +229,7 @@ def parsed(page: str) -> HTMLTree:
     for node in found:
         if is_visible(node.getattr("style") or ""):
             _take_out_shown(node)
-    for word in _IN_HIDING_CLASSES:
-        if word in page:
-            found += body.query_selector_all(f'[class*="{word}"]').values()
+    found += body.query_selector_all(_IN_HIDING_CLASSES).values()
     for node in found:
         tag = node.tag
         if tag in ANNOTATIONS:
@@ -246,7 +242,7 @@ def parsed(page: str) -> HTMLTree:
         for link in body.query_selector_all('a[href*="#"]').values():
             if _is_permalink(link):
                 link.remove()
-    for node in body.query_selector_all("sup, sub").values() if may_be_raised(page) else ():
+    for node in body.query_selector_all("sup, sub").values():
         text = node.text
         if meets_number(node, text, _text_before, _text_behind):
             node.text = f"{raised(node.tag, text)}\x01"

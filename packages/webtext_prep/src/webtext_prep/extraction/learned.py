@@ -41,6 +41,8 @@ LEAST = 0.2
 HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
 """Kinds of pages that keep their own heading. That of an article or a thread is its title, and people who reviewed
 such pages left it out of the text of nine in ten, but not of news: there the forests decide."""
+OF_LINKS = frozenset({"collection", "listing"})
+"""Kinds of pages whose text may be a list of links, whatever the name of its part."""
 LEAST_SEEN = 1 / 3
 """The share of what the forests take for main text that must be seen; else scripts show the rest in the end."""
 NEAR = 3
@@ -92,7 +94,7 @@ class Parameters:
             sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
         kept = chosen(1 / (1 + np.exp(-sums)), features.words)
         beside = kept.copy()
-        for bar in blocks.bars:
+        for bar in blocks.bars if kind in OF_LINKS else (*blocks.bars, *blocks.link_bars):
             beside[blocks.first[bar] : blocks.last[bar]] = False
         kept = beside if beside.any() else kept
         if kind in HEADED_KINDS and (heading := own_heading(blocks, kept, title)) is not None:

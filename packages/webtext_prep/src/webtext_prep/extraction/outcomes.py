@@ -13,8 +13,9 @@ OUTCOMES = "outcomes"
 
 
 class PageOutcome(StrEnum):
-    """What became of a URL, but for HTTP statuses. `REDIRECT` is an answer on the way and never an end; `ARCHIVED` is a
-    page that a web archive had. `NO_SUCH_HOST` is the answer of a name server, `DNS` that none has answered."""
+    """What became of a URL, but for HTTP statuses. `REDIRECT` is an answer on the way, an end only of a page in a web
+    archive that leads on by itself; `ARCHIVED` is a page that a web archive had. `NO_SUCH_HOST` is the answer of a name
+    server, `DNS` that none has answered."""
 
     OK = "ok"
     ARCHIVED = "archived"

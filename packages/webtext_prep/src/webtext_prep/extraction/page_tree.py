@@ -36,6 +36,9 @@ search section summary table tbody td tfoot th thead tr ul xmp template
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that always begin a new block: `display` is `block`, `list-item` or one of a table's (section 15.3)."""
 KNOWN = BLOCKS | INLINE | SKIPPED
+_OF_HEAD = frozenset(
+    {"base", "basefont", "bgsound", "link", "meta", "noframes", "noscript", "script", "style", "template", "title"}
+)
 SHUT = frozenset({"template", "dialog"})
 """Elements that are hidden unless an attribute opens them."""
 ANNOTATIONS = frozenset({"rt", "rp", "rtc"})
@@ -92,8 +95,8 @@ _HOLDS_AN_OPENER = etree.XPath(
     "boolean(descendant-or-self::*[@aria-expanded or @cursor='pointer' or contains(@style, 'cursor')])"
 )
 """Whether something in an element is there to be clicked: it says so, or has a pointer as its cursor."""
-NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "t-navbar"})
-"""Classes of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com: links, and no text."""
+NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "t-navbar", "tocframe"})
+"""Classes or ids of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com: no text."""
 SHORT_COMMENT = "shortcomment cmt"
 """The class of the first sentence of a comment by Scaladoc (2.8 and later)."""
 _STREAMED = re.compile(r"S:[0-9a-f]+")
@@ -104,6 +107,9 @@ _PERMALINK_CLASSES = re.compile(
 _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
+_HEADLINES = ("h1", "h2", "h3", "h4", "h5", "h6")
+_IN_BRACKETS = re.compile(r"\[[^\W\d_]+\]")
+"""What a link in a heading says that leads to its source, or to where it is edited: `[src]`, `[edit]`."""
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
 _RAW_TAG = rf"(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*)"
 _MAY_BE_MENDED = re.compile(rf"<(?:/br|{_RAW_TAG}/>)", re.IGNORECASE)  # with one sign ahead of all, which is looked for
@@ -168,15 +174,26 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
         tree = etree.fromstring(source, _parser(parser, huge_tree=len(page) >= LARGE))
     except (ValueError, AssertionError, etree.ParserError, etree.XMLSyntaxError):
         return None
-    if tree is not None and may_be_raised(page):
+    if tree is not None:
+        _end_head(tree)
         for node in tree.iter("sup", "sub"):
             _raise_digits(node)
     return tree
 
 
-def may_be_raised(page: str) -> bool:
-    """Whether there may be a `sup` or `sub` in a page."""
-    return "<su" in page or "<SU" in page
+def _end_head(tree: Any) -> None:
+    """Move into the body what libxml2 (2.14.6) takes for a part of a head that has no end tag: its end tag and the
+    start tag of the body may be left out, and it knows no element that is newer than HTML 4 (section 13.2.6.4.4)."""
+    head = tree.find("head")
+    first = None if head is None else next((node for node in head if node.tag not in _OF_HEAD), None)
+    if first is None:
+        return
+    body = tree.find("body")
+    body = etree.SubElement(tree, "body") if body is None else body
+    moved = [first, *first.itersiblings()]
+    moved[-1].tail = (moved[-1].tail or "") + (body.text or "")
+    body.text = None
+    body[:0] = moved
 
 
 def _raise_digits(node: Any) -> None:
@@ -455,9 +472,12 @@ def is_permalink(node: Any, classes: str | None) -> bool:
     It leads to a place on its page and has no letter or digit, or words that say that it is a link; in a heading, a
     term or a caption, or beside a heading; elsewhere only if its class says so, or if it leads to what it lies in. With
     other words, as in other languages, its class says so and it leads to its heading, which has words of its own. A
-    heading that is a link to itself as a whole is a heading.
+    heading that is a link to itself as a whole is a heading. A word in brackets is none of a heading's, wherever it
+    leads.
     """
-    href = node.get("href")
+    href, text = node.get("href"), node.text
+    if text and _IN_BRACKETS.fullmatch(text) and next(node.iterancestors(*_HEADLINES), None) is not None:
+        return True
     if href is None or "#" not in href:
         return False
     sign = is_sign(text_of(node).strip())

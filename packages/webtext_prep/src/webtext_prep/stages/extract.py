@@ -116,9 +116,11 @@ class Extract(PageStage):
     output of `webtext rescue`, or of a download with saved pages, may be given as it is. A page in a file has the URL
     that is in a .json file of the same name next to it, or is the file's name, decoded; or else the one that the page
     says it has; or file:folder/name.html. Writes document shards, and outcomes/ with one row for each page.
-    Drops, by outcome: http_404 (and other statuses), not_html, not_a_page, too_large, truncated, revisit,
-    malformed_response, malformed_url, unreadable, damaged, opted_out, payment_required, refused_by_edge, challenge,
-    empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory, extract_crash, extract_error."""
+    Drops, by outcome: http_404 (and other statuses), redirect (a page that leads on by itself), not_html, not_a_page,
+    too_large, truncated, revisit, malformed_response, malformed_url, unreadable, damaged, opted_out, payment_required,
+    refused_by_edge, challenge, empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory,
+    extract_crash, extract_error.
+    """
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35

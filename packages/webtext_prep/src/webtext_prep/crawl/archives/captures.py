@@ -12,7 +12,8 @@ from typing import Protocol
 
 from webtext_prep.crawl.frontier.crawler import BACKOFF_SECONDS, GIVE_UP_HOST_AFTER, LONGEST_CRAWL_DELAY
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_ROBOTS_REDIRECTS, Robots, RobotsRules, rules_of
-from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_url
+from webtext_prep.crawl.http.client import Client, Reply, host_and_origin
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.extraction.outcomes import NO_ANSWER, PageOutcome
 from webtext_prep.opt_outs.robots_txt import MAX_BYTES
 

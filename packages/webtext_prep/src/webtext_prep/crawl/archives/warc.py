@@ -24,6 +24,7 @@ from webtext_prep.crawl.archives import records
 from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, PageSource
 from webtext_prep.crawl.http.bodies import BodyError, TooLargeError, decoded
 from webtext_prep.crawl.http.media_types import content_type_of, is_html_page, may_be_page
+from webtext_prep.crawl.http.redirects import refreshed
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.edge_refusals import refused_outcome
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
@@ -334,6 +335,9 @@ class ArchiveReader:
         is_html = is_html_page(kind, body)
         if is_html is None:
             return replace(about, outcome=PageOutcome.NOT_HTML)
+        address = about.final_url or about.url
+        if is_html and status is not None and refreshed(address, _http_header(record, b"refresh"), body, charset):
+            return replace(about, outcome=PageOutcome.REDIRECT)
         return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status, headers))
 
     def _is_as_written(self, record: WarcRecord) -> bool:

@@ -15,7 +15,8 @@ from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, Asker, Capture, MalformedAnswerError, taken_apart
 from webtext_prep.crawl.archives.cdx import READABLE, nearest, surt
 from webtext_prep.crawl.http import bodies, media_types
-from webtext_prep.crawl.http.client import Reply, next_url
+from webtext_prep.crawl.http.client import Reply
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.extraction.outcomes import PageOutcome
 
 LISTED = 10

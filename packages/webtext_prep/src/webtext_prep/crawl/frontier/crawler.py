@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from webtext_prep.crawl.frontier import robots
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
 from webtext_prep.crawl.http.bodies import ByteBudget, Reservation
-from webtext_prep.crawl.http.client import Client, Reply, host_and_origin, next_url
+from webtext_prep.crawl.http.client import Client, Reply, host_and_origin
+from webtext_prep.crawl.http.redirects import next_url
 from webtext_prep.crawl.settings import FetchSettings
 from webtext_prep.extraction.outcomes import EDGE, NO_ANSWER, PageOutcome
 from webtext_prep.extraction.page_stage import PAGE_BYTES
