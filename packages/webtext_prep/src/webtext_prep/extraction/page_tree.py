@@ -96,8 +96,9 @@ _HOLDS_AN_OPENER = etree.XPath(
     "boolean(descendant-or-self::*[@aria-expanded or @cursor='pointer' or contains(@style, 'cursor')])"
 )
 """Whether something in an element is there to be clicked: it says so, or has a pointer as its cursor."""
-NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "t-navbar", "tocframe"})
-"""Classes or ids of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com: no text."""
+NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "siteSub", "t-navbar", "tocframe"})
+"""Classes or ids of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com, and of MediaWiki's
+line on where a page is from: no text."""
 SHORT_COMMENT = "shortcomment cmt"
 """The class of the first sentence of a comment by Scaladoc (2.8 and later)."""
 _STREAMED = re.compile(r"S:[0-9a-f]+")
