@@ -16,7 +16,7 @@ CEILINGS = {
     "packages/gpt2_train": 11_760,
     "packages/indexed_tokens": 1_387,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 22_949,
+    "packages/webtext_prep": 22_950,
     "packages/webtext_run": 2_410,
     "tests": 37_656,
     "benchmarks": 5_893,
