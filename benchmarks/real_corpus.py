@@ -8,7 +8,7 @@
     road       `plan`, then extract to index-tokens, `report`, and `why` of a document for each reason to drop one
     kills      each stage again, killed in the middle and resumed, from files that came in another order
     compare    near-duplicates beside datatrove's and text-dedup's decisions and the similarity of all pairs
-    growth     near-duplicates in the package with the most documents, and in a half and a quarter of them
+    growth     near-duplicates among the pages of one template, the most frequent, and in a half and a quarter of them
     read       documents beside their pages, the largest, the smallest, pairs, passages: files to read, in FOLDER
     takedown   a package out of the input and all outputs, which is compared with a road without it
 
@@ -69,7 +69,7 @@ def main() -> None:
     works = {
         "kills": road.kills,
         "compare": lambda: duplicates.compare(road),
-        "growth": lambda: duplicates.growth(road),
+        "growth": lambda: duplicates.growth(road, pages),
         "read": lambda: samples.draw(road, folder, pages),
         "takedown": lambda: road.takedown(TAKEN_DOWN),
     }

@@ -113,9 +113,10 @@ def _beside(took: float, said: float | None, unit: str) -> str:
 def real() -> list[str]:
     """The part about the real corpus, as far as it was measured."""
     path = RESULTS / "real_corpus.json"
-    sizes = json.loads(path.read_bytes())["sizes"] if path.exists() else {}
-    if not sizes:
+    if not path.exists():
         return []
+    result = json.loads(path.read_bytes())
+    sizes = result["sizes"]
     stages = {
         number: {"plan": found["plan"], "stages": {name: row for name, row in found.items() if "disk" in row}}
         for number, found in sizes.items()
@@ -125,7 +126,11 @@ def real() -> list[str]:
         f"| {name[:-1]} | {', '.join(f'{what} {count:,}' for what, count in corpus[name].items())} |"
         for name in ("packages", "languages", "generators")
     ]
-    lines = ["## Debian's documentation", "", REAL.format(pages=corpus["pages"], size=readable(corpus["html"]))]
+    lines = [
+        "## Debian's documentation",
+        "",
+        REAL.format(pages=corpus["pages"], size=readable(corpus["html"]), **result["machine"]),
+    ]
     lines += ["| | pages |", "|---|---|", *counts, "", *measured(stages), ""]
     ranked = sorted(sizes.values(), key=lambda found: -found["corpus"]["pages"])
     compared = next((found["compare"] for found in ranked if "compare" in found), None)
@@ -140,8 +145,7 @@ def real() -> list[str]:
     if grown:
         lines += [GROWN, "| | CPU | clock | memory | dropped |", "|---|---|---|---|---|"]
         for row in grown:
-            what = f"{row['documents']:,} pages of {row['host'].removesuffix('.example')}"
-            lines.append(f"| {what} | {_taken(row)} | {row['dropped']:,} |")
+            lines.append(f"| {row['documents']:,} pages by {row['generator']} | {_taken(row)} | {row['dropped']:,} |")
         lines.append("")
     return lines
 
@@ -151,9 +155,10 @@ def _taken(row: dict[str, float]) -> str:
 
 
 REAL = """\
-{pages:,} pages of some 40 documentation packages of Debian 12, {size} of HTML, through one stage after another with all
-cores (`benchmarks/real_corpus.py`): manuals of installation for nine architectures in twenty languages, and references
-by some twenty generators. In brackets is what `webtext plan` had said.
+{pages:,} pages of some 40 documentation packages of Debian 12, {size} of HTML, and parts of them, through one stage
+after another (`benchmarks/real_corpus.py`; {processor}, cores: {cores}): manuals of installation for nine
+architectures in twenty languages, and references by some twenty generators. In brackets is what `webtext plan` had
+said.
 """
 
 COMPARED = """\
@@ -164,7 +169,7 @@ went.
 """
 
 GROWN = """\
-How `dedup` grows on pages of one template: the package with the most documents, and parts of it.
+How `dedup` grows on pages of one template: those by the generator with the most, of any length, and parts of them.
 """
 
 MEASURED = """\

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from measuring import write_json_lines
 from peers import python_of, versions_in
+from real_corpus_pieces.packages import Page
 from real_corpus_pieces.road import Road, read_all, run, summary_of, taken, webtext
 from real_corpus_pieces.similarity import truth
 
 FILES = 8
 OURS = "webtext"
 SHARES = (0.25, 0.5, 1.0)
-"""Of the pages of one package, for how it grows."""
+"""Of the pages of one template, for how it grows."""
 
 
 def _datatrove(buckets: int, hashes: int) -> list[str | Path]:
@@ -75,7 +76,7 @@ THEIRS: Mapping[str, Peer] = {
 def compare(road: Road) -> dict[str, Any]:
     """All tools on the documents that `clean` left, and the truth."""
     folder = road.folder / "duplicates"
-    rows = rows_of(road)
+    rows = rows_of(road, "clean")
     kept: dict[str, set[str]] = {}
     took: dict[str, Any] = {"documents": len(rows), "versions": {}, "tools": {}}
     took["tools"][OURS], kept[OURS] = ours(folder / "ours", rows)
@@ -96,9 +97,9 @@ def compare(road: Road) -> dict[str, Any]:
     return took
 
 
-def rows_of(road: Road) -> list[dict[str, str]]:
-    """The documents that `clean` left."""
-    return [{"url": document.url, "text": document.text} for document in read_all(road.place("clean"))]
+def rows_of(road: Road, step: str) -> list[dict[str, str]]:
+    """The documents that a step left."""
+    return [{"url": document.url, "text": document.text} for document in read_all(road.place(step))]
 
 
 def write_input(folder: Path, rows: Sequence[dict[str, str]], ending: str) -> Path:
@@ -117,15 +118,14 @@ def ours(place: Path, rows: Sequence[dict[str, str]]) -> tuple[dict[str, float],
     return taken(used) | {"dropped": len(rows) - summary_of(used)["out"]}, kept
 
 
-def growth(road: Road) -> list[dict[str, Any]]:
-    """What parts of the package with the most documents take: pages of one template."""
-    rows = rows_of(road)
-    hosts = Counter(row["url"].split("/")[2] for row in rows)
-    ((host, _),) = hosts.most_common(1)
-    own = [row for row in rows if row["url"].split("/")[2] == host]
+def growth(road: Road, pages: Sequence[Page]) -> list[dict[str, Any]]:
+    """What parts of the pages by the generator with the most take, however short their texts are."""
+    ((generator, _),) = Counter(page.generator for page in pages if page.generator).most_common(1)
+    urls = {page.url for page in pages if page.generator == generator}
+    own = [row for row in rows_of(road, "merge") if row["url"] in urls]
     found = []
     for share in SHARES:
         count = round(share * len(own))
         used, _ = ours(road.folder / "growth" / str(count), own[:: round(1 / share)][:count])
-        found.append({"host": host, "documents": count, **used})
+        found.append({"generator": generator, "documents": count, **used})
     return found

@@ -71,8 +71,8 @@ def test_rows_of_a_table_and_code_are_kept_as_they_are(blocks):
     table = "<table><tr><td>a</td><td>b</td></tr><tr><td>c</td><td>d</td></tr></table>"
     found = blocks(f"{table}<pre>{code}\n</pre>")
     assert written(found, np.ones(5, bool)) == f"a | b\nc | d\n{code}"
-    assert written(found, np.array([True, False, True, False, False])) == "a | b\nc | d", "most of a table is all of it"
-    assert written(found, np.array([True, False, False, False, False])) == "a"
+    assert written(found, np.array([True, False, False, True, False])) == "a | b\nc | d"
+    assert written(found, np.array([True, False, False, False, False])) == "a | b"
 
 
 @pytest.mark.parametrize("html", ["", "<html></html>", "<!-- nothing -->", "<script>1</script>"])
@@ -247,13 +247,32 @@ def test_a_bar_that_leads_through_a_manual_is_no_text_if_there_is_other():
     other = "Rain fell on the old harbour all night, and nobody went out to look after the boats that lay there. " * 3
 
     def text(name, body):
-        page = f"<title>Boats</title><div class={name}><p>{PROSE * 3}</p></div>{body}"
+        page = f"<title>Boats</title><div {name}><p>{PROSE * 3}</p></div>{body}"
         return main_text(page, "https://a.org/doc/boats.html", "Boats")[0]
 
-    assert "committee" in text("lead", f"<p>{other}</p>")
-    for name in sorted(NAVIGATION):
+    assert "committee" in text("class=lead", f"<p>{other}</p>")
+    for name in (f"{attribute}={name}" for attribute in ("class", "id") for name in sorted(NAVIGATION)):
         assert "committee" not in text(name, f"<p>{other}</p>") and "harbour" in text(name, f"<p>{other}</p>")
         assert "committee" in text(name, "")
+
+
+@pytest.mark.parametrize("around", ["nav", "aside", "div class=sidebar", "div id=toc"])
+def test_a_long_list_of_links_by_name_a_bar_is_no_text(around):
+    """As all that a book by mdbook or a reference by Crystal holds, beside each of its short pages."""
+    links = [f"<li><a href=p{number}.html>{number}. Of boats and harbours</a></li>" for number in range(1, 41)]
+    bar = f"<{around}><ul>{''.join(links)}</ul></{around.split()[0]}>"
+    page = f"<title>Oars</title>{bar}<main><h1>Oars</h1><p>{PROSE}</p></main>"
+    text, kind, *_ = main_text(page, "https://a.org/doc/oars.html", "Oars")
+    assert kind not in learned.OF_LINKS
+    assert "committee" in text and "harbours" not in text
+    found = blocks_of(page)
+    assert found is not None and len(learned.link_bars(found)) == 1
+
+
+def test_a_sign_that_hides_itself_when_it_has_opened_is_no_text():
+    """As rustdoc's `Expand description`, on a page that is open as it comes."""
+    page = f"<title>Boats</title><details open><summary class=hideme>Expand it</summary><p>{PROSE * 3}</p></details>"
+    assert main_text(page, "https://a.org/doc/boats.html", "Boats")[0] == (PROSE * 3).strip()
 
 
 def test_prose_with_nothing_around_it_is_an_article_and_a_reference_is_documentation():

@@ -94,7 +94,7 @@ CODE = "def f(x):\n    if x:\n\n        return 1"
         "<pre>" + "".join(f"<i class=source-line-no>00{at}</i>{line}\n" for at, line in enumerate(CODE.split("\n")))
         + "</pre>",  # javadoc 17
         "<div class=fragment>" + "".join(
-            f"<div class=line><a name=l1></a><span class=lineno>   {at}</span>{line or ' '}</div>\n"
+            f"<div class=line><a name=l1></a><span class=lineno>   {at}</span>&#160;{line}</div>\n"
             for at, line in enumerate(CODE.split("\n"))
         ) + "<div class=ttc><div class=ttname>f</div></div></div>",  # Doxygen 1.9
     ],
@@ -145,6 +145,32 @@ def test_what_is_only_named_like_code_is_none():
 def test_a_table_with_a_caption_is_one():
     table = "<table><caption>Rates</caption><tr><th>a<th>b</tr><tr><td>1<td>2</tr></table>"
     assert text_of(table) == "Rates\na | b\n1 | 2"
+
+
+def test_a_heading_in_a_row_of_its_own_parts_a_table():
+    """As doxygen's members of a class."""
+    table = "<table><tr><td colspan=2><h2>Rates</h2></tr><tr><td>a<td>1</tr><tr><td>b<td>2</tr></table>"
+    assert text_of(table) == "Rates\na | 1\nb | 2"
+    assert text_of(table, "markdown") == "## Rates\n\n| a | 1 |\n|---|---|\n| b | 2 |"
+
+
+@pytest.mark.parametrize(
+    ("html", "kept", "text"),
+    [
+        ("<table><tr><td>int<td>count<td>of boats</tr><tr><td>a<td>b<td>c</tr></table>", "2", "int | count | of boats"),
+        ("<dl><dt>sail<dt>oar<dd>moves a boat<dt>keel<dd>steadies it</dl>", "2", "sail\noar\nmoves a boat"),
+        ("<dl><dt>sail<dd><p>moves</p><p>a boat</p><dt>keel<dd>it</dl>", "0", "sail\nmoves\na boat"),
+        ("<dl><dt>sail<dd><p>moves</p><p>a boat</p><dt>keel<dd>it</dl>", "01", "sail\nmoves"),
+        ("<p>one</p><h2>Head</h2><p>two</p>", "02", "one\nHead\ntwo"),
+        ("<p>one</p><h2>Head</h2><p>two</p>", "0", "one"),
+        ("<p>one</p><div><h2>Head</h2></div><p>two</p>", "02", "one\ntwo"),
+        ("<p>one</p><h2 hidden>Head</h2><p>two</p>", "02", "one\ntwo"),
+    ],
+)
+def test_what_belongs_together_is_kept_together(html, kept, text):
+    blocks = blocks_of(f"<html><body>{html}</body></html>")
+    assert blocks is not None
+    assert written(blocks, np.isin(np.arange(len(blocks.texts)), [int(one) for one in kept])) == text
 
 
 @pytest.mark.parametrize("extractor", ["newspaper", "resiliparse"])

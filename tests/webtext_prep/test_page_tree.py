@@ -401,6 +401,28 @@ def test_a_copy_of_an_article_that_nobody_sees_is_no_second_one(texts):
     assert len(texts(f"<p>Menu</p><article>{article}</article><div hidden>{article}</div>")) == 9
 
 
+@every_extractor
+@pytest.mark.parametrize(
+    "head", ["<title>Oars</title>", "<!doctype html><html><head><title>Oars</title><meta charset=utf-8>"]
+)
+@pytest.mark.parametrize("around", ["main", "article", "section", "boat-shed"])
+def test_a_page_without_a_tag_of_its_body_begins_where_its_head_can_hold_no_more(name, head, around):
+    """Both tags may be left out; libxml2 took a body that begins with an element of HTML 5 for a part of the head."""
+    page = f"{head}<{around}><p>{BEFORE * 2}</p><p>{AFTER * 2}</p></{around}>"
+    text = EXTRACTORS[name](page.encode(), "http://example.com/bridge", None).text
+    assert BEFORE in text and AFTER in text
+
+
+def test_a_word_in_brackets_is_none_of_a_headings(texts):
+    """As gi-docgen's and pydoctor's links to a source, and MediaWiki's to where a part is edited."""
+    assert texts("<h4>Value <a href=a.c>[src]</a></h4><h2>Oars<span><a href=e>[edit]</a></span></h2>") == [
+        "Value",
+        "Oars",
+    ]
+    assert texts("<dl><dt>mul(x)<a href=s><span>[source]</span></a></dl>") == ["mul(x)"]
+    assert texts("<p>See <a href=a.c>[src]</a></p><dl><dt><a href=f>[file]</a></dl>") == ["See [src]", "[file]"]
+
+
 PERMALINKS = [
     '<h2 id=x>The price<a class="headerlink" href="#x" title="Link to this heading">¶</a></h2>',  # Sphinx 8
     '<h2 id=x><a class="doc-anchor" href="#x">§</a>The price</h2>',  # rustdoc 1.85

@@ -108,7 +108,7 @@ class Blocks:
         shape: a number for its tag and class, and for all that it lies in: equal ones have the same.
         first, last: the blocks in it are `first` up to `last`.
         attributes: of each element that has some of ATTRIBUTES, those.
-        bars: the elements whose class is in NAVIGATION.
+        bars: the elements whose class or id is in NAVIGATION, and signs that only open what is read.
     """
 
     texts: list[str]
@@ -382,7 +382,8 @@ class _Walk:
             if pieces:
                 self.end_block(here, inner_row, inner_cell, inner_pre)
             self.end_element(here, line)
-            if classes in NAVIGATION:
+            is_opener = tag == "summary" and classes == "hideme"  # hides itself when it has opened
+            if is_opener or classes in NAVIGATION or attributes.get("id") in NAVIGATION:
                 self.bars.append(here)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
+from textwrap import dedent
 from typing import Any
 
 from webtext_prep.extraction.page_tree import text_of
@@ -54,9 +55,11 @@ def _lines_of_doxygen(node: Any) -> list[Any]:
 def code_of(node: Any) -> str:
     """The lines of a piece of code."""
     pieces: list[str] = []
-    for part in _lines_of_doxygen(node) or [node]:
+    of_doxygen = _lines_of_doxygen(node)
+    for part in of_doxygen or [node]:
         _read(part, pieces)
-    return "".join(pieces).replace("\xa0", " ")
+    code = "".join(pieces).replace("\xa0", " ")
+    return dedent(code) if of_doxygen else code  # a space stands behind each number
 
 
 def _read(node: Any, pieces: list[str]) -> None:

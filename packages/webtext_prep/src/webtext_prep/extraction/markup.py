@@ -1,14 +1,15 @@
 """The kept blocks of a page as a text: plain lines, or Markdown.
 
-Tables of data are kept as a whole or in part as their blocks are; a row is a line, its cells stand between bars. Tables
-that only place things on a page are none: one with another table in it, a heading, one column, or a cell of many words.
+Of tables of data each row is kept as a whole or not at all; it is a line, its cells stand between bars. Tables that
+only place things on a page are none: one with another table in it, a heading beside others, one column, or a cell of
+many words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Literal
 
 import numpy as np
@@ -27,12 +28,11 @@ CELL_WORDS = 60
 """A cell with more words is a part of a layout."""
 CELL_BLOCKS = 6
 """So is one with more blocks."""
-MOST_KEPT = 0.5
-"""A table of which this share of its characters is kept is kept as a whole."""
 MOST_COLUMNS, MOST_ROWS = 1000, 65534
 """A cell takes no more of them, whatever it says (HTML standard, 4.9.11)."""
 _TABLE, _ROW, _LIST_ITEM, _QUOTE, _ORDERED = (TAGS[tag] for tag in ("table", "tr", "li", "blockquote", "ol"))
 _CAPTION = TAGS["caption"]
+_TERM, _DEFINITION = TAGS["dt"], TAGS["dd"]
 _CELLS = (TAGS["td"], TAGS["th"])
 _LISTS = (TAGS["ul"], _ORDERED)
 _INTEGER = re.compile(r"[ \t\n\f\r]*([+-]?[0-9]{1,18})")
@@ -49,21 +49,20 @@ class Tables:
     def __init__(self, blocks: Blocks) -> None:
         self.of = np.full(len(blocks.texts), -1)
         tables: dict[int, list[int]] = {}
+        in_rows = blocks.row[blocks.row >= 0]
+        alone = np.bincount(in_rows, minlength=len(blocks.parent))[blocks.row] == 1
+        heads = np.isin(blocks.tag[blocks.element], list(_HEADINGS)) & alone  # each parts the table that it lies in
         for number in np.flatnonzero(blocks.row >= 0):
             tables.setdefault(_above(blocks, int(blocks.row[number]), (_TABLE,)), []).append(int(number))
-        for table, members in tables.items():
-            if table and _is_data(blocks, table, members):
+        for table, within in tables.items():
+            members = [number for number in within if not heads[number]]
+            if table and members and _is_data(blocks, table, members, len(within) - len(members)):
                 self.of[members] = table
 
     def completed(self, blocks: Blocks, kept: Kept) -> Kept:
-        """`kept`, and all of each table of which most is kept."""
-        lengths = np.array([len(text) for text in blocks.texts])
-        found = kept.copy()
-        for table in np.unique(self.of[(self.of >= 0) & kept]):
-            inside = (self.of == table) & blocks.seen
-            if lengths[inside & kept].sum() >= MOST_KEPT * lengths[inside].sum():
-                found |= inside
-        return found
+        """`kept`, and all of each row of which anything is."""
+        in_tables = (self.of >= 0) & blocks.seen
+        return kept | (in_tables & np.isin(blocks.row, blocks.row[in_tables & kept]))
 
 
 def _above(blocks: Blocks, element: int, tags: tuple[int, ...]) -> int:
@@ -73,9 +72,9 @@ def _above(blocks: Blocks, element: int, tags: tuple[int, ...]) -> int:
     return element
 
 
-def _is_data(blocks: Blocks, table: int, members: list[int]) -> bool:
-    """Whether a table holds data, given the blocks in its rows."""
-    beside = int(blocks.last[table] - blocks.first[table]) - len(members)
+def _is_data(blocks: Blocks, table: int, members: list[int], heads: int) -> bool:
+    """Whether a table holds data, given the blocks in its rows, and how many headings have a row each."""
+    beside = int(blocks.last[table] - blocks.first[table]) - len(members) - heads
     if beside and beside != _in_captions(blocks, table):
         return False  # another table lies in it, or text beside its rows
     cells: dict[int, tuple[int, int]] = {}
@@ -112,11 +111,41 @@ def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars
         has_dollars: whether what stands in `\\(...\\)` is a formula.
     """
     tables = Tables(blocks)
-    kept = tables.completed(blocks, kept)
+    kept = with_headings(blocks, with_definitions(blocks, tables.completed(blocks, kept)))
     texts = [with_dollars(text) if has_dollars and number not in blocks.code else text
              for number, text in enumerate(blocks.texts)]  # fmt: skip
     numbers = np.flatnonzero(kept).tolist()
     return _plain(blocks, texts, tables, numbers) if markup == "plain" else _markdown(blocks, texts, tables, numbers)
+
+
+def with_definitions(blocks: Blocks, kept: Kept) -> Kept:
+    """`kept`, and the terms of what is kept of their definitions, or else the definitions of terms that are kept."""
+    groups: dict[int, list[list[int]]] = {}
+    for element in np.flatnonzero(np.isin(blocks.tag, (_TERM, _DEFINITION))).tolist():
+        of_list = groups.setdefault(int(blocks.parent[element]), [])
+        if not of_list or (blocks.tag[element] == _TERM and blocks.tag[of_list[-1][-1]] == _DEFINITION):
+            of_list.append([])
+        of_list[-1].append(element)
+    found = kept.copy()
+    for group in chain.from_iterable(groups.values()):
+        sides = [
+            [at for one in group if blocks.tag[one] == tag for at in range(blocks.first[one], blocks.last[one])]
+            for tag in (_TERM, _DEFINITION)
+        ]
+        for side, other in (sides, sides[::-1]):
+            if kept[side].any() and not kept[other].any():
+                found[other] = blocks.seen[other]
+    return found
+
+
+def with_headings(blocks: Blocks, kept: Kept) -> Kept:
+    """`kept`, and each heading right between two blocks that are kept and lie where it lies."""
+    around = blocks.parent[blocks.element]
+    is_heading = np.isin(blocks.tag[blocks.element], list(_HEADINGS)) & blocks.seen
+    between = (kept & (around == np.roll(around, -1)))[:-2] & (kept & (around == np.roll(around, 1)))[2:]
+    found = kept.copy()
+    found[1:-1] |= is_heading[1:-1] & between
+    return found
 
 
 def _plain(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[int]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Container
+from itertools import dropwhile
 from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -36,6 +37,9 @@ search section summary table tbody td tfoot th thead tr ul xmp template
 BLOCKS = frozenset(_BLOCKS.split())
 """Elements that always begin a new block: `display` is `block`, `list-item` or one of a table's (section 15.3)."""
 KNOWN = BLOCKS | INLINE | SKIPPED
+_OF_HEAD = frozenset(
+    {"base", "basefont", "bgsound", "link", "meta", "noframes", "noscript", "script", "style", "template", "title"}
+)
 SHUT = frozenset({"template", "dialog"})
 """Elements that are hidden unless an attribute opens them."""
 ANNOTATIONS = frozenset({"rt", "rp", "rtc"})
@@ -92,8 +96,9 @@ _HOLDS_AN_OPENER = etree.XPath(
     "boolean(descendant-or-self::*[@aria-expanded or @cursor='pointer' or contains(@style, 'cursor')])"
 )
 """Whether something in an element is there to be clicked: it says so, or has a pointer as its cursor."""
-NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "t-navbar"})
-"""Classes of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com: links, and no text."""
+NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "siteSub", "t-navbar", "tocframe"})
+"""Classes or ids of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com, and of MediaWiki's
+line on where a page is from: no text."""
 SHORT_COMMENT = "shortcomment cmt"
 """The class of the first sentence of a comment by Scaladoc (2.8 and later)."""
 _STREAMED = re.compile(r"S:[0-9a-f]+")
@@ -104,6 +109,8 @@ _PERMALINK_CLASSES = re.compile(
 _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
+_IN_BRACKETS = re.compile(r"\[[^\W\d_]+\]")
+"""What a link in a heading says that leads to its source, or to where it is edited: `[src]`, `[edit]`."""
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
 _RAW_TAG = rf"(?=[stinx])(?:{_RAW})(?=[\s/])(?>(?:[^<>\"'/]++|/(?!>)|\"[^\"]{{0,9999}}\"|'[^']{{0,9999}}')*)"
 _MAY_BE_MENDED = re.compile(rf"<(?:/br|{_RAW_TAG}/>)", re.IGNORECASE)  # with one sign ahead of all, which is looked for
@@ -169,9 +176,21 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
     except (ValueError, AssertionError, etree.ParserError, etree.XMLSyntaxError):
         return None
     if tree is not None:
+        _end_head(tree)
         for node in tree.iter("sup", "sub"):
             _raise_digits(node)
     return tree
+
+
+def _end_head(tree: Any) -> None:
+    """Move into the body what libxml2 (2.14.6) takes for a part of a head that has no end tag: its end tag and the
+    start tag of the body may be left out, and it knows no element that is newer than HTML 4 (section 13.2.6.4.4)."""
+    head, body = tree.find("head"), tree.find("body")
+    moved = list(dropwhile(lambda node: node.tag in _OF_HEAD, () if head is None else head))
+    if moved:
+        body = etree.SubElement(tree, "body") if body is None else body
+        moved[-1].tail, body.text = (moved[-1].tail or "") + (body.text or ""), None
+        body[:0] = moved
 
 
 def _raise_digits(node: Any) -> None:
@@ -450,9 +469,13 @@ def is_permalink(node: Any, classes: str | None) -> bool:
     It leads to a place on its page and has no letter or digit, or words that say that it is a link; in a heading, a
     term or a caption, or beside a heading; elsewhere only if its class says so, or if it leads to what it lies in. With
     other words, as in other languages, its class says so and it leads to its heading, which has words of its own. A
-    heading that is a link to itself as a whole is a heading.
+    heading that is a link to itself as a whole is a heading. A word in brackets is none of a heading's, wherever it
+    leads.
     """
-    href = node.get("href")
+    href, text = node.get("href"), node.text or (node[0].text if len(node) else "")
+    if text and _IN_BRACKETS.fullmatch(text):
+        around = next(node.iterancestors(*HEADINGS), None)
+        return around is not None and _has_own_words(around)
     if href is None or "#" not in href:
         return False
     sign = is_sign(text_of(node).strip())
