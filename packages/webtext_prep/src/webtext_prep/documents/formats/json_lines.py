@@ -44,7 +44,8 @@ class JsonLines(Format):
 
     def read(self, location: Location) -> Iterator[Document]:
         """See `Format`."""
-        return (document for _, document in self.read_chosen(location, lambda number: True))
+        for number, line in numbered_lines(location, read_utf8(location)):
+            yield self._decoded(line, location, number)
 
     def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
         """See `Format`."""
