@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py                            every piece that has no result yet
     python benchmarks/gpu.py --minutes 9.5              those that fit into a call of ten minutes; call it again
+    python benchmarks/gpu.py --step                     what concerns a step of training, most wanted first: 14 minutes
     python benchmarks/gpu.py --only doctor quickstart   these alone
     python benchmarks/gpu.py --again loss               once more, in place of the result that is there
     python benchmarks/gpu.py --smoke                    every piece in its smallest form: two minutes
@@ -57,16 +58,24 @@ class Piece:
     question: str
 
 
+STEP = (
+    Piece("train-124M", "gpu_pieces.training:train_124m", 1, "124M in 32s: speed and memory by what is compiled?"),
+    Piece("train-345M", "gpu_pieces.training:train_345m", 1, "345M in 32s?"),
+    Piece("train-1.5B", "gpu_pieces.training:train_xl", 3.5, "1.5B in 16s, with selective checkpointing and without?"),
+    Piece("residual", "gpu_pieces.training:residual", 3, "What does a residual stream in bf16 gain each of them?"),
+    Piece("courses", "gpu_pieces.commands:courses", 2.5, "Are losses with it those without it?"),
+    Piece("profile", "gpu_pieces.kernels:profile", 0.5, "Which kernels take how much of a step?"),
+    Piece("quickstart", "gpu_pieces.commands:quickstart", 2, "Does a small model learn, resume, write as on a CPU?"),
+    Piece("muon", "gpu_pieces.training:muon", 0.5, "What does a step of Muon cost beside AdamW's?"),
+)
+"""The pieces about a step, 14 minutes; a step is of 512 sequences."""
+
 PIECES = (
+    *STEP,
     Piece("doctor", "gpu_pieces.commands:doctor", 0.5, "What does `gpt2 doctor` find?"),
-    Piece("quickstart", "gpu_pieces.commands:quickstart", 4, "Does a small model learn, resume, write as on a CPU?"),
-    Piece("train-124M", "gpu_pieces.training:train_124m", 4, "124M at 32: speed and memory by what is compiled?"),
-    Piece("train-345M", "gpu_pieces.training:train_345m", 2, "345M at 32?"),
-    Piece("train-1.5B", "gpu_pieces.training:train_xl", 4, "1.5B at 16 with selective checkpointing?"),
+    Piece("peers", "gpu_pieces.training:peers", 3, "How fast are transformers and a minimal GPT-2?"),
     Piece("loss", "gpu_pieces.kernels:loss", 3, "What do output matrix and loss cost, in several ways?"),
     Piece("attention", "gpu_pieces.kernels:attention", 1, "Which kernel of attention is fastest?"),
-    Piece("profile", "gpu_pieces.kernels:profile", 2, "Which kernels take most of a step?"),
-    Piece("muon", "gpu_pieces.training:muon", 2, "What does a step of Muon cost beside AdamW's?"),
     Piece("generate", "gpu_pieces.writing:generate", 2, "Tokens a second, with graphs and without?"),
     Piece("serve", "gpu_pieces.writing:serve", 2, "Tokens a second under 32 clients?"),
     Piece("parity", "gpu_pieces.writing:parity", 2, "Are greedy texts those of transformers?"),
@@ -74,7 +83,6 @@ PIECES = (
     Piece("saving", "gpu_pieces.training:saving", 3, "How long does a save of 345M keep training waiting?"),
     Piece("killed", "gpu_pieces.commands:killed", 2, "Does a run go on that was killed?"),
     Piece("memory", "gpu_pieces.commands:memory", 1, "Is it one sentence that memory does not suffice?"),
-    Piece("peers", "gpu_pieces.training:peers", 5, "How fast are transformers and a minimal GPT-2?"),
 )
 
 
@@ -181,6 +189,8 @@ def main(words: Sequence[str] | None = None, pieces: Sequence[Piece] = PIECES) -
     names = [piece.name for piece in pieces]
     parser.add_argument("--list", action="store_true", help="name the pieces and what became of them, and end")
     parser.add_argument("--only", nargs="+", choices=names, metavar="PIECE", help="these pieces alone")
+    step = [piece.name for piece in pieces if piece in STEP]
+    parser.add_argument("--step", action="store_const", dest="only", const=step, help="those about a step alone")
     parser.add_argument("--again", nargs="+", choices=names, default=[], metavar="PIECE", help="run these once more")
     parser.add_argument("--minutes", type=float, metavar="X", help="begin no piece that would take longer than this")
     parser.add_argument("--smoke", action="store_true", help="every piece in its smallest form; no figure means much")

@@ -210,12 +210,16 @@ def structure_table() -> str:
 
 GPU_STEPS = {
     "124M, 32 sequences": ("train-124M", "blocks"),
+    "the same, residual stream in bf16": ("residual", "124M"),
     "the same, not compiled": ("train-124M", "not compiled"),
     "a minimal GPT-2, compiled": ("peers", "minimal, compiled"),
     "transformers, compiled": ("peers", "transformers, compiled"),
     "transformers": ("peers", "transformers"),
     "345M, 32 sequences": ("train-345M", "blocks"),
+    "345M, residual stream in bf16": ("residual", "345M"),
     "1.5B, 16 sequences, selective checkpointing": ("train-1.5B", "blocks"),
+    "1.5B, nothing recomputed": ("train-1.5B", "nothing recomputed"),
+    "1.5B, nothing recomputed, residual stream in bf16": ("residual", "1.5B"),
 }
 """Rows of the table of `gpu.py`: piece and part."""
 

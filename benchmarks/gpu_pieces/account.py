@@ -42,12 +42,19 @@ EXPECTED = (
     Expected("memory", "sentence", "lines", 1, 1, everywhere=True),
     Expected("memory", "sentence", "status", 1, 1, everywhere=True),
     # One H100: 124M by the account takes 61 ms for 32,768 tokens, by the clock 67.5, compiled by blocks.
-    Expected("train-124M", "blocks", "tokens_per_second", 430e3, 540e3),
+    # In steps of 512 sequences AdamW and the norm are there once in 16.
+    Expected("train-124M", "blocks", "mfu", 0.42, 0.46),
     Expected("train-124M", "blocks", "estimate_over_peak", 0.9, 1.1),
     Expected("train-124M", "not compiled", "estimate_over_peak", 0.9, 1.1),
-    Expected("train-345M", "blocks", "mfu", 0.44, 0.50),
+    Expected("train-345M", "blocks", "mfu", 0.455, 0.50),
     Expected("train-345M", "blocks", "estimate_over_peak", 0.9, 1.1),
-    Expected("train-1.5B", "blocks", "mfu", 0.44, 0.51),
+    Expected("train-1.5B", "blocks", "mfu", 0.46, 0.51),
+    Expected("train-1.5B", "nothing recomputed", "mfu", 0.49, 0.53),
+    Expected("residual", "124M", "mfu", 0.44, 0.48),
+    Expected("residual", "345M", "mfu", 0.48, 0.52),
+    Expected("residual", "1.5B", "mfu", 0.52, 0.56),
+    # Losses of runs from other seeds differ by more.
+    Expected("courses", "bf16, from fp32", "largest_difference", 0, 3e-2),
     Expected("train-1.5B", "blocks", "estimate_over_peak", 0.9, 1.1),
     # 11.3 ms of products and 3.5 ms of memory for 32 sequences.
     Expected("loss", "ours, compiled", "ms", 11, 18),

@@ -19,6 +19,9 @@ from training_steps import Case, Step
 Mode = Literal["blocks"] | None
 """What is compiled: each block, or nothing."""
 
+RECIPE = 512
+"""Sequences of 1,024 tokens in a step, as GPT-2's and GPT-3's recipes have it: half a million tokens."""
+
 ROUNDS = 3
 """Of which the median counts."""
 
@@ -31,15 +34,18 @@ class Bench:
 
     Args:
         smoke: a tiny model, few steps and batches; without a GPU it is so, too.
+        recipe: a step is one of 512 sequences, as recipes have it, and not one micro-batch.
     """
 
-    def __init__(self, *, smoke: bool) -> None:
+    def __init__(self, *, smoke: bool, recipe: bool = False) -> None:
         self.on_gpu = torch.cuda.is_available()
         self.device: Literal["cuda", "cpu"] = "cuda" if self.on_gpu else "cpu"
         self.precision = "bf16" if self.on_gpu else "fp32"
         self.smoke = smoke or not self.on_gpu
         self.peak = peak_flops(torch.device(self.device), self.precision)
-        self.warmup, self.turns = (2, 1) if self.smoke else (4, 8)
+        self.warmup, self.turns = (1, 1) if recipe else (2, 1) if self.smoke else (4, 8)
+        self.sequences = (4 if self.smoke else RECIPE) if recipe else None
+        """Of a step; None for one micro-batch."""
         self.warmup_seconds = 0.0
         """What the first steps took, with compiling; of the last measurement."""
 
@@ -79,9 +85,10 @@ class Bench:
 
     def row(self, case: Case, seconds: float) -> dict[str, Any]:
         """What is known of a way to train: speed, share of the peak FLOPs, memory."""
-        tokens = case.batch * case.config.sequence_length / seconds
+        tokens = (self.sequences or case.batch) * case.config.sequence_length / seconds
         return {
             "micro_batch": case.batch,
+            "sequences": self.sequences or case.batch,
             "ms_per_step": round(1000 * seconds, 2),
             "warmup_seconds": round(self.warmup_seconds, 1),
             "tokens_per_second": round(tokens),

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import write_json
+from gpt2_train.cli import prepare_for_torch
 
 
 def main(work: str, file: str, *flags: str) -> int:
     """Run a piece; returns the exit status."""
     found: dict[str, Any] = {"results": {}}
     module, function = work.split(":")
+    prepare_for_torch(debug=True)  # torch's allocator as the command has it
     try:
         for part, result in getattr(importlib.import_module(module), function)(smoke="--smoke" in flags):
             print(f"  {part}: {result}", flush=True)

@@ -95,6 +95,34 @@ def quickstart(*, smoke: bool) -> Parts:
         yield from inference(work / "cpu-adamw", data, here)
 
 
+def courses(*, smoke: bool) -> Parts:
+    """The losses of 124M with the residual stream in fp32 and in bf16, and in fp32 from another seed."""
+    here, steps, batch = (device(), 2, 2) if smoke else (device(), 300, 32)
+    size = SMALL if smoke else ["--model", "124M", "--dropout", 0, "--log-every", 1, "--eval-every", 0, "--lr", "6e-4"]
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        data = write_corpus(work / "tokens", 30 if smoke else 3000)
+        found: dict[str, list[float]] = {}
+        for run, flags in (("fp32", []), ("bf16", ["--residual", "bf16"]), ("another seed", ["--seed", 1])):
+            words = [
+                "--steps",
+                steps,
+                "--global-batch-size",
+                batch,
+                "--micro-batch-size",
+                batch,
+                "--no-save",
+                "--precision",
+                "bf16",
+            ]
+            kept = ["--no-compile"] if smoke else []
+            gpt2("train", "--data", data, "--output", work / run, *size, *words, "--device", here, *flags, *kept)
+            found[run] = losses_of(work / run)
+            yield run, {"losses": found[run]}
+        for run, losses in found.items():
+            yield f"{run}, from fp32", {"largest_difference": largest_difference(losses, found["fp32"])}
+
+
 def inference(checkpoint: Path, data: str, here: str) -> Parts:
     """The same weights on CPU and GPU, in fp32: held-out loss and greedy texts."""
     same = ["--checkpoint", checkpoint, "--precision", "fp32", "--json"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ def attention(*, smoke: bool) -> Parts:
 
 
 def profile(*, smoke: bool) -> Parts:
-    """The kernels (on a CPU the operations) that take most of three of our steps of 124M, as shares of all."""
+    """All kernels (on a CPU the operations) of three of our steps of 124M, as shares of the whole, and in groups."""
     bench = Bench(smoke=smoke)
     case = bench.case("124M", 32)
     compiled: Mode = "blocks" if bench.on_gpu and not bench.smoke else None
@@ -80,7 +81,34 @@ def profile(*, smoke: bool) -> Parts:
 
     events = sorted(found.key_averages(), key=time_of, reverse=True)
     whole = sum(map(time_of, events)) or 1.0
-    for number, event in enumerate(events[:25], 1):
-        ms = round(time_of(event) / 3000, 3)
-        share = round(time_of(event) / whole, 4)
-        yield f"{number}", {"kernel": event.key[:120], "ms": ms, "share": share, "calls": event.count // 3}
+
+    def row(these: Sequence[Any]) -> dict[str, Any]:
+        spent = sum(map(time_of, these))
+        calls = sum(event.count for event in these) // 3
+        return {"ms": round(spent / 3000, 3), "share": round(spent / whole, 4), "calls": calls}
+
+    groups: dict[str, list[Any]] = {}
+    for event in events:
+        groups.setdefault(group_of(event.key), []).append(event)
+    for name, members in groups.items():
+        yield name, row(members)
+    for number, event in enumerate(events, 1):
+        yield f"{number}", {"kernel": event.key[:120]} | row([event])
+
+
+GROUPS = {
+    "attention": "cudnn|flash|fmha|sdpa|attention",
+    "products": "nvjet|gemm|cutlass|cublas|splitk|aten::(add|b)?mm",
+    "norms": "layer_norm",
+    "GELU": "gelu",
+    "loss": "exp_log|softmax|one_pass",
+    "optimizer": "adam|multi_tensor|foreach|lpnorm",
+    "copies and fills": "memcpy|memset|copy|fill|cat",
+}
+"""Patterns in a kernel's name: the first that is found names its group."""
+
+
+def group_of(kernel: str) -> str:
+    """The group of a kernel by its name."""
+    found = (group for group, pattern in GROUPS.items() if re.search(pattern, kernel, re.IGNORECASE))
+    return next(found, "all others")

@@ -40,11 +40,14 @@ def run_of(bench: Bench, case: Case, steps: int, **settings: Any) -> Iterator[tu
 
 def step_of(bench: Bench, case: Case, compiled: Mode, **settings: Any) -> dict[str, Any]:
     """The step of `gpt2 train`, with reading and bookkeeping, beside what `gpt2 estimate` says of its memory."""
-    with run_of(bench, case, bench.steps + 1, compile=compiled or False, **settings) as (run, _):
+    batch = bench.sequences or case.batch
+    told = {"compile": compiled or False, "global_batch_size": batch, **settings}
+    with run_of(bench, case, bench.steps + 1, **told) as (run, _):
         row = bench.row(case, bench.seconds(run.train_step))
     expected = memory_per_rank(
         case.config,
         micro_batch=case.batch,
+        accumulation=batch // case.batch,
         precision=case.precision,
         compiled=compiled is not None,
         on_cpu=not bench.on_gpu,
@@ -56,39 +59,49 @@ def step_of(bench: Bench, case: Case, compiled: Mode, **settings: Any) -> dict[s
     return row
 
 
+def recipe_step(size: str, batch: int, *, smoke: bool, is_compiled: bool = True, **settings: Any) -> dict[str, Any]:
+    """`step_of` 512 sequences in micro-batches of `batch`, by blocks where there is a GPU."""
+    bench = Bench(smoke=smoke, recipe=True)
+    compiled: Mode = "blocks" if bench.on_gpu and is_compiled else None
+    return attempt(lambda: step_of(bench, bench.case(size, batch), compiled, **settings))
+
+
 def train_124m(*, smoke: bool) -> Parts:
     """124M at 32 sequences: by blocks, and not compiled."""
-    bench = Bench(smoke=smoke)
-    modes: tuple[Mode, ...] = ("blocks", None) if bench.on_gpu else (None,)
-    for compiled in modes:
-        case = bench.case("124M", 32)
-        yield compiled or "not compiled", attempt(lambda compiled=compiled, case=case: step_of(bench, case, compiled))  # type: ignore[misc]
+    if torch.cuda.is_available():
+        yield "blocks", recipe_step("124M", 32, smoke=smoke)
+    yield "not compiled", recipe_step("124M", 32, smoke=smoke, is_compiled=False)
 
 
 def train_345m(*, smoke: bool) -> Parts:
     """345M at 32 sequences, by blocks."""
-    bench = Bench(smoke=smoke)
-    yield "blocks", attempt(lambda: step_of(bench, bench.case("345M", 32), "blocks" if bench.on_gpu else None))
+    yield "blocks", recipe_step("345M", 32, smoke=smoke)
 
 
 def train_xl(*, smoke: bool) -> Parts:
-    """1.5B at 16 sequences with selective checkpointing, by blocks."""
-    bench = Bench(smoke=smoke)
-    compiled: Mode = "blocks" if bench.on_gpu else None
-    case = bench.case("1.5B", 16)
-    yield "blocks", attempt(lambda: step_of(bench, case, compiled, activation_checkpointing="selective"))
+    """1.5B at 16 sequences by blocks, with selective checkpointing and with nothing recomputed."""
+    yield "blocks", recipe_step("1.5B", 16, smoke=smoke, activation_checkpointing="selective")
+    yield "nothing recomputed", recipe_step("1.5B", 16, smoke=smoke)
+
+
+def residual(*, smoke: bool) -> Parts:
+    """The three sizes with the residual stream in bf16."""
+    kind = "bf16" if torch.cuda.is_available() else "fp32"
+    for size, batch in (("124M", 32), ("345M", 32), ("1.5B", 16)):
+        yield size, recipe_step(size, batch, smoke=smoke, residual=kind)
 
 
 def peers(*, smoke: bool) -> Parts:
     """Plain loops with transformers' GPT-2 and a minimal one, compiled as a whole and not."""
-    bench = Bench(smoke=smoke)
-    ways: dict[str, Callable[..., Step]] = {"transformers": transformers_step, "minimal": minimal_step}
+    bench = Bench(smoke=smoke, recipe=True)
+    ways: dict[str, Callable[..., Step]] = {"minimal": minimal_step, "transformers": transformers_step}
     for name, make in ways.items():
         for compiled in (True, False) if bench.on_gpu else (False,):
 
             def measure(make: Callable[..., Step] = make, compiled: bool = compiled) -> dict[str, Any]:
                 case = bench.case("124M", 32)
-                return bench.row(case, bench.seconds(make(case, bench.device, compiled=compiled)))
+                batches = (bench.sequences or case.batch) // case.batch
+                return bench.row(case, bench.seconds(make(case, bench.device, compiled=compiled, batches=batches)))
 
             yield f"{name}{', compiled' if compiled else ''}", attempt(measure)
 

@@ -18,7 +18,7 @@ from gpt2_train.config.settings import TrainSettings
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim import muon
 from gpt2_train.optim.adamw import make_optimizer
-from gpt2_train.optim.muon import direction, orthogonalised
+from gpt2_train.optim.muon import directions, orthogonalised
 
 RUN = ("--steps", 8, "--dropout", 0, "--save-every", 4, "--optimizer", "muon", "--activation-checkpointing", "none")
 
@@ -35,7 +35,7 @@ def test_steps_are_nearly_orthogonal(
     """All singular values near 1, in the directions of the matrix itself, whatever its size and the machine."""
     monkeypatch.setattr(muon, "is_fast_in_bf16", lambda device: is_fast_in_bf16)
     matrix = drawn(*shape) * 1e-4
-    found = orthogonalised(matrix)
+    found = orthogonalised(matrix if matrix.dim() == 3 else matrix[None]).view(shape)
     values = torch.linalg.svdvals(found)
     assert values.min() > 0.3 and values.max() < 1.3
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -45,10 +45,28 @@ def test_steps_are_nearly_orthogonal(
 def test_queries_keys_and_values_are_made_orthogonal_apart() -> None:
     fused = drawn(4, 3, 8, 32)
     fused[:, 2] *= 1000
-    found = direction(fused.reshape(96, 32), 8).view(4, 3, 8, 32)
+    found = directions({"qkv.weight": fused.reshape(96, 32)}, 8)["qkv.weight"].view(4, 3, 8, 32)
     for part in range(3):
-        alone = orthogonalised(fused[:, part].reshape(32, 32)) * 0.2 * math.sqrt(32)
-        torch.testing.assert_close(found[:, part].reshape(32, 32), alone, atol=1e-5, rtol=1e-4)
+        alone = orthogonalised(fused[:, part].reshape(1, 32, 32)) * 0.2 * math.sqrt(32)
+        torch.testing.assert_close(found[:, part].reshape(32, 32), alone[0], atol=1e-5, rtol=1e-4)
+
+
+def test_matrices_in_stacks_move_as_they_do_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU all of a shape are one stack, lying or upright; the moments are there by name, too."""
+    made = []
+    for stack in (0, 20_000, 1 << 20):
+        monkeypatch.setitem(muon.MUON_STACK, "cpu", stack)
+        model = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
+        optimizer = make_optimizer(model, TrainSettings(optimizer="muon", weight_decay=0.1), torch.device("cpu"))
+        for step in range(2):
+            for number, parameter in enumerate(model.parameters()):
+                parameter.grad = drawn(*parameter.shape, seed=100 * step + number)
+            optimizer.step(1e-2, torch.tensor(0.5), torch.tensor(True))
+        made.append(dict(model.named_parameters()) | optimizer.tensors())
+        assert len(optimizer.chunks) == {0: 8, 20_000: 2, 1 << 20: 1}[stack]
+    for name, expected in made[0].items():
+        for other in made[1:]:
+            torch.testing.assert_close(other[name], expected, atol=1e-6, rtol=1e-5, msg=name)
 
 
 def test_steps_are_those_of_torchs_muon() -> None:

@@ -200,14 +200,22 @@ def test_dropout_recomputation_and_micro_batches_change_nothing_else(tmp_path: P
     assert all(left[step] == pytest.approx(right[step], abs=1e-5) for step in left)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_lower_precision_follows_fp32(tmp_path: Path, gpt2: Run, unbroken: Path, precision: str) -> None:
-    assert gpt2(tmp_path, "--steps", 20, "--precision", precision) == 0
+@pytest.mark.parametrize(("precision", "residual"), [("bf16", "fp32"), ("bf16", "bf16"), ("fp16", "fp32")])
+def test_lower_precision_follows_fp32(tmp_path: Path, gpt2: Run, unbroken: Path, precision: str, residual: str) -> None:
+    assert gpt2(tmp_path, "--steps", 20, "--precision", precision, "--residual", residual) == 0
     low, full = losses(tmp_path), losses(unbroken)
     assert all(low[step] == pytest.approx(full[step], abs=0.05) for step in full)
     row = next(row for row in rows(tmp_path) if row["step"] == 20)
     assert row["skipped"] == 0
     assert row.get("loss_scale") == (65536.0 if precision == "fp16" else None)
+
+
+def test_a_residual_stream_in_bf16_needs_products_in_bf16(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The CPU's default is fp32."""
+    assert gpt2(tmp_path, "--steps", 20, "--residual", "bf16") == 2
+    assert "--residual bf16 in a run in fp32: give --precision bf16, too." in capsys.readouterr().err
 
 
 def test_a_skipped_step_is_no_iteration(tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch) -> None:

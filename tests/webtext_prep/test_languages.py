@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import langdetect
 import langdetect_rs
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from webtext_prep import cli
 from webtext_prep.text import languages
+from webtext_prep.text.english import is_plainly_english
 from webtext_prep.text.languages import Langdetect, known_detectors, load_factory
 
 SENTENCES = [
@@ -116,6 +118,47 @@ def test_pieces_of_every_language_have_equal_probabilities(both):
         for length in (40, 400):
             found, expected = both(row["text"][:length])
             assert found == expected, row["language"]
+
+
+def mixed_texts(count):
+    """English with words or sentences of another language, or nothing but words that both may have, of any shares."""
+    source = random.Random(7)
+    english = " ".join(topics.values()).split()
+    others = [row["text"].split() for row in map(json.loads, TEXTS.read_text(encoding="utf-8").splitlines())]
+    longer = [[word for word in own if len(word) > 4] or own for own in others]
+    function = [word for word in set(english) if len(word) < 5 and word.isalpha() and word.islower()]
+    for number in range(count):
+        own, share, words = source.choice(longer if number % 4 == 1 else others), source.random(), []
+        while len(words) < 200:
+            start, length = source.randrange(len(own)), source.randrange(2, 25)
+            if number % 4 == 0:
+                words.append(source.choice(english if source.random() < share else own))
+            elif number % 4 == 1:
+                words.append(source.choice(function if source.random() < share / 2 else own))
+            elif source.random() < share:
+                start = source.randrange(len(english))
+                words += english[start : start + length]
+            else:
+                words += own[start : start + (length if number % 4 == 2 else 2)]
+        text = " ".join(words)[:1000]
+        yield text.upper() if source.random() < 0.02 else text
+
+
+def test_what_is_told_by_its_words_is_english_to_langdetect():
+    """12,000 hostile texts, of all its languages and more."""
+    told, detector = 0, Langdetect()
+    for text in mixed_texts(12_000):
+        if is_plainly_english(text):
+            told += 1
+            assert detector.detect(text).language == "en", text
+    assert told > 500
+
+
+def test_short_texts_lists_code_and_addresses_are_left_to_the_detector():
+    prose = topics["assignment"][:1000]
+    assert is_plainly_english(topics["context-managers"][:1000])
+    for text in ("", prose[:200], "the " * 250, prose.upper(), prose + " https://example.org/the/of", "x = 1\n" * 90):
+        assert not is_plainly_english(text)
 
 
 def test_verdicts_are_those_of_langdetect_as_its_users_call_it():

@@ -94,7 +94,7 @@ CODE = "def f(x):\n    if x:\n\n        return 1"
         "<pre>" + "".join(f"<i class=source-line-no>00{at}</i>{line}\n" for at, line in enumerate(CODE.split("\n")))
         + "</pre>",  # javadoc 17
         "<div class=fragment>" + "".join(
-            f"<div class=line><a name=l1></a><span class=lineno>   {at}</span>{line or ' '}</div>\n"
+            f"<div class=line><a name=l1></a><span class=lineno>   {at}</span>&#160;{line}</div>\n"
             for at, line in enumerate(CODE.split("\n"))
         ) + "<div class=ttc><div class=ttname>f</div></div></div>",  # Doxygen 1.9
     ],

@@ -38,6 +38,8 @@ def required(owner: Any, name: str) -> Any:
 
 foreach_norm = required(torch, "_foreach_norm")
 """(tensors): the norm of each."""
+foreach_mul_, foreach_sub_ = required(torch, "_foreach_mul_"), required(torch, "_foreach_sub_")
+"""(tensors, a scalar or a tensor for each): the products or differences, in place."""
 
 _ISOLATES = "isolate_recompiles" in inspect.signature(torch.compile).parameters
 """From torch 2.13 on; the type stubs do not know of it."""

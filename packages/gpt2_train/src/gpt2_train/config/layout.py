@@ -146,3 +146,7 @@ PIECE_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 26, "mps": 1 << 26}
 """Logits that the loss turns into float32 at a time, by kind of device: on CPU what stays in its cache (three times as
 fast there as passes over all logits at once), elsewhere enough to keep a GPU busy. The loss works by it and `estimate`
 counts with it."""
+
+MUON_STACK = {"cpu": 0, "cuda": 1 << 27, "mps": 0}
+"""Numbers of the matrices that Muon moves together, by kind of device: a GPU's kernels are then few and large. On CPUs
+it takes no more at a time than there are processes: it would gain nothing, and take 12 bytes for each."""

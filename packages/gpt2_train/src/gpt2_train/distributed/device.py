@@ -116,7 +116,7 @@ def choose_precision(
 def autocast(
     device: torch.device, precision: str, *, keeps_copies: bool = True
 ) -> contextlib.AbstractContextManager[Any]:
-    """Matrix products in `precision`, with norms, softmax and the residual stream in float32.
+    """Matrix products in `precision`, with norms and softmax in float32.
 
     Copies of parameters in `precision` are kept to its end, for other uses of them, or else made for each use.
     """

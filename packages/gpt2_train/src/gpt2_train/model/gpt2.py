@@ -102,6 +102,7 @@ class GPT2(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.residual: torch.dtype | None = None  # Type of the residual stream; None: as the embeddings, float32.
         self.token_embedding = empty_embedding(config.padded_vocabulary, config.hidden)
         self.position_embedding = empty_embedding(config.sequence_length, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
@@ -177,7 +178,8 @@ class GPT2(nn.Module):
         if context.last is None and length > limit:
             raise Gpt2UsageError(f"{length} positions asked of a model that has {limit}: shorten the input.")
         positions = torch.arange(length, device=tokens.device) if context.positions is None else context.positions
-        x = self.dropout(self.embed(tokens, positions))  # (B, T, hidden)
+        x = self.embed(tokens, positions)
+        x = self.dropout(x if self.residual is None else x.to(self.residual))  # (B, T, hidden)
         branch: Any = None  # Before the first block there is one term.
         for block in self.blocks:
             x, branch = block(x, branch, context)

@@ -81,6 +81,7 @@ class EstimateSettings(ModelSettings):
         help="autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, "
         "which takes less on CPUs that are faster in bf16",
     )
+    residual: Literal["fp32", "bf16"] = _of_train("residual")
     device: Literal["auto", "cpu", "cuda", "mps"] = _machine(
         "auto", "where the run will be: a GPU of CUDA unless it is cpu or mps"
     )

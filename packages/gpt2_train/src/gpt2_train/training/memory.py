@@ -33,7 +33,7 @@ from typing import Any
 
 from command_kit import UsageError
 from command_kit.settings import as_table, read_toml
-from gpt2_train.config.layout import PIECE_ELEMENTS
+from gpt2_train.config.layout import MUON_STACK, PIECE_ELEMENTS
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 
 GIB = 2**30
@@ -57,7 +57,7 @@ GPU_MICRO_BATCH_TOKENS = 32_768
 MARGIN = 0.05
 """The part of a GPU's free memory that is left where a peak is above its figure: 4% at most were seen (see above)."""
 
-_LAYOUT = ("data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer")
+_LAYOUT = ("data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer", "residual")
 _SIZES = ("layers", "hidden", "heads", "sequence_length", "vocabulary_size", "global_batch_size")
 _DECIDE_MEMORY = (*_SIZES, *_LAYOUT, "tensor_parallel", "data_parallel", "documents", "device")
 
@@ -108,18 +108,22 @@ def _block_parameters(config: ModelConfig, t: int) -> int:
     return (12 * h * h + 7 * h) // t + 6 * h
 
 
-def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel: int, shards: int) -> tuple[int, int]:
+def _optimizer_memory(
+    config: ModelConfig, optimizer: str, t: int, data_parallel: int, shards: int, *, on_cpu: bool
+) -> tuple[int, int]:
     """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes in addition.
 
-    Muon keeps one moment of the blocks' matrices instead of Adam's two. Of as many of them as there are processes at a
-    time it holds the whole update and the step made of it, and works on one: its copy, and two products of it.
+    Muon keeps one moment of the blocks' matrices instead of Adam's two. Of as many of them as it takes together it
+    holds almost four copies of its own share, or, of as many as there are processes, the whole update and the step made
+    of it; and works on one: its copy, and two products of it.
     """
     state = 8 * math.ceil(parameters_per_rank(config, t) / shards)
     if optimizer != "muon":
         return state, 0
     h = config.hidden
-    saved = 4 * config.layers * 12 * h * h // (t * shards)
-    return state - saved, 4 * 4 * h * h * (2 * t * data_parallel + 3)
+    saved, matrix = 4 * config.layers * 12 * h * h // (t * shards), 4 * 4 * h * h
+    together = 15 * min(saved // 4, MUON_STACK["cpu" if on_cpu else "cuda"] // (t * shards))
+    return state - saved, max(together, matrix * (2 * t * data_parallel + 3))
 
 
 def block_activations(
@@ -128,13 +132,14 @@ def block_activations(
     *,
     tensor_parallel: int = 1,
     precision: str = "fp32",
+    stream: int = 4,
     on_cpu: bool = False,
 ) -> tuple[dict[str, int], int]:
     """Bytes that each block saves for a micro-batch of `micro_batch` whole sequences; and what `none` saves besides.
 
     By mode of activation checkpointing: `none` all that the backward pass needs, `selective` the block's input and the
     outputs of matrix products and attention, `full` its input alone. With `none` half-precision copies of the matrices
-    are saved, too.
+    are saved, too. A number of the residual stream has `stream` bytes.
 
     Counted tensor by tensor for a block as `gpt2.py` has it, with a fused attention kernel: it saves its inputs,
     its output and one float32 a row and head, not the attention matrix. That kernel has no dropout on CPU, where the
@@ -142,8 +147,7 @@ def block_activations(
     """
     h, t, length = config.hidden, tensor_parallel, config.sequence_length
     tokens, size = micro_batch * length, 4 if precision == "fp32" else 2
-    residual = 4 * h  # The residual stream is float32 in any precision.
-    norms = 2 * (residual + size * h + 8)  # Input and output of both, and mean and deviation of each row.
+    norms = 2 * (stream * h + size * h + 8)  # Input and output of both, and mean and deviation of each row.
     attention = (3 * size * h + size * h) // t + 4 * config.heads // t
     feed_forward = 8 * size * h // t  # Before and after the GELU.
     dropped = 0
@@ -154,8 +158,8 @@ def block_activations(
     products = size * (2 * h + 8 * h // t) + 4 * config.heads // t  # qkv, attention, out, up, down.
     saved = {
         "none": tokens * (norms + dropped + attention + feed_forward),
-        "selective": tokens * (residual + products),
-        "full": tokens * residual,
+        "selective": tokens * (stream * h + products),
+        "full": tokens * stream * h,
     }
     return saved, 2 * 12 * h * h // t if size == 2 else 0
 
@@ -179,6 +183,7 @@ def memory_per_rank(
     reshard: bool = False,
     accumulation: int = 1,
     precision: str = "fp32",
+    residual: str = "fp32",
     activation_checkpointing: str = "none",
     optimizer: str = "adamw",
     compiled: bool = False,
@@ -195,6 +200,7 @@ def memory_per_rank(
         reshard: whether blocks are gathered one at a time.
         accumulation: micro-batches of a process in one step; gradients are then there from the start of the last.
         precision: `fp32`, or `bf16` or `fp16` by autocast.
+        residual: of the residual stream, `fp32` or `bf16`. Not compiled, norms on GPUs keep float32 of it.
         activation_checkpointing: `none`, `selective` or `full`.
         optimizer: `adamw` or `muon`.
         compiled: whether torch.compile is used, whose loss needs no workspace.
@@ -206,6 +212,7 @@ def memory_per_rank(
     h, t = config.hidden, tensor_parallel
     half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
     size = half or 4
+    stream = 2 if residual == "bf16" and (compiled or on_cpu) else 4
     tokens, vocabulary = micro_batch * config.sequence_length, config.padded_vocabulary // t
     is_shared, accumulates = data_parallel > 1, accumulation > 1
     reshard = reshard and is_shared
@@ -217,20 +224,23 @@ def memory_per_rank(
     if reshard:
         # One block is computed, and the next arrives. At the output no block is there.
         gathered, at_output = 4 * (around + min(2, config.layers) * in_block), 4 * around
-    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
+    shards = data_parallel // data_parallel_replicate
+    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, shards, on_cpu=on_cpu)
 
-    saved, copies = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
+    saved, copies = block_activations(
+        config, micro_batch, tensor_parallel=t, precision=precision, stream=stream, on_cpu=on_cpu
+    )
     if compiled:
         # After attention a block keeps what that adds, in the type of products, in place of the sum.
-        saved["none"] -= tokens * (4 - size) * h
+        saved["none"] -= tokens * (stream - size) * h
     saved["none"] += copies
     kept = saved[activation_checkpointing]
     # Autocast's copies of weights are kept to the end of the forward pass, where parameters are.
     casts = config.layers * copies if activation_checkpointing != "none" and not reshard else 0
     # Around the blocks: the final norm (input, output, mean and deviation), the mask of the embeddings, and the ids and
     # numbers of the loss.
-    mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
-    activations = config.layers * kept + tokens * (4 * h + size * h + 8 + mask + 28)
+    mask = 0 if config.dropout == 0 else stream * h if on_cpu else h
+    activations = config.layers * kept + tokens * (stream * h + size * h + 8 + mask + 28)
     output_copy, logits = half * vocabulary * h, tokens * vocabulary * size
 
     # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
@@ -240,7 +250,7 @@ def memory_per_rank(
     loss_work = 0 if compiled else piece * 4 * (2 if half else 1)
     # Logits have gone before a gradient in half precision becomes one in float32.
     output_work = vocabulary * h * size + tokens * h * size
-    block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)
+    block_work = tokens * h * (2 * stream + 8 * size // t) + 4 * h * h // t * (4 + half)
     block_work += saved["none"] - kept
     # The gradient of a block before and after it is sent; while a block is computed, what is sent of the one before.
     # At the end the same of the embeddings, whose parameters are whole until then.
@@ -325,7 +335,7 @@ def choose_micro_batch(
     # As far as it is resolved. What else decides memory is the same in any run that resumes.
     now = as_table(settings) | config.as_table() | {"data_parallel": data_parallel, "device": device}
     try:
-        recorded = read_toml(recorded_in).get("train", {})
+        recorded = {"residual": "fp32"} | read_toml(recorded_in).get("train", {})
     except UsageError:
         recorded = {}
     size = recorded.get("micro_batch_size")

@@ -239,6 +239,8 @@ def make_plan(
     def decide() -> Plan:
         recorded = resumed.settings.get("precision") if resumed else None
         precision = choose_precision(settings.precision, recorded, world.device)
+        if settings.residual == "bf16" and precision != "bf16":
+            raise Gpt2UsageError(f"--residual bf16 in a run in {precision}: give --precision bf16, too.")
         compiled = is_compiled(settings.compile, world.device)
         asked, kind = settings.micro_batch_size, world.device.type
         by_memory = asked == "auto" and free is not None and settings.global_batch_size >= world.dp_size

@@ -41,7 +41,7 @@ from gpt2_train.distributed.device import note_emulated
 from gpt2_train.distributed.mesh import World, fill, mixed_seed
 from gpt2_train.distributed.parallelize import missing_for_compilation, parallelize
 from gpt2_train.model.attention import attention_kind
-from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.gpt2 import DTYPES, GPT2
 from gpt2_train.training.memory import layout_of, memory_per_rank, size_line
 from gpt2_train.training.plan import Plan, make_plan
 from gpt2_train.training.run_folder import check_same_run, data_identity, identity_settings
@@ -486,4 +486,5 @@ def build_model(run: Run) -> GPT2:
             model,
             model.initial_weights(torch.Generator().manual_seed(mixed_seed(run.settings.seed))),
         )
+    model.residual = DTYPES["bf16"] if run.settings.residual == "bf16" else None
     return model.train()

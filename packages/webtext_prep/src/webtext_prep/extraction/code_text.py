@@ -22,6 +22,8 @@ _LINES = frozenset({"div", "li", "tr", "p"})
 _LINE = re.compile(r"(?:^|[\s_-])line(?:\s|$)", re.IGNORECASE)
 """The class of an inline element that is a line. Where no line end stands behind it, styles make it one: in the manual
 of Tailwind 4, and Gatsby's highlighted lines."""
+_FIRST_SPACE = re.compile("^ ", re.MULTILINE)
+"""Between a number by Doxygen and its line."""
 _LANGUAGE = re.compile(r"(?:^|\s)(?:language|lang|brush|highlight(?:-source|-text)?|sourceCode)[-:\s]+([\w+#.-]{1,30})")
 _NOT_LANGUAGES = frozenset({"default", "none", "text", "plain", "plaintext", "wrapper", "code", "block", "inline"})
 
@@ -54,9 +56,12 @@ def _lines_of_doxygen(node: Any) -> list[Any]:
 def code_of(node: Any) -> str:
     """The lines of a piece of code."""
     pieces: list[str] = []
-    for part in _lines_of_doxygen(node) or [node]:
+    of_doxygen = _lines_of_doxygen(node)
+    for part in of_doxygen or [node]:
         _read(part, pieces)
-    return "".join(pieces).replace("\xa0", " ")
+    code = "".join(pieces).replace("\xa0", " ")
+    is_numbered = of_doxygen and all(line[:1] in ("", " ") for line in code.split("\n"))
+    return _FIRST_SPACE.sub("", code) if is_numbered else code
 
 
 def _read(node: Any, pieces: list[str]) -> None:

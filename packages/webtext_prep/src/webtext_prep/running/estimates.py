@@ -47,6 +47,7 @@ class Costs:
         least: bytes of a process however small its input is.
         window: bytes of memory that a compressed file may ask for.
         page: bytes of memory for each page of a shard, where a process knows all of these.
+        each: processor time for each document or page besides, however small.
     """
 
     seconds: float
@@ -60,21 +61,23 @@ class Costs:
     least: int = PROCESS_BYTES
     window: int = 0
     page: int = 0
+    each: float = 0.0
 
 
 # Of 23 million URLs, 6 in 10 give a page, with 5,000 bytes of text (OpenWebText); of a page's HTML 8% are text. Half of
-# the pages that are gone are archived, with 110,000 bytes of HTML, and 28,000 compressed.
+# the pages that are gone are archived, with 110,000 bytes of HTML, and 28,000 compressed. What a page takes beside its
+# bytes is fitted to pages of 26 kB (documentation of Debian) and of 300 kB (web pages of seven kinds).
 TABLE = {
     "urls": Costs(1 / 110_000, 1_600, 250 * MB, written=0.22, scratch=0.022, text=0.022, kept=0.25, window=2 << 30),
     "blacklist": Costs(1 / 200_000, 65, 210 * MB, written=1.1, scratch=0.8),
     "download": Costs(0.6 / 60, 65, 400 * MB, written=50.0, scratch=18.0, text=46.0, kept=0.6, least=400 * MB),
     "rescue": Costs(0.01, 65, 400 * MB, written=0.0, files=215.0, scratch=215.0, text=850.0, kept=0.5, least=400 * MB),
-    "extract": Costs(1 / 57, 110_000, 400 * MB, written=0.12, text=0.08, least=400 * MB),
+    "extract": Costs(1 / 230, 110_000, 640 * MB, written=0.12, text=0.08, least=400 * MB, each=1 / 210),
     "merge": Costs(1 / 13_400, memory=200 * MB, scratch=0.42, page=160),
-    "clean": Costs(1 / 5_300, memory=400 * MB),
+    "clean": Costs(1 / 5_300, memory=200 * MB),
     "train-filter": Costs(1 / 1_900, memory=400 * MB, written=0.0, scratch=0.4),
     "filter": Costs(1 / 9_800, memory=400 * MB),
-    "dedup": Costs(1 / 7_900, memory=640 * MB, scratch=0.42),
+    "dedup": Costs(1 / 7_900, memory=640 * MB, scratch=0.05),
     "dedup-passages": Costs(1 / 2_100, memory=630 * MB, scratch=0.62),
     "decontaminate": Costs(1 / 8_500, memory=290 * MB),
     "train-tokenizer": Costs(1 / 1_670, memory=500 * MB, written=0.0, scratch=0.25),
@@ -91,8 +94,8 @@ SETTINGS: dict[tuple[str, str, Any], dict[str, Any]] = {
     ("download", "extractor", "trafilatura"): {"seconds": 0.6 / 82},
     ("download", "extractor", "newspaper"): {"seconds": 0.6 / 16},
     ("download", "save_pages", True): {"written": 750.0, "scratch": 280.0},
-    ("extract", "extractor", "resiliparse"): {"seconds": 1 / 400},
-    ("extract", "extractor", "trafilatura"): {"seconds": 1 / 90},
+    ("extract", "extractor", "resiliparse"): {"seconds": 1 / 590, "each": 1 / 730},
+    ("extract", "extractor", "trafilatura"): {"seconds": 1 / 100, "each": 1 / 105},
     ("extract", "extractor", "newspaper"): {"seconds": 1 / 20},
     ("clean", "language_detector", "py3langid"): {"seconds": 1 / 2_200},
     ("clean", "language", "any"): {"seconds": 1 / 14_000},
@@ -156,7 +159,7 @@ def needs_of(row: Costs, sample: Sample, workers: int) -> Needs:
         sample.documents,
         round(row.kept * sample.documents),
         round(row.text * sample.text),
-        row.seconds * sample.text / row.size,
+        row.seconds * sample.text / row.size + row.each * sample.documents,
     )
 
 

@@ -23,7 +23,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tasks import Tally
 from webtext_prep.text import quality
-from webtext_prep.text.languages import LanguageDetector, detect_language, is_in, known_detectors
+from webtext_prep.text.languages import LanguageDetector, detect_language, is_in, is_surely, known_detectors
 from webtext_prep.text.masks import MASKS
 from webtext_prep.text.provenance_marks import has_credentials, without_marks
 from webtext_prep.text.quality import Rule
@@ -195,6 +195,9 @@ class Clean(DocumentStage):
         return None
 
     def _judge_language(self, document: Document, values: dict[str, Any]) -> str | None:
+        if not self.min_language_confidence and is_surely(document.text, self.language, self.language_detector):
+            document.metadata["language"] = self.language
+            return None
         guess = detect_language(document.text, self.language_detector)
         if guess is None:
             return "language_unknown"

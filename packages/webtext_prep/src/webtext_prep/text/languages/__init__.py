@@ -26,6 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from command_kit import parse_json
 from command_kit.plugins import find_plugins
+from webtext_prep.text.english import is_plainly_english
 
 
 def package_folder(name: str) -> Path:
@@ -61,6 +62,10 @@ class LanguageDetector(abc.ABC):
     def detect(self, text: str) -> Guess | None:
         """The language of `text`, or None where there is nothing to go by."""
 
+    def is_sure(self, text: str, wanted: str) -> bool:
+        """Whether `detect` would name the wanted language, where that can be told for less; False says nothing."""
+        return False
+
 
 def is_in(language: str, wanted: str) -> bool:
     """Whether a language is the wanted one, or a regional form of it (basic filtering, RFC 4647 section 3.3.1).
@@ -86,6 +91,12 @@ def detect_language(text: str, detector: str = "langdetect") -> Guess | None:
     """The language of the beginning of `text`, or None where there is nothing to go by."""
     named = _detector(detector)
     return named.detect(text[: named.characters])
+
+
+def is_surely(text: str, wanted: str, detector: str) -> bool:
+    """Whether `detect_language` would name the wanted language, where that can be told for less."""
+    named = _detector(detector)
+    return named.is_sure(text[: named.characters], wanted)
 
 
 _LETTERS = (string.ascii_lowercase.encode(), string.ascii_uppercase.encode())
@@ -160,6 +171,10 @@ class Langdetect(LanguageDetector):
         if not found or found[0].prob <= self._threshold:
             return None
         return Guess(found[0].lang, min(found[0].prob, 1.0))
+
+    def is_sure(self, text: str, wanted: str) -> bool:
+        """Whether `text` is English by its words, and that is wanted."""
+        return wanted == "en" and is_plainly_english(text)
 
 
 def load_factory(package: str) -> Any:
