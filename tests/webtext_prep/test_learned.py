@@ -71,7 +71,7 @@ def test_rows_of_a_table_and_code_are_kept_as_they_are(blocks):
     table = "<table><tr><td>a</td><td>b</td></tr><tr><td>c</td><td>d</td></tr></table>"
     found = blocks(f"{table}<pre>{code}\n</pre>")
     assert written(found, np.ones(5, bool)) == f"a | b\nc | d\n{code}"
-    assert written(found, np.array([True, False, True, False, False])) == "a | b\nc | d", "most of a table is all of it"
+    assert written(found, np.array([True, False, False, True, False])) == "a | b\nc | d"
     assert written(found, np.array([True, False, False, False, False])) == "a | b"
 
 
@@ -266,8 +266,7 @@ def test_a_long_list_of_links_by_name_a_bar_is_no_text(around):
     assert kind not in learned.OF_LINKS
     assert "committee" in text and "harbours" not in text
     found = blocks_of(page)
-    assert found is not None and len(found.link_bars) == 1
-    assert not blocks_of(page.replace("<a ", "<b ").replace("</a>", "</b>")).link_bars
+    assert found is not None and len(learned.link_bars(found)) == 1
 
 
 def test_a_sign_that_hides_itself_when_it_has_opened_is_no_text():

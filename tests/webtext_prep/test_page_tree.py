@@ -419,7 +419,8 @@ def test_a_word_in_brackets_is_none_of_a_headings(texts):
         "Value",
         "Oars",
     ]
-    assert texts("<p>See <a href=a.c>[src]</a></p>") == ["See [src]"]
+    assert texts("<dl><dt>mul(x)<a href=s><span>[source]</span></a></dl>") == ["mul(x)"]
+    assert texts("<p>See <a href=a.c>[src]</a></p><dl><dt><a href=f>[file]</a></dl>") == ["See [src]", "[file]"]
 
 
 PERMALINKS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,14 +17,8 @@ from typing import Any
 
 from command_kit.errors import CommandError
 
-SERVER_ENVIRONMENT = {
-    "PYTHONHASHSEED": "0",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
-}
-"""Two runs must not differ by the order of a set of strings, a library with threads must not be forked, and memory that
-glibc gives back after each page or batch is taken again for the next: these are the bounds that it comes to itself."""
+SERVER_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+"""Two runs must not differ by the order of a set of strings, and a library with threads must not be forked."""
 LONGEST_FOLDER = 70
 """Bytes of the name of a folder that sockets can lie in: the system allows 104 for theirs."""
 STARTS = 3
@@ -32,6 +27,17 @@ START_PAUSE = 0.1
 """Seconds between two attempts."""
 STOP_SECONDS = 5
 """Seconds that a process may take to end before it is killed."""
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 64 MiB of freed memory, as it comes to by itself where it has freed a block of 32 MiB.
+
+    It gave the memory of each page back, and had it zeroed for the next: a tenth to a fifth of a fast extractor's time.
+    """
+    with contextlib.suppress(AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
+        mallopt(-1, 64 << 20)  # M_TRIM_THRESHOLD
 
 
 def end_after(wait: Callable[[], object], number: int = signal.SIGKILL) -> None:
@@ -126,6 +132,7 @@ def _live(
     os.environ.update(environment)
     multiprocessing.current_process().daemon = False  # it may have workers of its own
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    keep_freed_memory()
     end_with_parent()
     with contextlib.suppress(EOFError, ConnectionError):
         target(tasks, results, *arguments)

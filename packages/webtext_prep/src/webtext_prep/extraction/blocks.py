@@ -86,12 +86,6 @@ for _bit, _tags in _ROLES_OF_TAGS.items():
     _KINDS |= {tag: _KINDS.get(tag, 0) | _bit for tag in _tags}
 _BREAK = "\x01"
 """Stands for `<br>` while a block is read: pages hold no control characters (`readable`)."""
-LEADING = HINT_BITS["nav"] | HINT_BITS["side"]
-"""What names of parts say that lead through a site or a manual."""
-MANY_LINKS = 20
-"""So many are no sentence's own."""
-SHARE_OF_LINKS = 0.9
-"""Of the characters of such a part."""
 _PARAGRAPHS = re.compile(r"\n{2,}")
 
 
@@ -152,19 +146,6 @@ class Blocks:
         shown = of_each > max(LEAST_SHOWN, of_each[0])
         shown[0] = True
         return np.asarray(shown[hidden])
-
-    @functools.cached_property
-    def link_bars(self) -> list[int]:
-        """The elements whose names say that they lead elsewhere, with many links and hardly another word."""
-        leads = (self.hints & LEADING) > 0
-        leads |= np.isin(self.tag, (TAGS["nav"], TAGS["aside"]))
-        lengths, linked, links = (
-            np.concatenate(([0], np.cumsum(of_each)))
-            for of_each in (list(map(len, self.texts)), self.link_characters, self.links)
-        )
-        length, of_links, number = (each[self.last] - each[self.first] for each in (lengths, linked, links))
-        is_bar = leads & (number >= MANY_LINKS) & (of_links >= SHARE_OF_LINKS * length)
-        return [int(element) for element in np.flatnonzero(is_bar)]
 
 
 _OF_BLOCKS = ("element", "row", "cell", "link_characters", "links", "bold_characters")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
+from textwrap import dedent
 from typing import Any
 
 from webtext_prep.extraction.page_tree import text_of
@@ -22,8 +23,6 @@ _LINES = frozenset({"div", "li", "tr", "p"})
 _LINE = re.compile(r"(?:^|[\s_-])line(?:\s|$)", re.IGNORECASE)
 """The class of an inline element that is a line. Where no line end stands behind it, styles make it one: in the manual
 of Tailwind 4, and Gatsby's highlighted lines."""
-_FIRST_SPACE = re.compile("^ ", re.MULTILINE)
-"""Between a number by Doxygen and its line."""
 _LANGUAGE = re.compile(r"(?:^|\s)(?:language|lang|brush|highlight(?:-source|-text)?|sourceCode)[-:\s]+([\w+#.-]{1,30})")
 _NOT_LANGUAGES = frozenset({"default", "none", "text", "plain", "plaintext", "wrapper", "code", "block", "inline"})
 
@@ -60,8 +59,7 @@ def code_of(node: Any) -> str:
     for part in of_doxygen or [node]:
         _read(part, pieces)
     code = "".join(pieces).replace("\xa0", " ")
-    is_numbered = of_doxygen and all(line[:1] in ("", " ") for line in code.split("\n"))
-    return _FIRST_SPACE.sub("", code) if is_numbered else code
+    return dedent(code) if of_doxygen else code  # a space stands behind each number
 
 
 def _read(node: Any, pieces: list[str]) -> None:

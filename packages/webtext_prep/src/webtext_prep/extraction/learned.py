@@ -43,6 +43,9 @@ HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "
 such pages left it out of the text of nine in ten, but not of news: there the forests decide."""
 OF_LINKS = frozenset({"collection", "listing"})
 """Kinds of pages whose text may be a list of links, whatever the name of its part."""
+LEADING = HINT_BITS["nav"] | HINT_BITS["side"]
+MANY_LINKS, SHARE_OF_LINKS = 20, 0.9
+"""What a name of a part says that leads through a site or a manual, how many links it has, and of its characters."""
 LEAST_SEEN = 1 / 3
 """The share of what the forests take for main text that must be seen; else scripts show the rest in the end."""
 NEAR = 3
@@ -94,7 +97,7 @@ class Parameters:
             sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
         kept = chosen(1 / (1 + np.exp(-sums)), features.words)
         beside = kept.copy()
-        for bar in blocks.bars if kind in OF_LINKS else (*blocks.bars, *blocks.link_bars):
+        for bar in blocks.bars if kind in OF_LINKS else (*blocks.bars, *link_bars(blocks)):
             beside[blocks.first[bar] : blocks.last[bar]] = False
         kept = beside if beside.any() else kept
         if kind in HEADED_KINDS and (heading := own_heading(blocks, kept, title)) is not None:
@@ -151,6 +154,14 @@ def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int 
         below = heading + 1 + np.flatnonzero(above[heading + 1 :] < 7)
         heading = next((int(one) for one in below if title.startswith(blocks.texts[one])), heading)
     return heading if above.min() == 1 or len(above) - heading <= NEAR else None
+
+
+def link_bars(blocks: Blocks) -> list[int]:
+    """The elements whose names say that they lead elsewhere, with many links and hardly another word."""
+    leads = ((blocks.hints & LEADING) > 0) | np.isin(blocks.tag, (TAGS["nav"], TAGS["aside"]))
+    of_blocks = (list(map(len, blocks.texts)), blocks.link_characters, blocks.links)
+    length, linked, links = (s[blocks.last] - s[blocks.first] for s in (sums(values) for values in of_blocks))
+    return list(np.flatnonzero(leads & (links >= MANY_LINKS) & (linked >= SHARE_OF_LINKS * length)))
 
 
 def _navigates(blocks: Blocks) -> npt.NDArray[np.bool_]:

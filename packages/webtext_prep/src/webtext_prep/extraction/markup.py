@@ -1,14 +1,15 @@
 """The kept blocks of a page as a text: plain lines, or Markdown.
 
-Tables of data are kept as a whole or in part as their blocks are; a row is a line, its cells stand between bars. Tables
-that only place things on a page are none: one with another table in it, a heading, one column, or a cell of many words.
+Of tables of data each row is kept as a whole or not at all; it is a line, its cells stand between bars. Tables that
+only place things on a page are none: one with another table in it, a heading beside others, one column, or a cell of
+many words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Literal
 
 import numpy as np
@@ -27,8 +28,6 @@ CELL_WORDS = 60
 """A cell with more words is a part of a layout."""
 CELL_BLOCKS = 6
 """So is one with more blocks."""
-MOST_KEPT = 0.5
-"""A table of which this share of its characters is kept is kept as a whole."""
 MOST_COLUMNS, MOST_ROWS = 1000, 65534
 """A cell takes no more of them, whatever it says (HTML standard, 4.9.11)."""
 _TABLE, _ROW, _LIST_ITEM, _QUOTE, _ORDERED = (TAGS[tag] for tag in ("table", "tr", "li", "blockquote", "ol"))
@@ -61,15 +60,9 @@ class Tables:
                 self.of[members] = table
 
     def completed(self, blocks: Blocks, kept: Kept) -> Kept:
-        """`kept`, and all of each table of which most is kept, and of each row of which anything is."""
-        lengths = np.array([len(text) for text in blocks.texts])
-        found = kept.copy()
-        for table in np.unique(self.of[(self.of >= 0) & kept]):
-            inside = (self.of == table) & blocks.seen
-            if lengths[inside & kept].sum() >= MOST_KEPT * lengths[inside].sum():
-                found |= inside
+        """`kept`, and all of each row of which anything is."""
         in_tables = (self.of >= 0) & blocks.seen
-        return found | (in_tables & np.isin(blocks.row, blocks.row[in_tables & found]))
+        return kept | (in_tables & np.isin(blocks.row, blocks.row[in_tables & kept]))
 
 
 def _above(blocks: Blocks, element: int, tags: tuple[int, ...]) -> int:
@@ -128,21 +121,20 @@ def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars
 def with_definitions(blocks: Blocks, kept: Kept) -> Kept:
     """`kept`, and the terms of what is kept of their definitions, or else the definitions of terms that are kept."""
     groups: dict[int, list[list[int]]] = {}
-    for element in np.flatnonzero(np.isin(blocks.tag, (_TERM, _DEFINITION))):
-        of_list = groups.setdefault(int(blocks.parent[element]), [[]])
-        if blocks.tag[element] == _TERM and of_list[-1] and blocks.tag[of_list[-1][-1]] == _DEFINITION:
+    for element in np.flatnonzero(np.isin(blocks.tag, (_TERM, _DEFINITION))).tolist():
+        of_list = groups.setdefault(int(blocks.parent[element]), [])
+        if not of_list or (blocks.tag[element] == _TERM and blocks.tag[of_list[-1][-1]] == _DEFINITION):
             of_list.append([])
-        of_list[-1].append(int(element))
+        of_list[-1].append(element)
     found = kept.copy()
-    for group in (group for of_list in groups.values() for group in of_list):
-        terms, definitions = (
+    for group in chain.from_iterable(groups.values()):
+        sides = [
             [at for one in group if blocks.tag[one] == tag for at in range(blocks.first[one], blocks.last[one])]
             for tag in (_TERM, _DEFINITION)
-        )
-        if kept[definitions].any():
-            found[terms] = blocks.seen[terms]
-        elif kept[terms].any():
-            found[definitions] = blocks.seen[definitions]
+        ]
+        for side, other in (sides, sides[::-1]):
+            if kept[side].any() and not kept[other].any():
+                found[other] = blocks.seen[other]
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Container
+from itertools import dropwhile
 from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
@@ -95,8 +96,9 @@ _HOLDS_AN_OPENER = etree.XPath(
     "boolean(descendant-or-self::*[@aria-expanded or @cursor='pointer' or contains(@style, 'cursor')])"
 )
 """Whether something in an element is there to be clicked: it says so, or has a pointer as its cursor."""
-NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "t-navbar", "tocframe"})
-"""Classes or ids of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com: no text."""
+NAVIGATION = frozenset({"nav_table", "navfooter", "navheader", "siteSub", "t-navbar", "tocframe"})
+"""Classes or ids of bars that lead through a manual, by texi2html, DocBook XSL and cppreference.com, and of MediaWiki's
+line on where a page is from: no text."""
 SHORT_COMMENT = "shortcomment cmt"
 """The class of the first sentence of a comment by Scaladoc (2.8 and later)."""
 _STREAMED = re.compile(r"S:[0-9a-f]+")
@@ -107,7 +109,6 @@ _PERMALINK_CLASSES = re.compile(
 _PERMALINK_WORDS = re.compile(
     r"\W*(?:copy |direct |get )?(?:a )?(?:perma(?:nent )?link|link|anchor|permalien|lien permanent)\b", re.IGNORECASE
 )
-_HEADLINES = ("h1", "h2", "h3", "h4", "h5", "h6")
 _IN_BRACKETS = re.compile(r"\[[^\W\d_]+\]")
 """What a link in a heading says that leads to its source, or to where it is edited: `[src]`, `[edit]`."""
 _RAW = "script|style|textarea|title|iframe|noembed|noframes|xmp|template"
@@ -184,16 +185,12 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
 def _end_head(tree: Any) -> None:
     """Move into the body what libxml2 (2.14.6) takes for a part of a head that has no end tag: its end tag and the
     start tag of the body may be left out, and it knows no element that is newer than HTML 4 (section 13.2.6.4.4)."""
-    head = tree.find("head")
-    first = None if head is None else next((node for node in head if node.tag not in _OF_HEAD), None)
-    if first is None:
-        return
-    body = tree.find("body")
-    body = etree.SubElement(tree, "body") if body is None else body
-    moved = [first, *first.itersiblings()]
-    moved[-1].tail = (moved[-1].tail or "") + (body.text or "")
-    body.text = None
-    body[:0] = moved
+    head, body = tree.find("head"), tree.find("body")
+    moved = list(dropwhile(lambda node: node.tag in _OF_HEAD, () if head is None else head))
+    if moved:
+        body = etree.SubElement(tree, "body") if body is None else body
+        moved[-1].tail, body.text = (moved[-1].tail or "") + (body.text or ""), None
+        body[:0] = moved
 
 
 def _raise_digits(node: Any) -> None:
@@ -475,9 +472,10 @@ def is_permalink(node: Any, classes: str | None) -> bool:
     heading that is a link to itself as a whole is a heading. A word in brackets is none of a heading's, wherever it
     leads.
     """
-    href, text = node.get("href"), node.text
-    if text and _IN_BRACKETS.fullmatch(text) and next(node.iterancestors(*_HEADLINES), None) is not None:
-        return True
+    href, text = node.get("href"), node.text or (node[0].text if len(node) else "")
+    if text and _IN_BRACKETS.fullmatch(text):
+        around = next(node.iterancestors(*HEADINGS), None)
+        return around is not None and _has_own_words(around)
     if href is None or "#" not in href:
         return False
     sign = is_sign(text_of(node).strip())

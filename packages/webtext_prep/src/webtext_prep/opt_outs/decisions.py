@@ -106,8 +106,8 @@ def decide(
         if name.lower() in _IN_BYTES:
             said.setdefault(name.lower().decode(), []).append(value.decode("latin-1"))
     text = text_with(_WORDS, page)
-    tags = [tag.attributes() for tag in meta_tags(text)]
-    named, documents = licences.in_page(text, url)
+    tags = [tag.attributes() for tag in meta_tags(text)] if text else []
+    named, documents = licences.in_page(text, url) if text else ([], [])
     named += licences.linked(said.pop(signals.LINK_HEADER, []), url)
     for licence in (licences.read_licence(document, url, url) for document in documents):
         preferences += licence.for_page(url)

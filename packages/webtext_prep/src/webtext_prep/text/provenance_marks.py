@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 
+from webtext_prep.text.tags import holds
+
 _SELECTOR = "[\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 _RUN = re.compile(
     rf"(?P<kept>(?<=[^\sA-Za-z\u200b-\u200f\u2060-\u206f\ufeff]){_SELECTOR})?\ufeff?(?P<run>{_SELECTOR}++)"
@@ -63,5 +65,5 @@ def has_credentials(text: str, html: bytes = b"") -> bool:
     return (
         _MAGIC in text
         or "-----BEGIN C2PA MANIFEST-----" in text
-        or (b"c2pa" in html and _IN_HTML.search(html) is not None)
+        or (holds(html, b"c2pa") and _IN_HTML.search(html) is not None)
     )

@@ -8,11 +8,14 @@ this costs some 5 ns a byte; linear in the page.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import html
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+import numpy as np
 
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "template")
 _FOREIGN = ("svg", "math")
@@ -28,6 +31,8 @@ _SPELLED = re.compile(
 )
 """A reference that stands for a letter, or for a sign of `text/html`, `rsl+xml` or `http-equiv`."""
 _UTF16 = ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_strstr = ctypes.PyDLL(None).strstr
+_strstr.argtypes, _strstr.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_void_p
 
 
 class Tag(NamedTuple):
@@ -115,16 +120,26 @@ def utf8_of(body: bytes) -> bytes:
     return body if encoding is None else body.decode(encoding, "replace").encode("utf-8", "replace")
 
 
+def holds(data: bytes, word: bytes) -> bool:
+    """Whether `word` is in `data`, by the C library: some 20 bytes a nanosecond, ten times as many as CPython's `in`.
+
+    >>> holds(b"no\\0noai", b"noai"), holds(b"noa", b"noai")
+    (True, False)
+    """
+    return _strstr(data, word) is not None or (b"\0" in data and word in data)
+
+
 def text_with(words: Iterable[bytes], body: bytes) -> str:
     """A page, its bytes beyond ASCII read as Latin-1; nothing of one that holds none of some words, in lower case.
 
     One in UTF-16 is read as its UTF-8 would be. Words may be spelled with references in its first HEAD characters.
     """
     body = utf8_of(body)
-    lower = body.lower()
-    # CPython's search for a few letters is faster from the end, for longer words from the beginning.
-    has_word = any((lower.find if len(word) > 8 else lower.rfind)(word) >= 0 for word in words)
-    return body.decode("latin-1") if has_word or _SPELLED.search(lower, 0, HEAD) else ""
+    # Letters in lower case, and some signs as others: three times as fast as `lower`, which decides where one is found.
+    folded = (np.frombuffer(body, np.uint8) | np.uint8(0x20)).tobytes()
+    has_word = any(holds(folded, word) and word in body.lower() for word in words)
+    has_word = has_word or (holds(body, b"&#") and _SPELLED.search(body.lower(), 0, HEAD) is not None)
+    return body.decode("latin-1") if has_word else ""
 
 
 def meta_tags(text: str, *, without_noscript: bool = False) -> list[Tag]:

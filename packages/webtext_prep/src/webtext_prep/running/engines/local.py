@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from command_kit import Progress
-from command_kit.processes import STOP_SECONDS, WorkerProcess
+from command_kit.processes import STOP_SECONDS, WorkerProcess, keep_freed_memory
 from webtext_prep import storage
 from webtext_prep.errors import RetryableError
 from webtext_prep.running.engines.base import Attempts, Call, Engine, OnProgress, stage_of, travelling
@@ -105,6 +105,7 @@ class LocalEngine(Engine):
         call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress
     ) -> Iterator[tuple[int, Any]]:
         attempts = Attempts(tasks)
+        keep_freed_memory()
         for position, task in enumerate(tasks):
 
             def report(units: int, position: int = position) -> None:
