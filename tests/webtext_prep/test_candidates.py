@@ -80,7 +80,7 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
 
 @given(st.lists(st.lists(st.integers(1, 5), max_size=3), max_size=5))
 def test_documents_are_numbered_through_all_shards(tmp_path_factory, counts):
-    blocks = DocumentBlocks.of(counts)
+    blocks = DocumentBlocks.of(counts, [shard % 2 == 0 for shard in range(len(counts))])
     folder = tmp_path_factory.mktemp("blocks")
     blocks.save(folder / "blocks.npy")
     before = (folder / "blocks.npy").stat().st_mtime_ns
@@ -94,6 +94,7 @@ def test_documents_are_numbered_through_all_shards(tmp_path_factory, counts):
         assert len(blocks.in_shard(shard)) == len(sizes)
         for block, size in zip(blocks.in_shard(shard), sizes, strict=True):
             assert blocks.shards[block] == shard
+            assert blocks.may_be_copied[block] == (shard % 2 == 0)
             assert blocks.numbers(block) == slice(number, number + size)
             number += size
 

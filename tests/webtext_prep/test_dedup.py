@@ -11,9 +11,10 @@ from plain_shingles import similarity
 
 from webtext_prep.cli import main
 from webtext_prep.dedup import candidates
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shards_in
+from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
 from webtext_prep.text import fingerprints
@@ -240,3 +241,30 @@ def test_pieces_of_a_page_are_told_apart(tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "out"), "--dropped", "duplicate", "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["samples"]
     assert (shown["url"], shown["piece"]) == ("http://a/", 2)
+
+
+@pytest.mark.parametrize(
+    ("start", "form", "end", "value"),
+    [
+        ("", "{}", "\n", '"caf\u00e9"'),
+        ("", "{}", "", '"caf\u00e9"'),
+        ("", "{}", "\n\n\n", '"caf\u00e9"'),
+        ("\ufeff", "{}", "\n", '"caf\u00e9"'),
+        ("", "{}\n", "\n", '"caf\u00e9"'),
+        ("", " {}", "\n", '"caf\u00e9"'),
+        ("", "{}\r", "\n", '"caf\u00e9"'),
+        ("", "{}", "\n", '"caf\\u00e9"'),
+        ("", "{}", "\n", "1.50"),
+        ("", "{}", "\n", '"http://me:secret@b.org/"'),
+    ],
+)
+def test_lines_are_copied_only_where_writing_them_again_gives_the_same(tmp_path, capsys, start, form, end, value):
+    """What is kept is not decoded again: it is what decoding and encoding would give, however a line is written."""
+    rows = [f'{{"url":"http://a.org/{at}","note":{value},"text":"{text_of(at // 2)}"}}' for at in range(6)]
+    source = tmp_path / "in" / "part-00000.jsonl"
+    source.parent.mkdir()
+    source.write_bytes((start + "\n".join(map(form.format, rows)) + end).encode())
+    run(capsys, source.parent, tmp_path / "out")
+    kept = b"".join(encode_document(decode_document(rows[at].encode())) + b"\n" for at in (0, 2, 4))
+    assert b"".join(read_chunks(tmp_path / "out" / "part-00000.jsonl.zst")) == kept
+    assert [row["url"] for row in read_receipts(tmp_path / "out")] == [f"http://a.org/{at}" for at in (1, 3, 5)]

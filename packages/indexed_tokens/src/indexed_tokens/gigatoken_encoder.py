@@ -67,8 +67,9 @@ HARD_TEXTS = (
 
 def has_new_letters(text: str, data: bytes) -> bool:
     """Whether `text`, in UTF-8 `data`, has a letter or number that gigatoken knows, and tiktoken does not."""
-    # The UTF-8 of each begins with one of these bytes: to look for them first costs next to nothing.
-    return (b"\xf0" in data or b"\xe0" in data or b"\xea\x9f" in data) and bool(NEW_LETTERS.search(text))
+    # The UTF-8 of each begins with one of these bytes, found at once: to look for two takes ten times as long.
+    may_have = b"\xf0" in data or b"\xe0" in data or (b"\xea" in data and b"\xea\x9f" in data)
+    return may_have and bool(NEW_LETTERS.search(text))
 
 
 def split_into_words(text: str) -> Iterator[bytes]:

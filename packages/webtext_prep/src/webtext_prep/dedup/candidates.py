@@ -16,7 +16,7 @@ second in 240 MB; the union-find takes 4 bytes a document (8 from 2^31 documents
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -47,28 +47,32 @@ class DocumentBlocks:
     Attributes:
         shards: the number of the shard of each block, shape (blocks,), rising.
         firsts: the number of the first document of each, and after them that of all documents, shape (blocks + 1,).
+        may_be_copied: whether the lines of its shard may be copied as they are, shape (blocks,).
     """
 
     shards: npt.NDArray[np.int64]
     firsts: npt.NDArray[np.int64]
+    may_be_copied: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, counts: list[list[int]]) -> DocumentBlocks:
-        """The blocks of shards of which block by block the number of documents is given."""
+    def of(cls, counts: list[list[int]], compared: Sequence[bool]) -> DocumentBlocks:
+        """The blocks of shards of which block by block the number of documents is given, and which may be copied."""
         shards = [shard for shard, blocks in enumerate(counts) for _ in blocks]
         firsts = np.cumsum([0, *(count for blocks in counts for count in blocks)], dtype=np.int64)
-        return cls(np.array(shards, dtype=np.int64), firsts)
+        return cls(np.array(shards, dtype=np.int64), firsts, np.array([compared[at] for at in shards], np.bool_))
 
     @classmethod
     def load(cls, place: Location) -> DocumentBlocks:
         """Read the blocks of documents that `save` wrote at `place`."""
-        shards, counts = load_array(place)
-        return cls(shards, np.append(0, np.cumsum(counts)).astype(np.int64))
+        shards, counts, compared = load_array(place)
+        return cls(shards, np.append(0, np.cumsum(counts)).astype(np.int64), compared.astype(np.bool_))
 
     def save(self, place: Location) -> None:
         """Write the blocks to a scratch file; one that holds them stays: tasks that read it are not done again then."""
         with storage.create(place) as file:
-            np.save(WriteOnly(file), np.stack([self.shards, np.diff(self.firsts)]), allow_pickle=False)
+            np.save(
+                WriteOnly(file), np.stack([self.shards, np.diff(self.firsts), self.may_be_copied]), allow_pickle=False
+            )
 
     def __len__(self) -> int:
         return len(self.shards)

@@ -168,19 +168,11 @@ def matching_text(
         spans: its shingles in order, as `fingerprints.shingle_spans` gives them.
         other: the set of another text, as `fingerprints.shingle_sets` gives it: sorted.
     """
+    from webtext_prep.dedup.kernels import longest_run
+
     hashes, starts, ends = spans
-    if not len(other):
-        return ""
-    # np.isin would sort both once more, and take four times as long.
-    is_shared = np.zeros(len(hashes) + 2, np.bool_)  # and none before the first, nor after the last
-    is_shared[1:-1] = other[np.minimum(other.searchsorted(hashes), len(other) - 1)] == hashes
-    edges = np.flatnonzero(is_shared[1:] != is_shared[:-1])
-    firsts, lasts = edges[::2], edges[1::2] - 1
-    if not len(firsts):
-        return ""
-    best = int((lasts - firsts).argmax())
-    start = starts[firsts[best]]
-    return text[start : min(ends[lasts[best]], start + MATCH_CHARACTERS)]
+    first, last = longest_run(hashes, other)
+    return text[starts[first] : min(ends[last], starts[first] + MATCH_CHARACTERS)] if first <= last else ""
 
 
 @dataclass(frozen=True)
@@ -374,6 +366,6 @@ def _set_of(document: int, hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.
 
 def share_lacking(ours: npt.NDArray[np.uint64], theirs: npt.NDArray[np.uint64]) -> float:
     """The share of a sorted set that another sorted one lacks; 0 of an empty set."""
-    if not len(ours) or not len(theirs):
-        return float(len(ours) > 0)
-    return float((theirs[np.minimum(theirs.searchsorted(ours), len(theirs) - 1)] != ours).mean())
+    from webtext_prep.dedup.kernels import count_lacking
+
+    return count_lacking(ours, theirs) / max(1, len(ours))

@@ -594,3 +594,33 @@ def _index(room: int) -> _Index:
 def _power_of_two(least: int) -> int:
     """The smallest power of two from `least` on."""
     return 1 << max(least - 1, 0).bit_length()
+
+
+@compiled(types.UniTuple(types.int64, 2)(types.uint64[::1], types.uint64[::1]))
+def longest_run(values: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> tuple[int, int]:
+    """The first and the last place of the longest run of `values` that are all in the sorted `others`; the first of
+    equal ones. (0, -1) if there is none."""
+    first, last, run = _signed(0), _signed(-1), _signed(0)
+    for at in range(len(values)):
+        low, high = _signed(0), _signed(len(others))
+        while low < high:
+            middle = (low + high) >> 1
+            if others[middle] < values[at]:
+                low = middle + 1
+            else:
+                high = middle
+        run = run + 1 if low < len(others) and others[low] == values[at] else 0
+        if run > last - first + 1:
+            first, last = at - run + 1, at
+    return first, last
+
+
+@compiled(types.int64(types.uint64[::1], types.uint64[::1]))
+def count_lacking(values: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> int:
+    """How many of sorted `values` are not in sorted `others`."""
+    at, lacking = 0, 0
+    for value in values:
+        while at < len(others) and others[at] < value:
+            at += 1
+        lacking += at == len(others) or others[at] != value
+    return lacking

@@ -45,13 +45,20 @@ from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample, take_sample
-from webtext_prep.documents.folders.shards import DROPPED, SUPERSEDED, read_chosen_documents, read_documents
+from webtext_prep.documents.folders.shards import (
+    DROPPED,
+    SUPERSEDED,
+    copy_other_documents,
+    read_chosen_documents,
+    read_compared_documents,
+    read_documents,
+)
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job
-from webtext_prep.running.stage import Outcome, Stage, Writes, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Stage, Writes, shard_writer, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Files, Tally, Task, digest
 from webtext_prep.storage.locations import Location
@@ -223,18 +230,21 @@ class Dedup(Stage):
             for shard, path in enumerate(shards)
         ]
         expected = None if self.against else job.documents
-        counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=expected)
-        blocks = DocumentBlocks.of(counts)
+        results = job.map("fingerprints", self.fingerprint_shard, tasks, total=expected)
+        counts, compared = ([result[key] for result in results] for key in ("blocks", "may_be_copied"))
+        blocks = DocumentBlocks.of(counts, compared)
         blocks.save(job.scratch / BLOCKS)
         keys, lengths = (tuple(path for task in tasks for path in task.writes[kind]) for kind in ("prints", "lengths"))
         stamps = storage.stamps([path for pair in zip(keys, lengths, strict=True) for path in pair])
         identity = {"fingerprints": digest(stamps), "new": sum(map(sum, counts[: len(job.inputs)]))}
         return Prints(identity, blocks.documents, keys, lengths, tuple(hashes), sample)
 
-    def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
-        """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
+    def fingerprint_shard(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block, and
+        whether the shard's lines may be copied as they are."""
         counter, counts = GroupCounter(task.options["source"]), list[int]()
-        documents = counter.counted(read_documents(task.reads.shard))
+        compared = _Compared(read_compared_documents(task.reads.shard))
+        documents = counter.counted(compared)
         urls: list[bytes] = []
         if task.writes["url_hashes"]:
             documents = _with_urls(documents, urls)
@@ -251,7 +261,7 @@ class Dedup(Stage):
             groups.write(counter.groups().pack())
         for place in task.writes["url_hashes"]:
             save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
-        return counts
+        return {"blocks": counts, "may_be_copied": compared.are_equal}
 
     def components(self, job: Job, prints: Prints) -> dict[str, Any]:
         """Phases `bands` and `components`: the buckets of each band, and the parts of the work that they connect."""
@@ -454,7 +464,13 @@ class Dedup(Stage):
         receipts = self._receipts(job)
         losses = self._losses(job, receipts)
         tasks = [
-            Task(f"part-{shard:05}", Files(shard=path, **receipts[shard]), job.shard_files(shard))
+            Task(
+                f"part-{shard:05}",
+                Files(shard=path, **receipts[shard]),
+                job.shard_files(shard),
+                {"shard": shard},
+                unkeyed=Files(blocks=job.scratch / BLOCKS),
+            )
             for shard, path in enumerate(job.inputs)
         ]
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=decided["new"]))
@@ -473,7 +489,17 @@ class Dedup(Stage):
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped, rows = set(load_array(task.reads.numbers).tolist()), read_lines(task.reads.rows)
+        gone, rows = load_array(task.reads.numbers).tolist(), read_lines(task.reads.rows)
+        blocks, shard = DocumentBlocks.load(task.unkeyed.blocks), task.options["shard"]
+        if all(blocks.may_be_copied[at] for at in blocks.in_shard(shard)):
+            count = blocks.first_of(shard + 1) - blocks.first_of(shard)
+            tally = Tally(count)
+            with shard_writer(task, tally) as writer:
+                for row in map(decode_document, rows):
+                    tally.drop(Document(row.url), "duplicate", **row.metadata)
+                copy_other_documents(task.reads.shard, writer, count, gone, context.report)
+            return tally.as_dict()
+        dropped = set(gone)
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
@@ -569,6 +595,18 @@ def _frames(task: Task, blocks: DocumentBlocks) -> Iterator[tuple[int, bytes]]:
         content = read_partition(task.unkeyed["candidates"][shard], (block - own[0]) * parts + task.options["part"])
         if content:
             yield block, content
+
+
+class _Compared:
+    """Documents one after another, and whether all so far may be copied as they are."""
+
+    def __init__(self, documents: Iterable[tuple[Document, bool]]) -> None:
+        self._documents, self.are_equal = documents, True
+
+    def __iter__(self) -> Iterator[Document]:
+        for document, is_equal in self._documents:
+            self.are_equal &= is_equal
+            yield document
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:

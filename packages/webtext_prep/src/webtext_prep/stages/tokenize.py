@@ -159,14 +159,14 @@ class Tokenize(HoldsOut, TokenFileStage):
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
         dtype = smallest_dtype(tokenizer.vocabulary_size)
-        with receipts_writer(task, tally), token_runs.RunWriter(tokens, table, dtype) as writer:
+        with receipts_writer(task, tally), token_runs.RunWriter(tokens, table, dtype, end) as writer:
             for document in tally.counted(context.counted(read_documents(task.reads.shard))):
                 reason = token_runs.encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
                 if reason:
                     tally.drop(document, reason)
                     continue
                 key = token_runs.shuffle_key(document, self.seed) if self.shuffle else tally.read
-                writer.add(key, encode(document.text), end)
+                writer.add(key, encode(document.text))
                 tally.kept += 1
                 if writer.pending >= self.run_bytes:
                     writer.flush()

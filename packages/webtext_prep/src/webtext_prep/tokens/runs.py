@@ -50,7 +50,9 @@ def document_key(document: Document, use: str) -> int:
     does not count: a server on this machine has another one each time.
     """
     text = xxhash.xxh3_128_digest(document.text.encode("utf-8", "surrogatepass"))
-    url = _PORT.sub(r"\1", document.url)
+    url = document.url
+    if url.count(":") > 1:
+        url = _PORT.sub(r"\1", url)
     return xxhash.xxh3_64_intdigest(b"%b %b %b" % (use.encode(), text, url.encode("utf-8", "surrogatepass")))
 
 
@@ -88,14 +90,16 @@ class RunWriter:
         tokens: `NAME.tokens`.
         table: `NAME.table`.
         dtype: the type of a token.
+        end: tokens after each document.
 
     Attributes:
         runs: documents in each run that is in the files.
         pending: bytes of memory for documents that are in no run yet.
     """
 
-    def __init__(self, tokens: Path, table: Path, dtype: np.dtype[Any]) -> None:
+    def __init__(self, tokens: Path, table: Path, dtype: np.dtype[Any], end: Sequence[int] = ()) -> None:
         self.dtype, self.runs, self.pending = dtype, list[int](), 0
+        self._end_of_document = np.array(end, dtype)
         self._keys: list[int] = []
         self._documents: list[npt.NDArray[Any]] = []
         tokens.parent.mkdir(parents=True, exist_ok=True)
@@ -110,15 +114,12 @@ class RunWriter:
         self._table.close()
         self._tokens.close()
 
-    def add(self, key: int, tokens: Sequence[int] | npt.NDArray[Any], end: Sequence[int] = ()) -> None:
-        """Add one document: `tokens`, and after them `end`."""
-        count = len(tokens)
-        document = np.empty(count + len(end), self.dtype)
-        document[:count] = tokens
-        document[count:] = end
+    def add(self, key: int, tokens: Sequence[int] | npt.NDArray[Any]) -> None:
+        """Add one document: `tokens`, and after them the writer's `end`."""
+        document = np.asarray(tokens).astype(self.dtype)
         self._keys.append(key)
         self._documents.append(document)
-        self.pending += document.nbytes + DOCUMENT_BYTES
+        self.pending += document.nbytes + self._end_of_document.nbytes + DOCUMENT_BYTES
 
     def flush(self) -> None:
         """Write what was added since the last run as a run, sorted by key; equal keys stay in order."""
@@ -127,9 +128,10 @@ class RunWriter:
         keys = np.array(self._keys, np.uint64)
         order = np.argsort(keys, kind="stable")
         documents = [self._documents[at] for at in order.tolist()]
-        lengths = np.fromiter(map(len, documents), np.uint64, len(documents))
+        end = self._end_of_document
+        lengths = np.fromiter(map(len, documents), np.uint64, len(documents)) + np.uint64(len(end))
         ends = np.uint64(self._end) + np.cumsum(lengths)
-        self._tokens.write(np.concatenate(documents).data)
+        self._tokens.write(np.concatenate([piece for own in documents for piece in (own, end)]).data)
         self._table.write(keys[order].data)
         self._table.write(ends.data)
         self._end = int(ends[-1])

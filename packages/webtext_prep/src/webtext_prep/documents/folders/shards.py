@@ -79,6 +79,18 @@ class Format(abc.ABC):
         """
         return enumerate(self.read(location))
 
+    def read_compared(self, location: Location) -> Iterator[tuple[Document, bool]]:
+        """The documents of one file, each with whether it is there as a line that `encode_document` makes of it, with
+        nothing else between lines."""
+        return ((document, False) for document in self.read(location))
+
+    def copy_others(
+        self, location: Location, writer: DocumentWriter, count: int, gone: Sequence[int], report: Callable[[int], None]
+    ) -> None:
+        """Copy the first `count` documents of a file whose lines are all as `read_compared` says, but for those of the
+        numbers `gone`, rising from 0 on. `report` gets the number of documents done."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def write(self, stream: BinaryIO) -> AbstractContextManager[DocumentWriter]:
         """Write documents to a stream; the bytes follow from the documents alone."""
@@ -138,6 +150,26 @@ def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -
     """
     with _damage_advised(shard):
         yield from _format_of(shard).read_chosen(shard, is_chosen)
+
+
+def read_compared_documents(shard: Location) -> Iterator[tuple[Document, bool]]:
+    """The documents of one shard, each with whether its bytes may be copied (`copy_other_documents`).
+
+    Raises InputError as `read_documents` does.
+    """
+    with _damage_advised(shard):
+        yield from _format_of(shard).read_compared(shard)
+
+
+def copy_other_documents(
+    shard: Location, writer: DocumentWriter, count: int, gone: Sequence[int], report: Callable[[int], None]
+) -> None:
+    """Copy the `count` documents of a shard of which all may be copied, but for those of the numbers `gone`.
+
+    Nothing is decoded. Raises InputError as `read_documents` does for a damaged file.
+    """
+    with _damage_advised(shard):
+        _format_of(shard).copy_others(shard, writer, count, gone, report)
 
 
 def read_documents_with(shard: Location, texts: Sequence[str]) -> Iterator[tuple[int, Document]]:

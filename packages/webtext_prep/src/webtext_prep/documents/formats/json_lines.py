@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, ClassVar
 
 import msgspec
+import numpy as np
 
 from webtext_prep.documents.document import Document, decode_document, encode_document, encode_json
 from webtext_prep.documents.folders.shards import DocumentWriter, Format
@@ -16,7 +17,8 @@ from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 
 BLOCK_BYTES = 1 << 20
-"""Bytes of lines in which a text is looked for at once."""
+"""Bytes of lines in which a text is looked for, or that are copied, at once."""
+_NEWLINE = ord("\n")
 
 
 class _LineWriter(DocumentWriter):
@@ -49,6 +51,28 @@ class JsonLines(Format):
         for number, (line_number, line) in enumerate(numbered_lines(location, read_utf8(location))):
             if is_chosen(number):
                 yield number, self._decoded(line, location, line_number)
+
+    def read_compared(self, location: Location) -> Iterator[tuple[Document, bool]]:
+        """See `Format`."""
+        for number, (line_number, line) in enumerate(numbered_lines(location, read_utf8(location)), 1):
+            document = self._decoded(line, location, line_number)
+            yield document, number == line_number and encode_document(document) == line
+
+    def copy_others(
+        self, location: Location, writer: DocumentWriter, count: int, gone: Sequence[int], report: Callable[[int], None]
+    ) -> None:
+        """See `Format`."""
+        before = at = 0
+        for block in line_blocks(location, read_utf8(location), BLOCK_BYTES):
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)[: count - before] + 1
+            begins, first, whole = np.append(0, ends).tolist(), 0, memoryview(block)
+            while at < len(gone) and gone[at] < before + len(ends):
+                last = gone[at] - before
+                writer.write_lines(whole[begins[first] : begins[last]], last - first)
+                first, at = last + 1, at + 1
+            writer.write_lines(whole[begins[first] : begins[-1]], len(ends) - first)
+            before += len(ends)
+            report(before)
 
     def read_with(self, location: Location, texts: Sequence[str]) -> Iterator[tuple[int, Document]]:
         """See `Format`. Lines are decoded that hold one of the texts as `encode_json` writes it."""
