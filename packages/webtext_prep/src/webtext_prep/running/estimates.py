@@ -77,7 +77,7 @@ TABLE = {
     "clean": Costs(1 / 5_300, memory=200 * MB),
     "train-filter": Costs(1 / 1_900, memory=400 * MB, written=0.0, scratch=0.4),
     "filter": Costs(1 / 9_800, memory=400 * MB),
-    "dedup": Costs(1 / 7_900, memory=640 * MB, scratch=0.05),
+    "dedup": Costs(1 / 7_900, memory=640 * MB, scratch=0.42),
     "dedup-passages": Costs(1 / 2_100, memory=630 * MB, scratch=0.62),
     "decontaminate": Costs(1 / 8_500, memory=290 * MB),
     "train-tokenizer": Costs(1 / 1_670, memory=500 * MB, written=0.0, scratch=0.25),
