@@ -29,7 +29,7 @@ from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages
 from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
 from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.learned import ALL, KNOWN_KINDS, Parameters, with_context, without_url
+from webtext_prep.extraction.learned import Parameters, with_context, without_url
 from webtext_prep.extraction.markup import written
 from webtext_prep.text.decoding import readable, title_of
 
@@ -37,9 +37,8 @@ PARAMETERS = Path(extraction.__file__).with_name("learned.json")
 # The same sums in the same order, however many cores there are.
 SAME_BYTES = {"seed": 1, "deterministic": True, "verbose": -1}
 FIRST_TREES = 100
-"""Of each of the first two forests."""
 SECOND_TREES = 150
-KNOWN_KIND = 3
+KNOWN_KIND = 2
 """What a page of a known kind weighs in the second forest, where another weighs 1."""
 PARTS = 2
 """The second forest learns from what first ones say of pages of domains that they don't know: each of these is learned
@@ -241,45 +240,29 @@ def forest_of(
     return trees_of(lightgbm.train(dict(settings), data, trees))
 
 
-def first_forests(
-    examples: list[Example], chosen: Callable[[Example], bool]
-) -> tuple[list[dict[str, Any]], list[npt.NDArray[np.float64]]]:
-    """A first forest learned from the chosen examples, and what such ones say of pages whose domain they don't know."""
+def first_forest(examples: list[Example]) -> tuple[list[dict[str, Any]], list[npt.NDArray[np.float64]]]:
+    """A first forest learned from all examples, and what such ones say of pages whose domain they don't know."""
 
     def learned(some: list[Example]) -> list[dict[str, Any]]:
         return forest_of(some, [example.features.rows for example in some], FIRST_TREES)
 
     names = examples[0].features.names
-    used = [example for example in examples if chosen(example)]
-    trees = learned(used)
-    whole = Forest.of(names, trees)
+    trees = learned(examples)
     of_parts = []
     for part in range(PARTS):
-        others = [one for one in used if part_of(one.page.domain, PARTS, 8) != part]
-        of_parts.append(Forest.of(names, learned(others)) if others else whole)  # all may be of one domain
-    known = {example.page.domain for example in used}
-    says = []
-    for example in examples:
-        domain = example.page.domain
-        forest = of_parts[part_of(domain, PARTS, 8)] if domain in known else whole
-        says.append(forest.sums(example.features.rows))
-    return trees, says
+        others = [one for one in examples if part_of(one.page.domain, PARTS, 8) != part]
+        of_parts.append(Forest.of(names, learned(others) if others else trees))  # all may be of one domain
+    return trees, [of_parts[part_of(one.page.domain, PARTS, 8)].sums(one.features.rows) for one in examples]
 
 
 def learned_from(examples: list[Example]) -> str:
     """The file of parameters."""
     used = [example for example in examples if example.blocks is not None and example.weights.any()]
     of_kinds = [example for example in examples if example.blocks is not None and example.page.kind]
-    by_source: dict[str, Callable[[Example], bool]] = {ALL: lambda example: True}
-    if 0 < sum(bool(example.page.kind) for example in used) < len(used):
-        by_source[KNOWN_KINDS] = lambda example: bool(example.page.kind)
-    first, says = {}, {}
-    for source, chosen in by_source.items():
-        first[source], says[source] = first_forests(used, chosen)
+    first, says = first_forest(used)
     names: list[str] = []
     rows = []
-    for number, example in enumerate(used):
-        odds = {source: of_each[number] for source, of_each in says.items()}
+    for example, odds in zip(used, says, strict=True):
         assert example.blocks is not None
         names, wide = with_context(example.blocks, example.features.rows, example.features.words, odds)
         rows.append(wide)
@@ -289,7 +272,7 @@ def learned_from(examples: list[Example]) -> str:
     pages_alone = without_url(page_names, pages) if kinds else pages
     parts = {
         "features": json.dumps(used[0].features.names),
-        "first": forests_as_lines(first),
+        "first": as_lines(first),
         "context": json.dumps(names),
         "second": as_lines(second),
         "page_features": json.dumps(page_names),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from gpt2_train.distributed.device import autocast
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import apply_data_parallel
 from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
+from gpt2_train.model import loss
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import backward_root, losses_and_gradient
 from gpt2_train.training.memory import GIB, memory_per_rank
@@ -71,6 +73,9 @@ def train_124m(*, smoke: bool) -> Parts:
     if torch.cuda.is_available():
         yield "blocks", recipe_step("124M", 32, smoke=smoke)
     yield "not compiled", recipe_step("124M", 32, smoke=smoke, is_compiled=False)
+    if torch.cuda.is_available():
+        with mock.patch.object(loss, "one_pass_of", lambda *_: loss._compiled(loss._one_pass)):
+            yield "loss by torch's compiler", recipe_step("124M", 32, smoke=smoke)
 
 
 def train_345m(*, smoke: bool) -> Parts:

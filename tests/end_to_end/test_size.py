@@ -13,14 +13,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "packages/command_kit": 1_672,
-    "packages/gpt2_train": 11_760,
+    "packages/gpt2_train": 11_808,
     "packages/indexed_tokens": 1_388,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 23_043,
+    "packages/webtext_prep": 23_040,
     "packages/webtext_run": 2_410,
-    "tests": 37_768,
-    "benchmarks": 5_893,
-    "tools": 555,
+    "tests": 37_712,
+    "benchmarks": 5_898,
+    "tools": 538,
 }
 """By folder, lines."""
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import math
 import re
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gpt2_train import forks
 from torch import Tensor
 
 from gpt2_train.model import loss
@@ -72,6 +74,34 @@ def test_it_is_the_cross_entropy_of_the_known_columns(
     torch.testing.assert_close(compiled_losses(logits, targets), expected)
     torch.testing.assert_close(gradient, expected_gradient.to(dtype))
     assert not gradient[:, VOCABULARY:].any()
+
+
+INTERPRETED = """
+import torch
+from gpt2_train.model import kernels
+
+for width, known in ((384, 384), (384, 257), (9000, 8500)):
+    for dtype in (torch.float32, torch.bfloat16):
+        random = torch.Generator().manual_seed(0)
+        logits = (3 * torch.randn(5, width, generator=random)).to(dtype)
+        targets, weights = torch.randint(0, known, (5,), generator=random), torch.rand(5, generator=random)
+        values = logits.float().requires_grad_()
+        expected = torch.nn.functional.cross_entropy(values[:, :known], targets, reduction="none")
+        (gradient,) = torch.autograd.grad(expected, values, weights)
+        torch.testing.assert_close(kernels.one_pass(logits, targets, weights, known), expected.detach())
+        # In bf16 an exponential is rounded in its place, and what becomes of it once more.
+        near = {} if dtype == torch.float32 else {"rtol": 2**-7, "atol": 2**-8}
+        torch.testing.assert_close(logits.float(), gradient, **near)
+        assert not logits[:, known:].any()
+"""
+
+
+def test_triton_s_kernel_gives_the_gradient_of_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Triton's interpreter: one block of columns and two, with padding and without."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # Read when it is loaded.
+    done = forks.run([sys.executable, "-c", INTERPRETED])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.exhaustive

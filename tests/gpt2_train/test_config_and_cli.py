@@ -336,7 +336,7 @@ def test_compiled_code_is_kept_on_this_machine_where_nobody_else_can_write(
     for version in ("2.13.0", "2.13.0", "2.14.0"):
         monkeypatch.setattr(torch, "__version__", version)
         use_compile_cache(note)
-    assert len(found) == 2 and set(found.values()) == {"TORCHINDUCTOR_CACHE_DIR"}
+    assert len(found) == 4 and set(found.values()) == {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
     (root,) = {Path(path).parent for path in found}
     assert root.parent == tmp_path and root.stat().st_mode & 0o077 == 0
     root.chmod(0o777)

@@ -91,7 +91,7 @@ def test_any_page_has_features_that_are_numbers(html):
     names, values = found.of_page
     assert len(names) == len(values) and np.isfinite(values).all()
     for odds in (-60.0, 60.0):
-        _, rows = with_context(blocks, found.rows, found.words, {"one": np.full(len(found.words), odds)})
+        _, rows = with_context(blocks, found.rows, found.words, np.full(len(found.words), odds))
         assert np.isfinite(rows).all()
 
 
@@ -99,8 +99,8 @@ def test_the_parameters_are_of_these_features(blocks):
     """A feature that is added or moved would be read as another one."""
     page = blocks("<p>text</p>")
     found = features_of(page, "<p>text</p>", "", "")
-    context, _ = with_context(page, found.rows, found.words, dict.fromkeys(parameters().first, np.zeros(1)))
-    assert {forest.names for forest in parameters().first.values()} == {tuple(found.names)}
+    context, _ = with_context(page, found.rows, found.words, np.zeros(1))
+    assert parameters().first.names == tuple(found.names)
     assert parameters().second.names == (*found.names, *context)
     assert len(set(parameters().second.names)) == len(parameters().second.names)
     assert {forest.names for forest in parameters().kinds.values()} == {tuple(found.of_page[0])}
@@ -288,6 +288,15 @@ def test_prose_with_nothing_around_it_is_an_article_and_a_reference_is_documenta
     assert [main_text(reference, url, "Table")[1] for url in ("http://a.example/1", "")] == ["documentation"] * 2
 
 
+def test_a_text_is_found_without_the_pages_url():
+    page = f"<body><h1>T</h1><ul>{'<li><a href=/a>An item</a>' * 9}</ul>{f'<p>{PROSE}</p>' * 5}</body>"
+    blocks = blocks_of(page)
+    rows = [
+        features_of(blocks, page, url, "T").rows for url in ("http://a.example/", "http://a.example/forum/p/b?c", "")
+    ]
+    assert (rows[0] == rows[1]).all() and (rows[0] == rows[2]).all()
+
+
 def test_a_file_without_a_url_is_told_by_what_it_holds_alone():
     page = "<body><h1>T</h1>" + f"<p>{PROSE}</p>" * 5 + "</body>"
     found = {main_text(page, url, "T")[1:3] for url in ("file:forum/thread/a.html", "file:product/p/b.html", "")}
@@ -349,10 +358,8 @@ def test_odds_of_a_page_come_from_no_forest_that_knows_its_domain(tmp_path, monk
     learn_extraction = pytest.importorskip("learn_extraction")
     reviewed(tmp_path, 12)
     examples = learn_extraction.examples_of([tmp_path])
-    for number, example in enumerate(examples):  # two pages a domain, of which one has a kind
-        example.page = dataclasses.replace(
-            example.page, url=f"http://site{number // 2}.com/", kind="forum" * (number % 2)
-        )
+    for number, example in enumerate(examples):  # two pages a domain
+        example.page = dataclasses.replace(example.page, url=f"http://site{number // 2}.com/")
     learned_from = []
 
     def one_leaf(some, *_):
@@ -360,6 +367,6 @@ def test_odds_of_a_page_come_from_no_forest_that_knows_its_domain(tmp_path, monk
         return [{"nodes": [], "leaves": [float(len(learned_from) - 1)]}]
 
     monkeypatch.setattr(learn_extraction, "forest_of", one_leaf)
-    _, says = learn_extraction.first_forests(examples, lambda example: bool(example.page.kind))
+    _, says = learn_extraction.first_forest(examples)
     for example, odds in zip(examples, says, strict=True):
         assert example.page.domain not in learned_from[int(odds[0])]

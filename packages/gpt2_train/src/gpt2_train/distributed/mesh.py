@@ -196,7 +196,7 @@ def make_world(device: torch.device, tensor_parallel: int, replicas: int = 1) ->
 
 def local(tensor: Tensor) -> Tensor:
     """This process's share of `tensor`, as a plain tensor of the same memory."""
-    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+    return (torch_private.local_tensor(tensor) if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def part_of(whole: Tensor, parameter: Tensor) -> Tensor:

@@ -60,25 +60,26 @@ class _ColumnLinear(torch.autograd.Function):
 
 
 class _Local(torch.autograd.Function):
-    """This process's part of a parameter, as a plain tensor.
+    """This process's parts of parameters, as plain tensors.
 
-    The gradient is added to the parameter's here: `DTensor.to_local` and autograd's own addition take a quarter of a
+    Gradients are added to the parameters' here: `DTensor.to_local` and autograd's own addition take a quarter of a
     millisecond for each parameter.
     """
 
     @staticmethod
-    def forward(ctx: Any, parameter: DTensor) -> Tensor:
-        ctx.parameter = parameter
-        return torch_private.local_tensor(parameter).detach()
+    def forward(ctx: Any, *parameters: DTensor) -> tuple[Tensor, ...]:
+        ctx.parameters = parameters
+        return tuple(torch_private.local_tensor(parameter).detach() for parameter in parameters)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> None:
-        parameter, (gradient,) = ctx.parameter, gradients
-        if parameter.grad is None:
-            # Laid out as the parameter, as autograd's own addition sees to: fused kernels go by memory alone.
-            parameter.grad = torch_private.as_part_of(gradient.contiguous(), parameter)
-        else:
-            torch_private.local_tensor(parameter.grad).add_(gradient)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:
+        for parameter, gradient in zip(ctx.parameters, gradients, strict=True):
+            if parameter.grad is None:
+                # Laid out as the parameter, as autograd's own addition sees to: fused kernels go by memory alone.
+                parameter.grad = torch_private.as_part_of(gradient.contiguous(), parameter)
+            else:
+                torch_private.local_tensor(parameter.grad).add_(gradient)
+        return (None,) * len(gradients)
 
 
 class DividedLayer(nn.Module):
@@ -116,9 +117,11 @@ def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) ->
     of compiled graphs."""
 
     def take(*_: Any) -> None:
-        for layer in layers:
-            parts: list[Any] = [getattr(layer, name, None) for name in ("weight", "bias")]
-            weight, bias = (_Local.apply(part) if isinstance(part, DTensor) else part for part in parts)
+        parts: list[Any] = [getattr(layer, name, None) for layer in layers for name in ("weight", "bias")]
+        sharded = [part for part in parts if isinstance(part, DTensor)]
+        plain = iter(_Local.apply(*sharded) if sharded else ())
+        here = [next(plain) if isinstance(part, DTensor) else part for part in parts]
+        for layer, weight, bias in zip(layers, here[::2], here[1::2], strict=True):
             layer.here = weight, bias
 
     module.register_forward_pre_hook(take)

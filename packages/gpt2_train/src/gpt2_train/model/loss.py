@@ -9,10 +9,10 @@ vocabulary is whole, one for both; else rows are taken in pieces, 256 MB of floa
 
 Compiled, each piece of the local work is one kernel that reads the logits once, in their own precision, and computes in
 registers: on CUDA the maximum and the sum of exponentials in one pass (torch calls it online softmax). Where losses
-and gradient are taken together, one kernel comes back to a row that is still in the cache, and not compiled each
-exponential is taken once. Columns of padding are masked instead of
-cut off, since rows of a width that powers of two divide are read in wide loads. Not compiled, rows are taken in pieces,
-in float32: on a CPU what its cache holds.
+and gradient are taken together, each exponential is taken once, not compiled or by a kernel of ours (`kernels`); one
+that torch compiles, as for fp16, comes back to a row that is still in the cache. Columns of padding are masked instead
+of cut off, since rows of a width that powers of two divide are read in wide loads. Not compiled, rows are taken in
+pieces, in float32: on a CPU what its cache holds.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ def losses_and_gradient(
     rows, local, known = _rows(logits.view(-1, logits.size(-1)), targets, group, vocabulary)
     weights = weights.reshape(-1)
     if group is None:
-        one_pass = _compiled(_one_pass) if compiled else _one_pass_in_pieces
-        return one_pass(rows, local, weights, known).view(targets.shape)
+        return one_pass_of(rows, compiled)(rows, local, weights, known).view(targets.shape)
     total, target = _sums_and_targets(rows, local, group, known, compiled)
     overwrite = _compiled(_overwrite) if compiled else _overwrite_in_pieces
     overwrite(rows, local, total, weights, known)
@@ -195,6 +194,15 @@ def _one_pass_in_pieces(logits: Tensor, targets: Tensor, weights: Tensor, known:
         if values.dtype != logits.dtype:
             logits[piece] = values
     return losses
+
+
+def one_pass_of(logits: Tensor, compiled: bool) -> Any:
+    """The way in which losses and gradient of the whole vocabulary are computed."""
+    if compiled and logits.is_cuda and logits.dtype in (torch.bfloat16, torch.float32):
+        from gpt2_train.model import kernels  # Needs Triton, which is there where anything is compiled for a GPU.
+
+        return kernels.one_pass
+    return _compiled(_one_pass) if compiled else _one_pass_in_pieces
 
 
 def _compiled(function: Any) -> Any:

@@ -56,7 +56,7 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
             is_sharded = True
             sizes = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
             copies = math.prod(size for placement, size in sizes if placement.is_replicate())
-            gradient = gradient.to_local()
+            gradient = torch_private.local_tensor(gradient)
         by_copies.setdefault(copies, []).append(gradient)
     total = torch.zeros((), dtype=widest_float(device), device=device)
     for copies, gradients in by_copies.items():

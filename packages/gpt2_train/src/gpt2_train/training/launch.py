@@ -142,6 +142,7 @@ def use_compile_cache(environment: Callable[[str, str], Any] = os.environ.setdef
     if not is_private:
         root = Path(tempfile.mkdtemp(prefix="gpt2-train-"))
     environment("TORCHINDUCTOR_CACHE_DIR", str(root / f"inductor-{torch.__version__}"))
+    environment("TRITON_CACHE_DIR", str(root / f"triton-{torch.__version__}"))
 
 
 def _take_part(settings: TrainSettings, stop: StopRequest, *, debug: bool) -> dict[str, Any]:

@@ -138,25 +138,25 @@ class Features:
         rows: (blocks, names), float32.
         words: of each block.
         page_begins: number of the first feature that is of the page, the same for all its blocks.
+        of_url: what the page's URL says, by name. Blocks are judged without: how URLs look differs from one set of
+            pages to the next more than how text does.
     """
 
     names: list[str]
     rows: npt.NDArray[np.float32]
     words: Floats
     page_begins: int
+    of_url: dict[str, float]
 
     @property
     def of_page(self) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """(names, values) of the page as a whole: its own, and MEANS of its blocks, by words and by blocks.
-
-        Not the length of its HTML: a page without decoration is an article as well.
-        """
+        """(names, values) of the page as a whole: its own, its URL's, and MEANS of blocks by words and by blocks."""
         columns = self.rows[:, [self.names.index(name) for name in MEANS]]
         names = [f"{name} by {unit}" for unit in ("words", "blocks") for name in MEANS]
         # Not by `@`, whose last digits differ between machines.
         means = ((self.words[:, None] * columns).sum(axis=0) / self.words.sum(), columns.mean(axis=0))
-        values = np.concatenate((self.rows[0, self.page_begins :], *means)).astype(np.float32)
-        return self.names[self.page_begins :] + names, values
+        values = np.concatenate((self.rows[0, self.page_begins :], list(self.of_url.values()), *means))
+        return [*self.names[self.page_begins :], *self.of_url, *names], values.astype(np.float32)
 
 
 def sums(values: npt.ArrayLike) -> Floats:
@@ -224,12 +224,10 @@ def _things(html: str, sign: str, pattern: re.Pattern[str]) -> Iterator[str]:
         at = html.find(sign, at + len(sign))
 
 
-def page_features(html: str, url: str) -> dict[str, float]:
+def page_features(html: str) -> dict[str, float]:
     """What the page says as a whole, by name."""
     count_of = counts_of_names(html)
     types = [name for sign, pattern in _SCHEMAS.items() for name in _things(html, sign, pattern)]
-    path = url.partition("://")[2].partition("/")[2].partition("?")[0]
-    last = path.rstrip("/").rpartition("/")[2]
     return {
         "images": np.log1p(count_of["<img"]),
         "forms": count_of["<form"],
@@ -240,6 +238,14 @@ def page_features(html: str, url: str) -> dict[str, float]:
         "forum": sum(count_of[name] > 0 for name in FORUMS),
         "shop": sum(count_of[name] > 0 for name in SHOPS),
         **{f"schema {name}": min(3, types.count(name)) for name in SCHEMAS},
+    }
+
+
+def url_features(url: str) -> dict[str, float]:
+    """What a URL says of its page, by name."""
+    path = url.partition("://")[2].partition("/")[2].partition("?")[0]
+    last = path.rstrip("/").rpartition("/")[2]
+    return {
         **{f"url {kind}": float(pattern.search(url) is not None) for kind, pattern in _URLS},
         "url length": len(last),
         "url dashes": last.count("-"),
@@ -502,9 +508,8 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
     found |= {f"in <{name}>": inside for name, inside in zip(LANDMARKS, inside_of, strict=True)}
     shares = (inside_of * words).sum(axis=1) / total
     page |= {f"page <{name}>": share for name, share in zip(LANDMARKS, shares, strict=True)}
-    found["html length"] = np.full(number, np.log1p(len(html)))
-    page |= page_features(html, url)
+    page |= page_features(html)
     matrix = np.empty((number, len(found) + len(page)), np.float32)
     matrix[:, : len(found)] = np.array(list(found.values())).T
     matrix[:, len(found) :] = np.array(list(page.values()), np.float32)
-    return Features([*found, *page], matrix, words, len(found))
+    return Features([*found, *page], matrix, words, len(found), url_features(url))

@@ -1,13 +1,12 @@
 """Main text by a learned choice among a page's blocks, and the kind of page that it is.
 
-Forests say of each block how likely it belongs to the text: two look at each by itself, one learned from all pages and
-one from pages of known kinds, among which are lists whose links are their text; then a second one looks at it again
-with what these say of the blocks around it and of the page. Which blocks are kept is decided for the page as a whole,
-so that the expected F1 of its words is greatest: with right probabilities that is all above half of that F1 (Lipton,
-Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose forest
-has the greatest sum; how much greater says how likely it is. A page whose URL nobody knows, as of a file, has forests
-of its own, which have learned without URLs. All parameters lie in `learned.json`, made by
-`tools/learn_extraction.py` from pages with human-reviewed text.
+Two forests say of each block how likely it belongs to the text: the first looks at each by itself, the second again
+with what the first says of the blocks around it and of the page. Which blocks are kept is decided for the page as a
+whole, so that the expected F1 of its words is greatest: with right probabilities that is all above half of that F1
+(Lipton, Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose
+forest has the greatest sum; how much greater says how likely it is. A page whose URL nobody knows, as of a file, has
+forests of its own for its kind, which have learned without; texts are all found without a URL. All parameters lie in
+`learned.json`, made by `tools/learn_extraction.py` from pages with human-reviewed text.
 """
 
 from __future__ import annotations
@@ -32,10 +31,6 @@ CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
 READS_FORMULAS = re.compile("mathjax|katex", re.IGNORECASE)
 """A program in a page that shows what stands in `\\(...\\)` as a formula."""
-ALL, KNOWN_KINDS = "all pages", "pages of known kinds"
-"""What first forests are learned from."""
-SHARE_OF_KINDS = 0.2
-"""What the first forest of pages of known kinds says of the odds in the end: without it lists lose what it finds."""
 LEAST = 0.2
 """No block that is less likely is kept, unless nothing else is."""
 HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
@@ -64,24 +59,24 @@ class Parameters:
     """What has been learned.
 
     Attributes:
-        first: by what they were learned from, forests that say how likely a block by itself belongs to the main text.
+        first: the forest that says how likely a block by itself belongs to the main text.
         second: the forest that says so with their context.
         kinds: of each kind of page a forest; the greatest sum wins.
         kinds_without_url: the same for a page without a URL.
     """
 
-    first: Mapping[str, Forest]
+    first: Forest
     second: Forest
     kinds: Mapping[str, Forest]
     kinds_without_url: Mapping[str, Forest]
 
     @classmethod
     def parse(cls, text: str) -> Parameters:
-        """From a JSON object: names of `features` and the trees of each `first` forest; names of its `context` and the
+        """From a JSON object: names of `features` and the trees of the `first` forest; names of its `context` and the
         trees of the `second`; names of `page_features`, and of each of `kinds` its trees, and of `kinds_without_url`.
         """
         read = parse_json(text)
-        first = {name: Forest.of(read["features"], trees) for name, trees in read["first"].items()}
+        first = Forest.of(read["features"], read["first"])
         kinds, without_url = (
             {kind: Forest.of(read["page_features"], trees) for kind, trees in read[name].items()}
             for name in ("kinds", "kinds_without_url")
@@ -90,12 +85,8 @@ class Parameters:
 
     def kept(self, blocks: Blocks, features: Features, kind: str, title: str) -> npt.NDArray[np.bool_]:
         """Which blocks of a page of some kind and title are its main text."""
-        odds = {name: forest.sums(features.rows) for name, forest in self.first.items()}
-        _, rows = with_context(blocks, features.rows, features.words, odds)
-        sums = self.second.sums(rows)
-        if KNOWN_KINDS in odds:
-            sums = (1 - SHARE_OF_KINDS) * sums + SHARE_OF_KINDS * odds[KNOWN_KINDS]
-        kept = chosen(1 / (1 + np.exp(-sums)), features.words)
+        _, rows = with_context(blocks, features.rows, features.words, self.first.sums(features.rows))
+        kept = chosen(1 / (1 + np.exp(-self.second.sums(rows))), features.words)
         beside = kept.copy()
         for bar in blocks.bars if kind in OF_LINKS else (*blocks.bars, *link_bars(blocks)):
             beside[blocks.first[bar] : blocks.last[bar]] = False
@@ -226,14 +217,10 @@ def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]
 
 
 def with_context(
-    blocks: Blocks, rows: npt.NDArray[np.float32], words: Floats, odds: dict[str, Floats]
+    blocks: Blocks, rows: npt.NDArray[np.float32], words: Floats, odds: Floats
 ) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """(names of the context by each of the forests whose `odds` are given, rows of features and that context)."""
-    found = {
-        f"{forest}: {name}": value
-        for forest, of_each in odds.items()
-        for name, value in context_of(blocks, words, of_each).items()
-    }
+    """(names of the context by the first forest's `odds`, rows of features and that context)."""
+    found = context_of(blocks, words, odds)
     wide = np.empty((len(rows), rows.shape[1] + len(found)), np.float32)
     wide[:, : rows.shape[1]] = rows
     wide[:, rows.shape[1] :] = np.array(list(found.values())).T
