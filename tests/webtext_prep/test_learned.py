@@ -144,6 +144,7 @@ def test_the_expected_f1_of_what_is_chosen_is_the_greatest(pairs):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learned, "CAUTION", 1.0)
+        patch.setattr(learned, "DOUBT", 1.0)
         patch.setattr(learned, "LEAST", 0.0)
         found = expected(chosen(probabilities, words.astype(float)))
     subsets = itertools.product([False, True], repeat=len(pairs))

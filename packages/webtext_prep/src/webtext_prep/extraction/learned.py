@@ -31,7 +31,9 @@ CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
 READS_FORMULAS = re.compile("mathjax|katex", re.IGNORECASE)
 """A program in a page that shows what stands in `\\(...\\)` as a formula."""
-LEAST = 0.2
+DOUBT = 1.5
+"""The power of the expected F1 in the threshold: where little is likely, forests are too sure of what is no text."""
+LEAST = 0.1
 """No block that is less likely is kept, unless nothing else is."""
 HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
 """Kinds of pages that keep their own heading. That of an article or a thread is its title, and people who reviewed
@@ -125,7 +127,7 @@ def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64
     order = np.argsort(-probabilities, kind="stable")
     kept, right = np.cumsum(words[order]), np.cumsum((probabilities * words)[order])
     best = float((2 * right / np.maximum(1e-9, kept + right[-1])).max())
-    return np.asarray(probabilities > min(max(LEAST, CAUTION * best / 2), float(probabilities.max()) - 1e-12))
+    return np.asarray(probabilities > min(max(LEAST, CAUTION * best**DOUBT / 2), float(probabilities.max()) - 1e-12))
 
 
 def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int | None:
