@@ -105,7 +105,7 @@ class Dedup(Stage):
 
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     libraries = ("datasketch", "tldextract")
     writes: ClassVar[Writes] = Writes(tables=(SUPERSEDED,))
     preload: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.kernels")
