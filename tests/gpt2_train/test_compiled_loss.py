@@ -6,6 +6,7 @@ import ast
 import functools
 import math
 import re
+import subprocess
 import sys
 import types
 import weakref
@@ -15,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.gpt2_train import forks
 from torch import Tensor
 
 from gpt2_train.model import loss
@@ -99,8 +99,8 @@ for width, known in ((384, 384), (384, 257), (9000, 8500)):
 def test_triton_s_kernel_gives_the_gradient_of_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Triton's interpreter: one block of columns and two, with padding and without."""
     pytest.importorskip("triton")
-    monkeypatch.setenv("TRITON_INTERPRET", "1")  # Read when it is loaded.
-    done = forks.run([sys.executable, "-c", INTERPRETED])
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # Read when it is loaded, as it may be where processes are forked.
+    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
