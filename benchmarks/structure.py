@@ -135,10 +135,12 @@ def count_structure(counts: Counter[str], name: str, truth: Truth, body: str) ->
     found = Counter(line.rstrip() for line in text.split("\n"))
     counts[f"code, {name}: lines"] += len(truth.code)
     counts[f"code, {name}: right"] += (Counter(truth.code) & found).total()
-    rows = [[cell for cell in row if cell] for row in truth.rows]
-    right = Counter(" | ".join(row) for row in rows) & found
-    counts[f"tables, {name}: cells"] += sum(map(len, rows))
-    counts[f"tables, {name}: right"] += sum((line.count(" | ") + 1) * number for line, number in right.items() if line)
+    for row in filter(any, truth.rows):
+        line = " |".join(f" {cell}" if cell else "" for cell in row).rstrip(" |").strip()
+        cells = len(row) - row.count("")
+        counts[f"tables, {name}: cells"] += cells
+        counts[f"tables, {name}: right"] += cells * (found[line] > 0)
+        found[line] -= 1
 
 
 def count_annotations(counts: Counter[str], folder: Path) -> None:

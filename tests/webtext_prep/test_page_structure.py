@@ -131,8 +131,14 @@ def test_a_row_is_a_line_and_a_cell_of_several_paragraphs_one_cell():
     assert text_of(table, "markdown") == "| a | b |\n|---|---|\n| 1 |  |\n| 2 | x y\\|z |"
 
 
-def test_a_column_without_text_is_none_in_markdown():
+def test_a_cell_without_text_leaves_its_place():
+    table = "<table><tr><th><th>2019<th>2020</tr><tr><td>Rope<td><td>5</tr><tr><td colspan=2>Sails<td>7</tr></table>"
+    assert text_of(table) == "| 2019 | 2020\nRope | | 5\nSails | | 7"
+
+
+def test_a_column_without_text_is_none():
     table = "<table><tr><td>S<td>&nbsp;<td>text</tr><tr><td>N<td><td>number</tr></table>"  # fpdoc 3.2
+    assert text_of(table) == "S | text\nN | number"
     assert text_of(table, "markdown") == "| S | text |\n|---|---|\n| N | number |"
 
 

@@ -538,3 +538,16 @@ def test_the_name_of_a_site_is_not_the_heading_of_its_page(title, heading):
 def test_the_heading_of_a_list_of_contents_is_not_the_pages(around):
     blocks = blocks_of(f"<h3>Struct Foo</h3><{around}><h3>Contents</h3></{around.split()[0]}><p>text</p>")
     assert own_heading(blocks, np.array([False, False, True]), "") == 0
+
+
+@pytest.mark.parametrize("name", sorted(set(EXTRACTORS) - {"resiliparse"}))
+def test_of_hidden_words_that_are_all_there_is_the_last_are_read(name):
+    """LibreOffice's help: a script shows those for the reader's system. resiliparse hides them itself."""
+    choices = "<span class=switchinline><span hidden>Settings</span><span hidden=true><b>Tools</b></span></span>"
+    found = text_by(name, f"<p>The choice is made in {choices} – Options, and holds for all boats from then on.</p>")
+    assert "made in Tools – Options, and" in " ".join(found.split())
+    assert "Settings" not in found
+
+
+def test_hidden_words_in_a_line_with_others_are_not_read(texts):
+    assert texts("<p>a <i>b <b hidden>c</b><b hidden>d</b></i> <i><b hidden>e</b></i> f</p>") == ["a b f"]

@@ -7,8 +7,9 @@ many words.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from typing import Literal
 
@@ -44,9 +45,11 @@ class Tables:
 
     Attributes:
         of: the table (its element) of each block, -1 where it lies in none.
+        columns: of a table the column of each cell.
     """
 
     def __init__(self, blocks: Blocks) -> None:
+        self.columns = functools.cache(functools.partial(columns_of, blocks))
         self.of = np.full(len(blocks.texts), -1)
         tables: dict[int, list[int]] = {}
         in_rows = blocks.row[blocks.row >= 0]
@@ -149,14 +152,30 @@ def with_headings(blocks: Blocks, kept: Kept) -> Kept:
 
 
 def _plain(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[int]) -> str:
-    """Blocks as lines, a row of a table as one."""
+    """Blocks as lines, a row of a table as one; a cell without text leaves its place between bars."""
     lines = []
-    for (table, _), group in groupby(
-        numbers, lambda number: (tables.of[number], blocks.row[number] if tables.of[number] >= 0 else number)
-    ):
-        members = list(group)
-        lines.append(" | ".join(_cells(blocks, texts, members).values()) if table >= 0 else texts[members[0]])
+    for table, members in _parts(tables, numbers):
+        if table < 0:
+            lines.append(texts[members[0]])
+        for row in _rows(blocks, texts, tables, members) if table >= 0 else ():
+            lines.append(" |".join(f" {row[at]}" if at in row else "" for at in range(max(row) + 1)).strip())
     return "\n".join(lines)
+
+
+def _parts(tables: Tables, numbers: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """The blocks of each table with its number, and each other block by itself, with -1."""
+    for (table, _), group in groupby(
+        numbers, lambda number: (int(tables.of[number]), -1 if tables.of[number] >= 0 else number)
+    ):
+        yield table, list(group)
+
+
+def _rows(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[int]) -> list[dict[int, str]]:
+    """Of each row of a table the texts by column, without columns that only hold others apart."""
+    rows = [_cells(blocks, texts, row) for _, row in groupby(numbers, lambda number: blocks.row[number])]
+    columns = tables.columns(int(tables.of[numbers[0]]))
+    used = {column: at for at, column in enumerate(sorted({columns[cell] for row in rows for cell in row}))}
+    return [{used[columns[cell]]: text for cell, text in row.items()} for row in rows]
 
 
 def _cells(blocks: Blocks, texts: list[str], numbers: Iterable[int]) -> dict[int, str]:
@@ -170,13 +189,10 @@ def _cells(blocks: Blocks, texts: list[str], numbers: Iterable[int]) -> dict[int
 def _markdown(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[int]) -> str:
     """Blocks in Markdown."""
     writer, containers = MarkdownWriter(), Containers(blocks)
-    for (table, _), group in groupby(
-        numbers, lambda number: (int(tables.of[number]), -1 if tables.of[number] >= 0 else number)
-    ):
-        members = list(group)
+    for table, members in _parts(tables, numbers):
         if table >= 0:
-            rows = [_cells(blocks, texts, row) for _, row in groupby(members, lambda number: blocks.row[number])]
-            writer.write(containers.around(table), _table(blocks, table, rows))
+            rows = _rows(blocks, texts, tables, members)
+            writer.write(containers.around(table), markdown.table(rows, 1 + max(map(max, rows))))
             continue
         number = members[0]
         element = int(blocks.element[number])
@@ -190,13 +206,6 @@ def _markdown(blocks: Blocks, texts: list[str], tables: Tables, numbers: list[in
         is_paragraph = number not in blocks.code and not heading
         writer.write(containers.around(element), lines, is_paragraph=is_paragraph)
     return "\n".join(writer.lines)
-
-
-def _table(blocks: Blocks, table: int, rows: Sequence[dict[int, str]]) -> list[str]:
-    """A table in Markdown, given the texts of cells by row, without columns that only hold others apart."""
-    columns = columns_of(blocks, table)
-    used = {column: at for at, column in enumerate(sorted({columns[cell] for row in rows for cell in row}))}
-    return markdown.table([{used[columns[cell]]: text for cell, text in row.items()} for row in rows], len(used))
 
 
 def columns_of(blocks: Blocks, table: int) -> dict[int, int]:

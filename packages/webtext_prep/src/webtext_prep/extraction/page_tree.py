@@ -328,7 +328,7 @@ def is_hidden(node: Any, tag: str, names: Container[str], classes: str | None) -
     what is moved out of the page or clipped to nothing, blocks with `aria-hidden` that hold others (a text with
     it is there for eyes), classes of texts for screen readers. Shown are the root of a shadow (`shadowrootmode`), a
     `details` that is closed, `hidden="until-found"` and other parts that a reader opens or slides in, what React sends
-    to be moved to its place, and the source of a formula.
+    to be moved to its place, the source of a formula, and the last of hidden words in a line that are all there is.
     """
     get = node.get
     is_closed = False
@@ -341,11 +341,26 @@ def is_hidden(node: Any, tag: str, names: Container[str], classes: str | None) -
     elif classes is not None and is_off(classes):
         is_closed = _stands_in_text(node)
     if "hidden" in names and get("hidden").lower() != "until-found" and not _STREAMED.fullmatch(get("id") or ""):
-        is_closed = True
+        is_closed = is_closed or not _is_default(node)
     by_style = hidden_by_style(get("style")) if "style" in names else ""
     if is_closed or by_style == ALL or (by_style == LETTERS and tag in INLINE and len(node) == 0):
         return not _is_opened(node) and _has_no_formula(node)
     return bool(classes) and hides(classes) and _has_no_formula(node)
+
+
+def _is_default(node: Any) -> bool:
+    """Whether an inline element is the last of hidden ones that are all there is in another: a script shows one of
+    them, in LibreOffice's help (7) that of the reader's system, and the last one if there is none."""
+    around = node.getparent()
+    return (
+        node.tag in INLINE
+        and around is not None
+        and around.tag in INLINE
+        and len(around) > 1
+        and around[-1] is node
+        and not (around.text or "").strip()
+        and all(one.get("hidden") is not None and not (one.tail or "").strip() for one in around)
+    )
 
 
 def is_search(node: Any) -> bool:
