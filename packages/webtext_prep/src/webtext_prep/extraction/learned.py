@@ -38,6 +38,9 @@ LEAST = 0.1
 HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
 """Kinds of pages that keep their own heading. That of an article or a thread is its title, and people who reviewed
 such pages left it out of the text of nine in ten, but not of news: there the forests decide."""
+SECTIONED_KINDS = frozenset({"article", "collection", "documentation", "service"})
+"""Kinds of pages whose headings belong to the text below them. In a listing, a thread or a shop many are names of other
+pages, and the forests decide."""
 OF_LINKS = frozenset({"collection", "listing"})
 """Kinds of pages whose text may be a list of links, whatever the name of its part."""
 LEADING = HINT_BITS["nav"] | HINT_BITS["side"]
@@ -95,6 +98,8 @@ class Parameters:
         kept = beside if beside.any() else kept
         if kind in HEADED_KINDS and (heading := own_heading(blocks, kept, title)) is not None:
             kept[heading] = True
+        if kind in SECTIONED_KINDS:
+            kept = kept | section_headings(blocks, kept)
         seen = kept & blocks.seen
         # A page most of whose main text is hidden is shown by its scripts.
         return seen if features.words[seen].sum() >= LEAST_SEEN * features.words[kept].sum() else kept
@@ -147,6 +152,14 @@ def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int 
         below = heading + 1 + np.flatnonzero(above[heading + 1 :] < 7)
         heading = next((int(one) for one in below if title.startswith(blocks.texts[one])), heading)
     return heading if above.min() == 1 or len(above) - heading <= NEAR else None
+
+
+def section_headings(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The headings right above a block that is kept and lies in the same part, but for those above all that is kept."""
+    is_heading = np.isin(blocks.tag[blocks.element], [TAGS[f"h{level}"] for level in range(1, 7)])
+    with_next = np.arange(1, len(kept) + 1) < blocks.last[blocks.parent[blocks.element]]
+    next_is_text = np.append((kept & ~is_heading)[1:], False)
+    return np.asarray(is_heading & with_next & next_is_text & (np.cumsum(kept) > 0))
 
 
 def link_bars(blocks: Blocks) -> list[int]:
