@@ -16,10 +16,10 @@ CEILINGS = {
     "packages/gpt2_train": 11_808,
     "packages/indexed_tokens": 1_388,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 23_043,
+    "packages/webtext_prep": 23_072,
     "packages/webtext_run": 2_410,
-    "tests": 37_713,
-    "benchmarks": 5_898,
+    "tests": 37_740,
+    "benchmarks": 5_900,
     "tools": 538,
 }
 """By folder, lines."""

@@ -5,7 +5,7 @@ import pytest
 
 from webtext_prep.extraction.blocks import blocks_of
 from webtext_prep.extraction.extractors import EXTRACTORS
-from webtext_prep.extraction.learned import own_heading
+from webtext_prep.extraction.learned import own_heading, section_headings
 from webtext_prep.extraction.markup import written
 from webtext_prep.extraction.page_tree import LARGE, LEAST_SHOWN, as_browsers_read, tree_of
 
@@ -538,6 +538,23 @@ def test_the_name_of_a_site_is_not_the_heading_of_its_page(title, heading):
 def test_the_heading_of_a_list_of_contents_is_not_the_pages(around):
     blocks = blocks_of(f"<h3>Struct Foo</h3><{around}><h3>Contents</h3></{around.split()[0]}><p>text</p>")
     assert own_heading(blocks, np.array([False, False, True]), "") == 0
+
+
+@pytest.mark.parametrize(
+    ("html", "is_kept"),
+    [
+        ("<h2>Ropes</h2>text", True),
+        ("<section><div><div><h2>Ropes</h2></div></div>text</section>", True),  # DocBook's title page of a section
+        ("<section>advert<h2>Ropes</h2></section><section>text</section>", False),
+        ("<h2>Ropes</h2>advert<p>text", False),
+        ("<h2>Ropes</h2><h3>Sails</h3>text", False),
+    ],
+)
+def test_the_heading_right_above_text_that_is_kept_is_kept(html, is_kept):
+    for before, after in (("text<p>menu<p>", is_kept), ("menu<p>", False)):  # the first one is the page's own
+        blocks = blocks_of(f"<body><div>{before}</div><div>{html}</div>")
+        kept = np.array([text == "text" for text in blocks.texts])
+        assert section_headings(blocks, kept)[blocks.texts.index("Ropes")] == after
 
 
 @pytest.mark.parametrize("name", sorted(set(EXTRACTORS) - {"resiliparse"}))

@@ -157,7 +157,10 @@ def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int 
 def section_headings(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """The headings right above a block that is kept and lies in the same part, but for those above all that is kept."""
     is_heading = np.isin(blocks.tag[blocks.element], [TAGS[f"h{level}"] for level in range(1, 7)])
-    with_next = np.arange(1, len(kept) + 1) < blocks.last[blocks.parent[blocks.element]]
+    part = blocks.element  # then what holds more than the heading, however deep that lies
+    while (alone := (blocks.last[part] - blocks.first[part] == 1) & is_heading & (part > 0)).any():
+        part = np.where(alone, blocks.parent[part], part)
+    with_next = np.arange(1, len(kept) + 1) < blocks.last[part]
     next_is_text = np.append((kept & ~is_heading)[1:], False)
     return np.asarray(is_heading & with_next & next_is_text & (np.cumsum(kept) > 0))
 
