@@ -158,6 +158,8 @@ def _alone(name: str) -> Callable[[bytes], Any]:
         return lambda page: trafilatura.extract(page, fast=True, include_comments=False)
     if name == "newspaper":
         newspaper = importlib.import_module("newspaper")
+        # Gone where our extractor has loaded newspaper in this process, which gives it a folder for that time.
+        Path(importlib.import_module("newspaper.settings").TOP_DIRECTORY).mkdir(parents=True, exist_ok=True)
 
         def parse(page: bytes) -> Any:
             article = newspaper.Article("http://example.com/", fetch_images=False)

@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
     "packages/command_kit": 1_672,
-    "packages/gpt2_train": 11_808,
+    "packages/gpt2_train": 11_809,
     "packages/indexed_tokens": 1_388,
     "packages/webtext_audit": 3_568,
     "packages/webtext_prep": 23_072,
     "packages/webtext_run": 2_410,
-    "tests": 37_740,
-    "benchmarks": 5_900,
+    "tests": 37_747,
+    "benchmarks": 5_901,
     "tools": 538,
 }
 """By folder, lines."""

@@ -260,6 +260,14 @@ STOPPED, TERMINATED, KILLED, ABORTED = 128 + signal.SIGTERM, -signal.SIGTERM, -s
         ((0, 0), {}, {}, 0, 0),
         # The other process's error about the checkpoint, with gloo's source path in it, was shown instead.
         ((1, KILLED), {1: KILLED}, {0: CANT_SAVE}, 0, "process 1 of 2 was killed by SIGKILL (out of memory?): again."),
+        # One that wrote to the other, which had just been killed.
+        (
+            (-signal.SIGPIPE, KILLED),
+            {0: -signal.SIGPIPE, 1: KILLED},
+            {},
+            0,
+            "process 1 of 2 was killed by SIGKILL (out of memory?): again.",
+        ),
         # One that aborted on its way out of an error that it reported is not the cause.
         ((1, ABORTED), {1: ABORTED}, {0: CANT_SAVE}, 0, CANT_SAVE["error"]),
         ((1, ABORTED), {1: ABORTED}, {0: LOST}, 0, "process 1 of 2 was killed by SIGABRT: again."),

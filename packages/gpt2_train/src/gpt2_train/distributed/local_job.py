@@ -172,7 +172,9 @@ class LocalJob:
             return 128 + self.signal
         if first is not None and self.debug:
             sys.stderr.write(reports[first]["traceback"])
-        killed = next(((rank, -code) for rank, code in self.ended_first.items() if code < 0), None)
+        by_signal = [(rank, -code) for rank, code in self.ended_first.items() if code < 0]
+        # A process that writes to one that was killed may end by SIGPIPE.
+        killed = min(by_signal, key=lambda one: one[1] == signal.SIGPIPE, default=None)
         if killed is not None and (killed[1] == signal.SIGKILL or not is_expected):
             # A process that fails may abort on its way out, but it never kills itself.
             raise self._death(*killed, folder)
