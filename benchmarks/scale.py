@@ -158,7 +158,7 @@ REAL = """\
 {pages:,} pages of some 40 documentation packages of Debian 12, {size} of HTML, and parts of them, through one stage
 after another (`benchmarks/real_corpus.py`; {processor}, cores: {cores}): manuals of installation for nine
 architectures in twenty languages, and references by some twenty generators. In brackets is what `webtext plan` had
-said.
+said. Other programs ran on the machine meanwhile: by the clock it took longer than on an idle one.
 """
 
 COMPARED = """\
