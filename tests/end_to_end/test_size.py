@@ -16,11 +16,11 @@ CEILINGS = {
     "packages/gpt2_train": 11_809,
     "packages/indexed_tokens": 1_388,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 23_072,
+    "packages/webtext_prep": 23_073,
     "packages/webtext_run": 2_410,
-    "tests": 37_747,
+    "tests": 37_748,
     "benchmarks": 5_901,
-    "tools": 538,
+    "tools": 539,
 }
 """By folder, lines."""
 
