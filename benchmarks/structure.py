@@ -83,17 +83,22 @@ WAYS = {
 
 
 class Truth(HTMLParser):
-    """The code and the rows of tables in HTML without line numbers."""
+    """The code and the rows of tables in HTML without line numbers; below a cell of several rows lie empty ones."""
 
     def __init__(self) -> None:
         super().__init__()
         self.code: list[str] = []
         self.rows: list[list[str]] = []
         self._text = ""
+        self._left: list[int] = []  # of the table's columns: further rows of the last cell
+        self._rows = 1
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in ("pre", "td", "th"):
             self._text = ""
+            self._rows = int(dict(attrs).get("rowspan") or 1)
+        if tag == "table":
+            self._left = []
         if tag == "tr":
             self.rows.append([])
 
@@ -104,7 +109,15 @@ class Truth(HTMLParser):
         if tag == "pre":
             self.code += [line.rstrip() for line in self._text.split("\n") if line.strip()]
         if tag in ("td", "th"):
-            self.rows[-1].append(" ".join(self._text.split()))
+            row = self.rows[-1]
+            while len(row) < len(self._left) and self._left[len(row)]:
+                self._left[len(row)] -= 1
+                row.append("")
+            self._left[len(row) : len(row) + 1] = [self._rows - 1]
+            row.append(" ".join(self._text.split()))
+        if tag == "tr":
+            width = len(self.rows[-1])
+            self._left[width:] = [max(0, left - 1) for left in self._left[width:]]
 
 
 def page_of(body: str, head: str = "") -> bytes:
