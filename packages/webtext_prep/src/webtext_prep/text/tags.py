@@ -12,7 +12,6 @@ import ctypes
 import functools
 import html
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -139,11 +138,6 @@ def folded(data: bytes) -> bytes:
     return (np.frombuffer(data, np.uint8) | np.uint8(0x20)).tobytes()
 
 
-def spells(lower: bytes, end: int = sys.maxsize) -> bool:
-    """Whether a page in lower case, or folded, may spell letters or signs of words with references, before `end`."""
-    return holds(lower, b"&#") and _SPELLED.search(lower, 0, end) is not None
-
-
 def text_with(words: Iterable[bytes], body: bytes) -> str:
     """A page, its bytes beyond ASCII read as Latin-1; nothing of one that holds none of some words, in lower case.
 
@@ -152,7 +146,8 @@ def text_with(words: Iterable[bytes], body: bytes) -> str:
     body = utf8_of(body)
     found = folded(body)  # in lower case it is decided where there is one
     has_word = any(holds(found, word) and word in body.lower() for word in words)
-    has_word = has_word or (spells(found, HEAD) and spells(body[:HEAD].lower()))
+    # What looks like a reference in the folded page is looked at again.
+    has_word = has_word or (_SPELLED.search(found, 0, HEAD) and _SPELLED.search(body[:HEAD].lower())) is not None
     return body.decode("latin-1") if has_word else ""
 
 

@@ -47,7 +47,7 @@ from webtext_prep.extraction.html.page_tree import (
     tree_of,
     without_visibility,
 )
-from webtext_prep.text.tags import folded, holds, spells
+from webtext_prep.text.tags import folded, holds
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import HTMLTree
@@ -191,24 +191,26 @@ def _shown_after_all(tree: Any, hidden: list[Any]) -> Container[Any]:
 
 _UNSEEN_BY_NAME = frozenset({"dialog", "noembed", "noframes"})
 _IN_LINE = frozenset({"button", "label", "output", "time"})
-_SHOWN_BY_RESILIPARSE = {
-    **{name: (f"<{name}",) for name in ("rt", "rp", "rtc", "button", "label", "output", "time", "noembed", "noframes")},
-    **{"dialog:not([open])": ("<dialog",), "[popover]": ("popover",)},
-    **{".sr-only": ("sr-only",), ".a11y-hidden": ("a11y-hidden",)},
+_SHOWN_BY_RESILIPARSE: dict[str, tuple[bytes, ...]] = {
+    "rt": (b"<rt",), "rp": (b"<rp",), "rtc": (b"<rtc",), "button": (b"<button",), "label": (b"<label",),
+    "output": (b"<output",), "time": (b"<time",), "noembed": (b"<noembed",), "noframes": (b"<noframes",),
+    "dialog:not([open])": (b"<dialog",), "[popover]": (b"popover",), ".sr-only": (b"sr-only",),
+    ".a11y-hidden": (b"a11y-hidden",),
     """[style]:is([style*="clip:"], [style*="-9"], [style*="-1"], [style*="!important"], [style*="font-size:0"],
     [style*="font-size: 0"], [style*="h:1px"], [style*="h: 1px"], [style*="lity"])""": (
-        "style=", "style ", "style)", "style*", "style,", "style-",  # the last ones are white space, folded
+        b"style=", b"style ", b"style)", b"style*", b"style,", b"style-",  # the last ones are white space, folded
     ),
 }  # fmt: skip
 """What resiliparse (2.0.1) shows of a page and browsers may not, or the other way round, and words of which a page has
-one that holds such an element. Each part takes some 20 microseconds a page in its tree, each word 4 in its bytes."""
+one that holds such an element: nobody spells a class with references. Each part takes some 20 microseconds a page in
+its tree, each word 4 in its bytes."""
 _RARE = "visuallyhidden visually-hidden assistive-text show-for-sr element-invisible hidden-accessible d-none"
-_IN_HIDING_CLASSES = {
-    **{f'[class*="{word}"]': (word,) for word in _RARE.split()},
-    '[class*="creen"]': ("creenr", "creen-r", "ffscreen", "ff-screen"),
+_IN_HIDING_CLASSES: dict[str, tuple[bytes, ...]] = {
+    **{f'[class*="{word}"]': (word.encode(),) for word in _RARE.split()},
+    '[class*="creen"]': (b"creenr", b"creen-r", b"ffscreen", b"ff-screen"),
 }
 """The rarer classes that hide, by words in them: one walk over the elements, a third of eight over the page's text."""
-_RAISED = {"sup": ("<sup",), "sub": ("<sub",)}
+_RAISED: dict[str, tuple[bytes, ...]] = {"sup": (b"<sup",), "sub": (b"<sub",)}
 _HEADINGS = ", ".join(HEADINGS)
 _READ_BESIDE = ", ".join(("ruby", *ANNOTATIONS))
 _SHORT_TEXT = re.compile(
@@ -236,15 +238,10 @@ def parsed(page: str) -> HTMLTree:
     if body is None:
         return tree
     words = folded(page_shown.encode())
-    is_spelled = spells(words)
 
-    def nodes(rules: Mapping[str, tuple[str, ...]]) -> list[Any]:
+    def nodes(rules: Mapping[str, tuple[bytes, ...]]) -> list[Any]:
         """The elements that one of some selectors finds, of which most find nothing in most pages."""
-        may_be = [
-            rule
-            for rule, some in rules.items()
-            if any(holds(words, word.encode()) for word in some) or (is_spelled and some[0][0] != "<")
-        ]
+        may_be = [rule for rule, some in rules.items() if any(holds(words, word) for word in some)]
         return list(body.query_selector_all(", ".join(may_be)).values()) if may_be else []
 
     found = nodes(_SHOWN_BY_RESILIPARSE)
