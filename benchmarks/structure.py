@@ -28,9 +28,9 @@ import markdown
 import numpy as np
 
 from machine import describe, save
-from webtext_prep.extraction.blocks import blocks_of
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
-from webtext_prep.extraction.markup import written
+from webtext_prep.extraction.html.markup import written
+from webtext_prep.extraction.learned.blocks import blocks_of
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
 

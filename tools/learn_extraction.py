@@ -24,16 +24,15 @@ import lightgbm
 import numpy as np
 import numpy.typing as npt
 
-import webtext_prep.extraction as extraction
 from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages, words_of
-from webtext_prep.extraction.blocks import TAGS, Blocks, blocks_of
-from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.learned import Parameters, with_context, without_url
-from webtext_prep.extraction.markup import written
+from webtext_prep.extraction.html.markup import written
+from webtext_prep.extraction.learned import PARAMETERS
+from webtext_prep.extraction.learned.blocks import TAGS, Blocks, blocks_of
+from webtext_prep.extraction.learned.choice import Parameters, with_context, without_url
+from webtext_prep.extraction.learned.features import features_of
+from webtext_prep.extraction.learned.forest import Forest
 from webtext_prep.text.decoding import readable, title_of
 
-PARAMETERS = Path(extraction.__file__).with_name("learned.json")
 # The same sums in the same order, however many cores there are.
 SAME_BYTES = {"seed": 1, "deterministic": True, "verbose": -1}
 FIRST_TREES = 100
@@ -387,7 +386,9 @@ def unseen(examples: list[Example], own_part: Callable[[ReviewedPage], object]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
-    parser.add_argument("--output", type=Path, default=PARAMETERS, help="the parameters (default: the package's)")
+    parser.add_argument(
+        "--output", type=Path, default=Path(str(PARAMETERS)), help="the parameters (default: the package's)"
+    )
     parser.add_argument("--folds", type=Path, metavar="FILE", help="write the texts of pages not learned from instead")
     parser.add_argument("--without-each", type=Path, metavar="FILE", help="the same, without each page's whole folder")
     arguments = parser.parse_args()

@@ -24,9 +24,9 @@ from page_server import serving
 from webtext_prep.crawl.crawl import Crawl, write_shard
 from webtext_prep.crawl.database import CrawlDatabase, Entry
 from webtext_prep.documents.document import Document
-from webtext_prep.extraction import pool as pool_module
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
-from webtext_prep.extraction.workers import Parsed
+from webtext_prep.extraction.processes import pool as pool_module
+from webtext_prep.extraction.processes.workers import Parsed
 from webtext_prep.running.tasks import Files
 from webtext_prep.stages.blacklist import BYTES_PER_SHARD
 from webtext_prep.stages.download import Download

@@ -16,7 +16,7 @@ from typing import Any
 from data_tables import download
 from measuring import Row, run_command
 from webtext_prep.extraction import extractors
-from webtext_prep.extraction.workers import PageHead, extract_page
+from webtext_prep.extraction.processes.workers import PageHead, extract_page
 from webtext_prep.text import decoding
 
 TITLE = "extraction: pages of 105 kB with 8 kB of text, some with \\r\\n or in windows-1252"
@@ -29,8 +29,8 @@ SHARE = 0.10
 POOL = """
 import asyncio, sys
 from pathlib import Path
-from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import PageLimits
+from webtext_prep.extraction.processes.pool import ExtractorPool
+from webtext_prep.extraction.processes.workers import PageLimits
 
 async def run(folder, rounds):
     pages = [path.read_bytes() for path in sorted(Path(folder).glob("*.html"))]

@@ -12,15 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = {
-    "packages/command_kit": 1_672,
-    "packages/gpt2_train": 11_809,
+    "packages/command_kit": 1_676,
+    "packages/gpt2_train": 11_803,
     "packages/indexed_tokens": 1_388,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 23_072,
-    "packages/webtext_run": 2_410,
-    "tests": 37_747,
+    "packages/webtext_prep": 23_076,
+    "packages/webtext_run": 2_411,
+    "tests": 37_748,
     "benchmarks": 5_901,
-    "tools": 538,
+    "tools": 539,
 }
 """By folder, lines."""
 

@@ -12,9 +12,9 @@ import practice_extractor
 import pytest
 
 from command_kit import CommandError
-from webtext_prep.extraction import pool as pool_module
-from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import PageLimits
+from webtext_prep.extraction.processes import pool as pool_module
+from webtext_prep.extraction.processes.pool import ExtractorPool
+from webtext_prep.extraction.processes.workers import PageLimits
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from webtext_prep.extraction import extractors
 from webtext_prep.extraction.extractors import EXTRACTORS, nests_too_deep
-from webtext_prep.extraction.workers import PageHead, extract_page
+from webtext_prep.extraction.processes.workers import PageHead, extract_page
 from webtext_prep.text.decoding import TITLE_CHARACTERS, declared_charset, decode, readable, scrub, title_of
 
 SENTENCE = "The café on the corner was where Zoë and Viktor met, and it is not known to us why they had left Malmö. "

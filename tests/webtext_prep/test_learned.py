@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.extraction import learned
-from webtext_prep.extraction.blocks import LANDMARKS, TAGS, blocks_of
-from webtext_prep.extraction.code_text import CODE
-from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.formulas import FORMULAS
-from webtext_prep.extraction.learned import Parameters, chosen, context_of, main_text, parameters, with_context
-from webtext_prep.extraction.markup import written
-from webtext_prep.extraction.names import ALL_HINTS, HIDING, HINT_BITS, HINTS, ODD, bits_of
+from webtext_prep.extraction.html.code_text import CODE
+from webtext_prep.extraction.html.formulas import FORMULAS
+from webtext_prep.extraction.html.markup import written
+from webtext_prep.extraction.html.page_tree import NAVIGATION, hides, is_off
+from webtext_prep.extraction.learned import choice
+from webtext_prep.extraction.learned.blocks import LANDMARKS, TAGS, blocks_of
+from webtext_prep.extraction.learned.choice import Parameters, chosen, context_of, main_text, parameters, with_context
+from webtext_prep.extraction.learned.features import features_of
+from webtext_prep.extraction.learned.forest import Forest
+from webtext_prep.extraction.learned.names import ALL_HINTS, HIDING, HINT_BITS, HINTS, ODD, bits_of
 from webtext_prep.extraction.page_stage import known_kinds
-from webtext_prep.extraction.page_tree import NAVIGATION, hides, is_off
 
 PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "
 WORDS_OF_NAMES = re.findall(
@@ -143,9 +143,9 @@ def test_the_expected_f1_of_what_is_chosen_is_the_greatest(pairs):
         return float(2 * (probabilities * words)[kept].sum() / (words[kept].sum() + (probabilities * words).sum()))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learned, "CAUTION", 1.0)
-        patch.setattr(learned, "DOUBT", 1.0)
-        patch.setattr(learned, "LEAST", 0.0)
+        patch.setattr(choice, "CAUTION", 1.0)
+        patch.setattr(choice, "DOUBT", 1.0)
+        patch.setattr(choice, "LEAST", 0.0)
         found = expected(chosen(probabilities, words.astype(float)))
     subsets = itertools.product([False, True], repeat=len(pairs))
     assert found == pytest.approx(max(expected(subset) for subset in subsets if any(subset)))
@@ -199,7 +199,7 @@ def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, m
         monkeypatch.setattr(sys, "argv", ["learn_extraction.py", str(tmp_path), "--output", str(path)])
         learn_extraction.main()
     assert written_to[0].read_bytes() == written_to[1].read_bytes()
-    monkeypatch.setattr(learned, "parameters", lambda: Parameters.parse(written_to[0].read_text()))
+    monkeypatch.setattr(choice, "parameters", lambda: Parameters.parse(written_to[0].read_text()))
     for number, kind in ((2, "article"), (3, "forum")):
         page = gzip.decompress((tmp_path / "html" / f"{number:04}.html.gz").read_bytes()).decode()
         reviewed_text = json.loads((tmp_path / "truth" / f"{number:04}.json").read_text())["main_content"]
@@ -264,10 +264,10 @@ def test_a_long_list_of_links_by_name_a_bar_is_no_text(around):
     bar = f"<{around}><ul>{''.join(links)}</ul></{around.split()[0]}>"
     page = f"<title>Oars</title>{bar}<main><h1>Oars</h1><p>{PROSE}</p></main>"
     text, kind, *_ = main_text(page, "https://a.org/doc/oars.html", "Oars")
-    assert kind not in learned.OF_LINKS
+    assert kind not in choice.OF_LINKS
     assert "committee" in text and "harbours" not in text
     found = blocks_of(page)
-    assert found is not None and len(learned.link_bars(found)) == 1
+    assert found is not None and len(choice.link_bars(found)) == 1
 
 
 def test_a_sign_that_hides_itself_when_it_has_opened_is_no_text():

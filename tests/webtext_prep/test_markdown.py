@@ -12,8 +12,8 @@ import pytest
 from lxml import html as parsed
 from markdown_it import MarkdownIt
 
-from webtext_prep.extraction.blocks import blocks_of
-from webtext_prep.extraction.markup import written
+from webtext_prep.extraction.html.markup import written
+from webtext_prep.extraction.learned.blocks import blocks_of
 
 READERS = [MarkdownIt("commonmark").enable("table"), MarkdownIt("gfm-like", {"linkify": False})]
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from webtext_prep.errors import InputError
-from webtext_prep.extraction.blocks import blocks_of
 from webtext_prep.extraction.extractors import EXTRACTORS
-from webtext_prep.extraction.markup import Markup, written
+from webtext_prep.extraction.html.markup import Markup, written
+from webtext_prep.extraction.learned.blocks import blocks_of
 from webtext_prep.stages.extract import Extract
 
 

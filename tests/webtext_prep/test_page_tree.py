@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from webtext_prep.extraction.blocks import blocks_of
 from webtext_prep.extraction.extractors import EXTRACTORS
-from webtext_prep.extraction.learned import own_heading, section_headings
-from webtext_prep.extraction.markup import written
-from webtext_prep.extraction.page_tree import LARGE, LEAST_SHOWN, as_browsers_read, tree_of
+from webtext_prep.extraction.html.markup import written
+from webtext_prep.extraction.html.page_tree import LARGE, LEAST_SHOWN, as_browsers_read, tree_of
+from webtext_prep.extraction.learned.blocks import blocks_of
+from webtext_prep.extraction.learned.choice import own_heading, section_headings
 
 BEFORE = "The committee met on Tuesday evening in the town hall and spoke for two hours about the bridge and its price."
 AFTER = "At the end the chairman asked everybody to write down one wish, and the secretary promised to print them all."

@@ -12,10 +12,10 @@ import practice_extractor
 import pytest
 
 from webtext_prep.errors import WebtextError
-from webtext_prep.extraction import pool
 from webtext_prep.extraction.extractors import EXTRACTORS
-from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import PageLimits
+from webtext_prep.extraction.processes import pool
+from webtext_prep.extraction.processes.pool import ExtractorPool
+from webtext_prep.extraction.processes.workers import PageLimits
 
 GOOD = (
     b"<html><title>T</title><body><article><p>" + b"A plain sentence of words. " * 20 + b"</p></article></body></html>"
@@ -79,8 +79,8 @@ def test_a_worker_that_crashes_is_replaced(tmp_path):
 
 PARENT = """
 import asyncio, sys
-from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.extraction.workers import PageLimits
+from webtext_prep.extraction.processes.pool import ExtractorPool
+from webtext_prep.extraction.processes.workers import PageLimits
 
 async def run():
     async with ExtractorPool(PageLimits("resiliparse", (), 600, 4096, sys.argv[1]), 1) as pool:

@@ -4,7 +4,8 @@ import importlib
 import os
 import signal
 
-from webtext_prep.extraction import extractors, workers
+from webtext_prep.extraction import extractors
+from webtext_prep.extraction.processes import workers
 
 
 def practice(html, url, charset=None):

@@ -30,7 +30,7 @@ from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.extraction.page_stage import PAGE_BYTES
 from webtext_prep.extraction.pages import PAGE_METADATA, Page, count, make_row, outcome_row
-from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.extraction.processes.pool import ExtractorPool
 from webtext_prep.opt_outs.decisions import KEYS
 from webtext_prep.running.processes import run_until_done
 from webtext_prep.running.tasks import Files, Tally

@@ -5,7 +5,7 @@ real pages with gold snippets, one core: trafilatura F1 .912 at 71 pages per sec
 .843 at 29 (its own `parse()`, same text: 21). `learned` keeps the blocks that decision trees take for main text; its
 figures are in docs/benchmarks/extraction.md.
 
-None of them bounds its own time or memory: call them through `webtext_prep.extraction.pool`.
+None of them bounds its own time or memory: call them through `webtext_prep.extraction.processes.pool`.
 
 Pages are decoded the same way for all of them (`text.decoding`).
 """
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from webtext_prep.extraction.cleaning import cleaned, parsed
+from webtext_prep.extraction.html.cleaning import cleaned, parsed
 from webtext_prep.text.decoding import decode, readable, scrub, title_line, title_of
 
 if TYPE_CHECKING:
-    from webtext_prep.extraction.markup import Markup
+    from webtext_prep.extraction.html.markup import Markup
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]*)[^<>]*?(/?)>")
 DEPTH_LIMIT = 255
@@ -154,7 +154,7 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
 
 def learned(html: bytes, url: str, charset: str | None = None, markup: Markup = "plain") -> Extracted:
     """Main text by the blocks that learned trees keep, for any kind of page, and that kind."""
-    from webtext_prep.extraction.learned import main_text
+    from webtext_prep.extraction.learned.choice import main_text
 
     page = readable(html, charset)
     title = title_of(page)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -13,13 +12,14 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DROPPED
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.errors import InputError
+from webtext_prep.extraction.learned import PARAMETERS
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.stage import Stage, Writes
 from webtext_prep.storage.locations import Location
 
 if TYPE_CHECKING:
-    from webtext_prep.extraction.pool import ExtractorPool
-    from webtext_prep.extraction.workers import PageLimits
+    from webtext_prep.extraction.processes.pool import ExtractorPool
+    from webtext_prep.extraction.processes.workers import PageLimits
 
 
 PAGE_BYTES = 256 << 20
@@ -42,8 +42,7 @@ def saved_pages(output: Location) -> list[Location]:
 
 def known_kinds() -> list[str]:
     """The kinds of pages that `learned` tells apart."""
-    parameters = resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8")
-    return list(parse_json(parameters)["kinds"])
+    return list(parse_json(PARAMETERS.read_text(encoding="utf-8"))["kinds"])
 
 
 def parsers_of(slots: int) -> int:
@@ -81,13 +80,13 @@ class PageReader(Stage):
 
     def limits(self, folder: Path) -> PageLimits:
         """What an extractor is to do with a page, and may cost; `folder` takes what it puts somewhere."""
-        from webtext_prep.extraction.workers import PageLimits
+        from webtext_prep.extraction.processes.workers import PageLimits
 
         return PageLimits(self.extractor, (), self.extract_timeout, self.extract_memory, str(folder), "plain")
 
     def pool(self, folder: Path, slots: int) -> ExtractorPool:
         """The extractors of a task, one of `slots` on its machine; see `limits`."""
-        from webtext_prep.extraction.pool import ExtractorPool
+        from webtext_prep.extraction.processes.pool import ExtractorPool
 
         return ExtractorPool(self.limits(folder), parsers_of(slots))
 

@@ -11,7 +11,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.extraction.edge_refusals import is_challenge
 from webtext_prep.extraction.gone_pages import gone_outcome
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.extraction.processes.pool import ExtractorPool
 from webtext_prep.opt_outs import decisions
 from webtext_prep.opt_outs.decisions import KEYS, NOTHING, Decision
 from webtext_prep.text.provenance_marks import has_credentials, without_marks

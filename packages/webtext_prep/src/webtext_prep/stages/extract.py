@@ -308,8 +308,8 @@ class Extract(PageStage):
         return run_until_done(self._extract(task, context))
 
     async def _extract(self, task: Task, context: Context) -> dict[str, Any]:
-        from webtext_prep.extraction.ordered_work import in_order
         from webtext_prep.extraction.pages import CAPTURE, count, make_row, outcome_row
+        from webtext_prep.extraction.processes.ordered_work import in_order
 
         tally, problems, page_bytes = Tally(), Problems(), 0
         hosts = Hosts(task.reads["hosts"])

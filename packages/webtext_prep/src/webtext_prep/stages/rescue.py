@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from webtext_prep.crawl.archives.captures import Archive
     from webtext_prep.crawl.database import CrawlDatabase, DatabaseWriter
     from webtext_prep.crawl.http.client import Client, Reply
-    from webtext_prep.extraction.pool import ExtractorPool
+    from webtext_prep.extraction.processes.pool import ExtractorPool
 
 ANSWERS = "archives"
 """Under it, the row of a URL says what the archives answered that did not have it."""
@@ -275,7 +275,7 @@ class Rescue(RequestSettings, PageReader):
         Returns the names of all that were asked, if the host of none was found.
         """
         from webtext_prep.crawl.database import DatabaseWriter, Entry
-        from webtext_prep.extraction.ordered_work import in_order
+        from webtext_prep.extraction.processes.ordered_work import in_order
 
         done, was_found = itertools.count(1), dict[str, bool]()
         async with (

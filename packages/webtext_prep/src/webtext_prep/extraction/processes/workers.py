@@ -30,7 +30,7 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.text.decoding import is_text
 
 if TYPE_CHECKING:
-    from webtext_prep.extraction.markup import Markup
+    from webtext_prep.extraction.html.markup import Markup
 
 MAX_TEXT_FACTOR = 4
 """Text that is this factor larger than its page (and 64 KiB) is not the page's: some parser loops."""

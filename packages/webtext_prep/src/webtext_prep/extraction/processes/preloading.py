@@ -6,7 +6,7 @@ import os
 import warnings
 
 from webtext_prep.extraction.extractors import warm_up
-from webtext_prep.extraction.workers import EXTRACTOR
+from webtext_prep.extraction.processes.workers import EXTRACTOR
 
 with contextlib.suppress(Exception), warnings.catch_warnings():  # a worker will say what is wrong
     warnings.simplefilter("ignore")

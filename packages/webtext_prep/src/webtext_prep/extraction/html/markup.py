@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.extraction import markdown
-from webtext_prep.extraction.blocks import TAGS, Blocks
-from webtext_prep.extraction.formulas import with_dollars
-from webtext_prep.extraction.markdown import Container, MarkdownWriter
+from webtext_prep.extraction.html import markdown
+from webtext_prep.extraction.html.formulas import with_dollars
+from webtext_prep.extraction.html.markdown import Container, MarkdownWriter
+from webtext_prep.extraction.learned.blocks import TAGS, Blocks
 
 Markup = Literal["plain", "markdown"]
 """How a text is written."""

@@ -22,7 +22,7 @@ import msgspec
 from command_kit.processes import WorkerProcess
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.extraction.workers import EXTRACTOR, PageHead, PageLimits, Parsed, work
+from webtext_prep.extraction.processes.workers import EXTRACTOR, PageHead, PageLimits, Parsed, work
 
 WAIT_FACTOR = 4
 """A worker that waits instead of working is ended after this many times the page's limit in processor time, and
@@ -79,7 +79,9 @@ class _Extractor(WorkerProcess):
 
     def __init__(self, limits: PageLimits) -> None:
         environment = {EXTRACTOR: limits.extractor}
-        super().__init__(work, limits, preload=["webtext_prep.extraction.preloading"], environment=environment)
+        super().__init__(
+            work, limits, preload=["webtext_prep.extraction.processes.preloading"], environment=environment
+        )
         try:
             problem = self.results.recv_bytes().decode()
         except (EOFError, OSError):

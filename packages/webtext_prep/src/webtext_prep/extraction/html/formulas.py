@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from webtext_prep.extraction.page_tree import NUMBER, raised
+from webtext_prep.extraction.html.page_tree import NUMBER, raised
 
 _TEX = frozenset({"application/x-tex", "tex", "latex", "application/x-latex", "text/x-tex"})
 _SHADOWS = frozenset({"MathJax_Preview", "MathJax", "MathJax_Display", "MathJax_SVG", "MathJax_SVG_Display",

@@ -6,7 +6,7 @@ whole, so that the expected F1 of its words is greatest: with right probabilitie
 (Lipton, Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose
 forest has the greatest sum; how much greater says how likely it is. A page whose URL nobody knows, as of a file, has
 forests of its own for its kind, which have learned without; texts are all found without a URL. All parameters lie in
-`learned.json`, made by `tools/learn_extraction.py` from pages with human-reviewed text.
+`parameters.json`, made by `tools/learn_extraction.py` from pages with human-reviewed text.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 import numpy.typing as npt
 
 from command_kit import parse_json
-from webtext_prep.extraction.blocks import LANDMARKS, TAGS, Blocks, blocks_of
-from webtext_prep.extraction.features import Features, Floats, features_of, mean_of_equal, neighbours, sums
-from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.markup import Markup, written
-from webtext_prep.extraction.names import HINT_BITS
+from webtext_prep.extraction.html.markup import Markup, written
+from webtext_prep.extraction.learned import PARAMETERS
+from webtext_prep.extraction.learned.blocks import LANDMARKS, TAGS, Blocks, blocks_of
+from webtext_prep.extraction.learned.features import Features, Floats, features_of, mean_of_equal, neighbours, sums
+from webtext_prep.extraction.learned.forest import Forest
+from webtext_prep.extraction.learned.names import HINT_BITS
 
 CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
@@ -119,7 +119,7 @@ class Parameters:
 @functools.lru_cache(maxsize=1)
 def parameters() -> Parameters:
     """The weights that come with this package."""
-    return Parameters.parse(resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8"))
+    return Parameters.parse(PARAMETERS.read_text(encoding="utf-8"))
 
 
 def without_url(names: Sequence[str], values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.extraction.code_text import code_of, is_code, is_line_numbers, language_of
-from webtext_prep.extraction.formulas import formula_of
-from webtext_prep.extraction.names import ALL_HINTS, HIDING, HINT_BITS, ODD, ROLES, bits_of
-from webtext_prep.extraction.page_tree import (
+from webtext_prep.extraction.html.code_text import code_of, is_code, is_line_numbers, language_of
+from webtext_prep.extraction.html.formulas import formula_of
+from webtext_prep.extraction.html.page_tree import (
     ALL,
     ANNOTATIONS,
     BLOCKS,
@@ -46,6 +45,7 @@ from webtext_prep.extraction.page_tree import (
     text_of,
     tree_of,
 )
+from webtext_prep.extraction.learned.names import ALL_HINTS, HIDING, HINT_BITS, ODD, ROLES, bits_of
 
 Integers = npt.NDArray[np.int64]
 

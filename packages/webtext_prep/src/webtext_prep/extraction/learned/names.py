@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from webtext_prep.extraction.code_text import CODE
-from webtext_prep.extraction.formulas import FORMULAS
-from webtext_prep.extraction.page_tree import may_hide
+from webtext_prep.extraction.html.code_text import CODE
+from webtext_prep.extraction.html.formulas import FORMULAS
+from webtext_prep.extraction.html.page_tree import may_hide
 from webtext_prep.text.compiled import BYTES, compiled
 
 HINTS = {

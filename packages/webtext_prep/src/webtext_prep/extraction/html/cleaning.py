@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lxml import etree  # type: ignore[import-untyped]
 
-from webtext_prep.extraction.page_tree import (
+from webtext_prep.extraction.html.page_tree import (
     ALL,
     ANNOTATIONS,
     BLOCKS,

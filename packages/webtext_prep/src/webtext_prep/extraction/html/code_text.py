@@ -7,7 +7,7 @@ from itertools import islice
 from textwrap import dedent
 from typing import Any
 
-from webtext_prep.extraction.page_tree import text_of
+from webtext_prep.extraction.html.page_tree import text_of
 
 _CODE = r"line-|linen|listing_lines|gutter|blob|\blnt?\b|crayon|hljs|syntaxhighlighter|CodeMirror|dp-|\bfragment\b"
 CODE = re.compile(_CODE, re.IGNORECASE)
