@@ -65,7 +65,7 @@ class PackedTexts:
         self.ends = np.cumsum(sizes)
         growth = 1 if len(self.data) == sum(map(len, texts)) else fingerprint_kernels.GROWTH  # ASCII does not grow
         self.most = growth * len(self.data) + len(texts)  # shingles, and units, there can be
-        longest = growth * int(sizes.max(initial=0)) + fingerprint_kernels.BEGIN + 8
+        longest = growth * int(sizes.max(initial=0)) + fingerprint_kernels.BEGIN + 16
         if longest > np.iinfo(np.uint32).max:
             raise InputError(f"a document has {int(sizes.max())} bytes of text: at most 1 GB is taken.")
         self.space = fingerprint_kernels.Space(np.empty(longest, np.uint8), np.empty(longest, np.uint32))
