@@ -97,6 +97,12 @@ def test_batches_and_long_texts_change_nothing(shingling, monkeypatch):
     assert_as_defined(texts, shingling)
 
 
+@given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 3), st.sampled_from("aé"))
+def test_shingles_of_all_lengths_are_hashed_alike(lengths, size, letter):
+    """Around the stripes of XXH32, of one and more bytes."""
+    assert_as_defined([" ".join(letter * length + "x" for length in lengths)], Shingling("word", size))
+
+
 def test_signatures_stay_what_they_are():
     """Golden values: `datasketch.MinHash(128, seed=1, hashfunc=xxhash.xxh32_intdigest)` of version 2.0.0."""
     texts = ["The quick brown fox jumps over the lazy dog", "Der schnelle Fuchs, STRASSE und Straße"]
