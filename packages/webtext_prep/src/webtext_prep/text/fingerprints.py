@@ -164,8 +164,9 @@ def shingle_spans(texts: PackedTexts, shingling: Shingling) -> ShingleSpans:
     some = Working(texts, shingling)
     hashes, (starts, lasts) = np.empty(some.most, np.uint64), np.empty((2, some.most), np.int64)
     spans = np.empty((2, len(some.space.units) + 1), np.int64)
-    packed, room = (texts.data, texts.ends), (some.cut, some.space, spans)
-    ends = fingerprint_kernels.located_hashes(*packed, *room, hashes, starts, lasts)
+    ends = fingerprint_kernels.located_hashes(
+        texts.data, texts.ends, some.cut, some.space, spans, hashes, starts, lasts
+    )
     count = int(ends[-1]) if len(ends) else 0
     return ShingleSpans(hashes[:count], starts[:count], lasts[:count] + 1, ends)
 
