@@ -14,6 +14,7 @@ from webtext_prep.dedup import candidates
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shards_in
+from webtext_prep.documents.formats import compression, json_lines
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
@@ -179,8 +180,9 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     write(source.parent / "more", [], 1)
     (source.parent / "more" / "part-00000.jsonl.zst").rename(source / "part-00003.jsonl.zst")
     run(capsys, source, tmp_path / "whole")
+    monkeypatch.setattr(compression, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 1)
     monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
-    monkeypatch.setattr(candidates, "BATCH_DOCUMENTS", 2)
     monkeypatch.setattr(candidates, "PART_CHARACTERS", (1, 1))
     monkeypatch.setattr(dedup, "SORTED_DOCUMENTS", 7)
     run(capsys, source, tmp_path / "divided")

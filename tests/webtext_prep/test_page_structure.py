@@ -191,3 +191,15 @@ def test_markdown_is_what_the_extractor_was_asked_for(extractor):
     page = f"<html><body><article><h2>Title</h2>{prose}</article></body></html>"
     assert "## Title" in EXTRACTORS[extractor](page.encode(), "http://a.example/", None, markup="markdown").text
     assert "## Title" not in EXTRACTORS[extractor](page.encode(), "http://a.example/", None).text
+
+
+def test_a_document_type_of_xhtml_changes_no_block():
+    """libxml2 writes a tree of such a type with ids for names, which say what elements are."""
+    page = "<html><body><form name=navfooter><p>text</p></form></body></html>"
+    kind = (
+        '<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" "http://www.w3.org/TR/xhtml1/DTD/xhtml1-strict.dtd">'
+    )
+    found, of_type = blocks_of(page), blocks_of(kind + page)
+    assert not found.bars
+    assert not of_type.bars
+    assert of_type.all_hints.tolist() == found.all_hints.tolist()

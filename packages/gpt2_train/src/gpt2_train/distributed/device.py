@@ -7,7 +7,6 @@ kernels, half precision, 64-bit floats) is asked here and nowhere else, so that 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import sys
@@ -22,9 +21,6 @@ from gpt2_train.model.gpt2 import DTYPES
 
 DeviceKind = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "bf16", "fp16"]
-
-_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
-"""Names of two settings of glibc's allocator, from its malloc.h."""
 
 _HALF_PRECISION_INSTRUCTIONS = {
     "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
@@ -177,18 +173,6 @@ def peak_memory(device: torch.device) -> int:
 def free_memory(device: torch.device) -> int | None:
     """Bytes of a GPU that are still free; None on a device whose memory is the machine's."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-
-
-def keep_freed_memory(device: torch.device) -> None:
-    """Reuse large blocks, on a CPU under glibc, instead of giving them back to the system after each step.
-
-    Logits are hundreds of megabytes; having their pages zeroed again each time was a quarter of a step.
-    """
-    if device.type == "cpu" and sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(None)
-            library.mallopt(_M_MMAP_MAX, 0)
-            library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 EFFICIENCY = 0.6

@@ -23,13 +23,14 @@ import torch
 import torch.distributed as dist
 
 from command_kit.command import print_note
+from command_kit.processes import keep_freed_memory
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.layout import check_layout, is_in_job
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import jobs
 from gpt2_train.distributed.collectives import SHARED, TimeoutReporter
-from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
+from gpt2_train.distributed.device import choose_device, use_threads
 from gpt2_train.distributed.jobs import StopRequest
 from gpt2_train.distributed.local_job import LocalJob
 from gpt2_train.distributed.mesh import World, make_world
@@ -65,7 +66,8 @@ def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = Fals
     stop.install()
     use_threads(settings.threads)
     device = choose_device(settings.device)
-    keep_freed_memory(device)
+    if device.type == "cpu":
+        keep_freed_memory(all_of_it=True)
     world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
     return finish(train(settings, world, stop), settings, as_json=as_json)
 
@@ -161,7 +163,8 @@ def _take_part(settings: TrainSettings, stop: StopRequest, *, debug: bool) -> di
         error.add_note(SHARED)
         raise
     world = world.take_device(settings.device, settings.threads)
-    keep_freed_memory(world.device)
+    if world.device.type == "cpu":
+        keep_freed_memory(all_of_it=True)
     minutes = settings.distributed_timeout
     patience = datetime.timedelta(minutes=minutes) if minutes else None
     try:

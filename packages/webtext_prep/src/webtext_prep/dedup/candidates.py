@@ -27,11 +27,11 @@ import numpy.typing as npt
 
 from command_kit.atomic import WriteOnly
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, in_batches
+from webtext_prep.documents.document import PackedTexts
 from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location
-from webtext_prep.text.fingerprints import Shingling, bands_for, signatures
+from webtext_prep.text.fingerprints import Shingling, bands_for, packed_signatures
 
 BLOCK_DOCUMENTS = 16_384
 BLOCK_CHARACTERS = 32 << 20
@@ -139,30 +139,32 @@ def band_keys(signatures: npt.NDArray[np.uint32], bands: int, rows: int) -> npt.
     return keys
 
 
-BATCH_DOCUMENTS = 256
-"""Documents whose shingles are made at once."""
-
-
 def fingerprint_blocks(
-    documents: Iterable[Document],
+    texts: Iterable[PackedTexts],
     shingling: Shingling,
     threshold: float,
     report: Callable[[int], None],
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """Number of documents, band keys and lengths of texts of each block, as the bytes of the shard's two files.
 
-    `report` gets the number of `documents` done.
+    `report` gets the number of `texts` done.
     """
     bands, rows = bands_for(threshold)
-    done = 0
-    for texts in in_batches((document.text for document in documents), BLOCK_DOCUMENTS, BLOCK_CHARACTERS, len):
-        found = np.empty((bands, len(texts)), np.uint64)
-        for first in range(0, len(texts), BATCH_DOCUMENTS):
-            batch = texts[first : first + BATCH_DOCUMENTS]
-            found[:, first : first + len(batch)] = band_keys(signatures(batch, shingling), bands, rows)
-            report(done + first + len(batch))
-        yield len(texts), found.tobytes(), np.array([len(text) for text in texts], np.int64).tobytes()
-        done += len(texts)
+    keys, lengths, done, held = list[npt.NDArray[np.uint64]](), list[npt.NDArray[np.int64]](), 0, 0
+
+    def block() -> tuple[int, bytes, bytes]:
+        return held, np.concatenate(keys, axis=1).tobytes(), np.concatenate(lengths).tobytes()
+
+    for some in texts:
+        keys.append(band_keys(packed_signatures(some, shingling), bands, rows))
+        lengths.append(some.lengths)
+        held += len(some.ends)
+        report(done + held)
+        if held >= BLOCK_DOCUMENTS or sum(int(own.sum()) for own in lengths) >= BLOCK_CHARACTERS:
+            yield block()
+            keys, lengths, done, held = [], [], done + held, 0
+    if held:
+        yield block()
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from webtext_prep.urls.urls import clean_metadata, domain_of, without_credentials
 
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
+_decoder, _encoder = msgspec.json.Decoder(), msgspec.json.Encoder()
+_decode, _encode = _decoder.decode, _encoder.encode
 
 Item = TypeVar("Item")
 
@@ -122,6 +124,21 @@ def decode_document(line: bytes) -> Document:
     return Document(without_credentials(url), text, clean_metadata(row))
 
 
+def decode_heads(lines: bytes) -> list[Document] | None:
+    """As `decode_document`, the documents without texts in some lines; None if `encode_document` does not write all of
+    them just so."""
+    try:
+        rows = _decoder.decode_lines(lines)
+        if b"@" in lines:
+            for row in rows:
+                clean_metadata(row)["url"] = without_credentials(row["url"])
+        if _encoder.encode_lines(rows) == lines and all(row["url"] and "text" not in row for row in rows):
+            return [Document(row.pop("url"), "", row) for row in rows]
+    except (msgspec.DecodeError, ValueError, RecursionError, TypeError, KeyError):
+        pass  # whoever decodes them one by one says what is wrong
+    return None
+
+
 def with_metadata_of(listed: Document, line: bytes, own: Collection[str]) -> bytes:
     """A document's line with the metadata of the list that named it put before its own, which counts where both have a
     key. It is the bytes that decoding and encoding it again would give, at a tenth of their cost.
@@ -181,3 +198,43 @@ def in_batches(items: Iterable[Item], most: int, size: int, size_of: Callable[[I
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """The documents in order, in batches that are not empty."""
     return in_batches(documents, BATCH_DOCUMENTS, BATCH_SIZE, lambda document: len(document.text))
+
+
+class PackedTexts(NamedTuple):
+    """Texts as compiled functions take them.
+
+    Attributes:
+        data: their UTF-8, one after another, of lone surrogates, too.
+        ends: of each in it, shape (texts,).
+        lengths: in characters.
+    """
+
+    data: npt.NDArray[np.uint8]
+    ends: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> PackedTexts:
+        """These texts."""
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        return cls.of_encoded(encoded, np.fromiter(map(len, texts), np.int64, len(texts)))
+
+    @classmethod
+    def of_encoded(cls, encoded: Sequence[bytes], lengths: npt.NDArray[np.int64]) -> PackedTexts:
+        """The same of texts in UTF-8, of which the lengths in characters are known."""
+        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends, lengths)
+
+
+class PackedDocuments(NamedTuple):
+    """Some documents of a file, their texts by themselves.
+
+    Attributes:
+        documents: of which only the URL and the metadata may be there.
+        texts: theirs.
+        may_be_copied: whether each is there as a line that `encode_document` makes of it, with nothing else between.
+    """
+
+    documents: list[Document]
+    texts: PackedTexts
+    may_be_copied: bool

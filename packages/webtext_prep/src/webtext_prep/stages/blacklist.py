@@ -157,54 +157,47 @@ class Blacklist(Stage):
 
     def judge(self, url: str) -> str | None:
         """The reason to drop a URL, or None to keep it."""
-        return self.judging()(url, *taken_apart(url))
+        found = self.judging()(url, *taken_apart(url))
+        return found and found[0]
 
-    def judging(self) -> Callable[[str, str, str, str], str | None]:
-        """Judges one URL after another, each with its key, host and path: the reason to drop it, or None to keep it.
+    def judging(self) -> Callable[[str, str, str, str], tuple[str, dict[str, Any]] | None]:
+        """Judges one URL after another, each with its key, host and path: the reason to drop it and what decided, the
+        rule that it meets or its length; or None to keep it.
 
         It remembers what it found of hosts and endings, and the keys of what it kept.
         """
         (domains, extensions), most = self.rules, self.max_length
         seen = set[str]()
-        sites: dict[str, bool] = {}
-        endings: dict[str, bool] = {}
+        sites = dict[str, str | None]()
+        endings = dict[str, str | None]()
 
-        def judged(url: str, key: str, host: str, path: str) -> str | None:
+        def judged(url: str, key: str, host: str, path: str) -> tuple[str, dict[str, Any]] | None:
             if not host or len(url) > most:
-                return "not_utf8" if REPLACEMENT in url else "too_long" if len(url) > most else "malformed"
-            is_blocked = sites.get(host)
-            if is_blocked is None:
-                is_blocked = sites[host] = blocked_site(host, domains) is not None
-            if is_blocked:
-                return "blocked_domain"
+                if REPLACEMENT in url:
+                    return "not_utf8", {}
+                is_long = len(url) > most
+                return ("too_long", {"characters": len(url), "max_length": most}) if is_long else ("malformed", {})
+            rule = sites.get(host, "")
+            if rule == "":
+                rule = sites[host] = blocked_site(host, domains)
+            if rule is not None:
+                return "blocked_domain", {"rule": rule}
             ending = path[path.rfind("/") + 1 :].partition(".")[2]
             if ending:
-                is_blocked = endings.get(ending)
-                if is_blocked is None:
+                rule = endings.get(ending, "")
+                if rule == "":
                     if len(endings) == MOST_HOSTS:
                         endings.clear()
-                    is_blocked = endings[ending] = blocked_extension(f".{ending}", extensions) is not None
-                if is_blocked:
-                    return "blocked_extension"
+                    rule = endings[ending] = blocked_extension(f".{ending}", extensions)
+                if rule is not None:
+                    return "blocked_extension", {"rule": rule}
             if not path:
                 key = url_key(url)
             before = len(seen)
             seen.add(key)  # looked for once: of a million keys that waits for memory
-            return "duplicate" if len(seen) == before else None
+            return ("duplicate", {}) if len(seen) == before else None
 
         return judged
-
-    def _values(self, url: str, host: str, path: str, reason: str) -> dict[str, Any]:
-        """What decided to drop a URL: the rule that it meets, or its length."""
-        domains, extensions = self.rules
-        match reason:
-            case "too_long":
-                return {"characters": len(url), "max_length": self.max_length}
-            case "blocked_domain":
-                return {"rule": blocked_site(host, domains)}
-            case "blocked_extension":
-                return {"rule": blocked_extension(path, extensions)}
-        return {}
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large list that can only be read from its beginning to runs; see `cut_into_runs`."""
@@ -241,9 +234,9 @@ class Blacklist(Stage):
                         row = None if host else url_lists.read_url(line.encode())
                         if row is not None:
                             line, (key, host, path) = row.url, taken_apart(row.url)
-                        reason = judge(line, key, host, path)
-                        if reason is not None:
-                            tally.drop(row or Document(line), reason, **self._values(line, host, path, reason))
+                        found = judge(line, key, host, path)
+                        if found is not None:
+                            tally.drop(row or Document(line), found[0], **found[1])
                         else:
                             kept.append(f'{{"url":"{line}"}}' if row is None else encode_document(row).decode())
                     writer.write_lines("\n".join([*kept, ""]).encode(), len(kept))

@@ -38,10 +38,10 @@ from command_kit.settings import flag_name
 from webtext_prep import storage
 from webtext_prep.dedup import reports
 from webtext_prep.dedup.candidates import DocumentBlocks, Fingerprints, fingerprint_blocks, runs_of
-from webtext_prep.dedup.decisions import LOSERS, Against, CandidateFrame, CandidatePart, Decided, Sets
+from webtext_prep.dedup.decisions import LOSERS, Against, CandidateFrame, CandidatePart, Decided, Sets, as_bytes
 from webtext_prep.dedup.preference import check_sources, place_among
 from webtext_prep.dedup.reports import THRESHOLDS, GroupCounter, Groups, Loss, sample_hash
-from webtext_prep.documents.document import Document, decode_document
+from webtext_prep.documents.document import Document, PackedTexts, decode_document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample, take_sample
@@ -50,8 +50,8 @@ from webtext_prep.documents.folders.shards import (
     SUPERSEDED,
     copy_other_documents,
     read_chosen_documents,
-    read_compared_documents,
     read_documents,
+    read_packed_documents,
 )
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.documents.formats.lines import read_lines
@@ -108,7 +108,11 @@ class Dedup(Stage):
     version: ClassVar[int] = 5
     libraries = ("datasketch", "tldextract")
     writes: ClassVar[Writes] = Writes(tables=(SUPERSEDED,))
-    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels", "webtext_prep.dedup.kernels")
+    preload: ClassVar[tuple[str, ...]] = (
+        "webtext_prep.text.fingerprint_kernels",
+        "webtext_prep.dedup.kernels",
+        "webtext_prep.text.line_kernels",
+    )
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a receipt for each dropped one"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
@@ -242,13 +246,17 @@ class Dedup(Stage):
     def fingerprint_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block, and
         whether the shard's lines may be copied as they are."""
-        counter, counts = GroupCounter(task.options["source"]), list[int]()
-        compared = _Compared(read_compared_documents(task.reads.shard))
-        documents = counter.counted(compared)
-        urls: list[bytes] = []
-        if task.writes["url_hashes"]:
-            documents = _with_urls(documents, urls)
-        blocks = fingerprint_blocks(documents, Shingling.parse(self.shingle), self.similarity, context.report)
+        counter, counts, urls, copied = GroupCounter(task.options["source"]), list[int](), list[bytes](), list[bool]()
+
+        def texts() -> Iterator[PackedTexts]:
+            for batch in read_packed_documents(task.reads.shard):
+                counter.add(batch.documents)
+                copied.append(batch.may_be_copied)
+                if task.writes["url_hashes"]:
+                    urls.extend(as_bytes(document.id) for document in batch.documents)
+                yield batch.texts
+
+        blocks = fingerprint_blocks(texts(), Shingling.parse(self.shingle), self.similarity, context.report)
         with contextlib.ExitStack() as stack:
             of_keys, of_lengths, groups = (
                 stack.enter_context(storage.create(place, durable=False))
@@ -261,7 +269,7 @@ class Dedup(Stage):
             groups.write(counter.groups().pack())
         for place in task.writes["url_hashes"]:
             save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
-        return {"blocks": counts, "may_be_copied": compared.are_equal}
+        return {"blocks": counts, "may_be_copied": all(copied)}
 
     def components(self, job: Job, prints: Prints) -> dict[str, Any]:
         """Phases `bands` and `components`: the buckets of each band, and the parts of the work that they connect."""
@@ -595,25 +603,6 @@ def _frames(task: Task, blocks: DocumentBlocks) -> Iterator[tuple[int, bytes]]:
         content = read_partition(task.unkeyed["candidates"][shard], (block - own[0]) * parts + task.options["part"])
         if content:
             yield block, content
-
-
-class _Compared:
-    """Documents one after another, and whether all so far may be copied as they are."""
-
-    def __init__(self, documents: Iterable[tuple[Document, bool]]) -> None:
-        self._documents, self.are_equal = documents, True
-
-    def __iter__(self) -> Iterator[Document]:
-        for document, is_equal in self._documents:
-            self.are_equal &= is_equal
-            yield document
-
-
-def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
-    """Pass `documents` on, and collect what identifies them."""
-    for document in documents:
-        urls.append(document.id.encode("utf-8", "surrogatepass"))
-        yield document
 
 
 def _a_shard(job: Job, shards: Sequence[Location], folder: str, suffix: str = "") -> list[Location]:

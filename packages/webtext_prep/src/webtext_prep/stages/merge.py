@@ -245,14 +245,16 @@ class Merge(HoldsOut):
         with shard_writer(task, tally) as writer:
             seen = SeenPages()
             for lines in read_partitions(task.reads["pieces"], task.options["bucket"]):
-                for line in lines[:-1].split(b"\n"):
+                end = 0
+                while end < len(lines):
+                    begin = lines.index(b"{", end)
+                    keys, end = lines[end:begin], lines.index(b"\n", begin) + 1
                     tally.read += 1
-                    begin = line.index(b"{")
-                    first = seen.add(line[:begin])
+                    first = seen.add(keys)
                     if first is None:
-                        writer.write_lines(line[begin:] + b"\n", 1)
+                        writer.write_lines(lines[begin:end], 1)
                     else:
-                        tally.drop(decode_document(line[begin:]), "duplicate_url", kept_row=first + 1)
+                        tally.drop(decode_document(lines[begin:end]), "duplicate_url", kept_row=first + 1)
                 context.report(tally.read)
         return tally.as_dict()
 

@@ -43,6 +43,25 @@ linalg.ensure_blas = _ensure_blas
 _caching: Any = importlib.import_module("numba.core.caching")
 _caching.IndexDataCacheFile._open_for_write = lambda cache, path: atomic_file(path)
 
+_functions: Any = types.Function
+_get_call_type = _functions.get_call_type
+_known_types: dict[tuple[Any, ...], Any] = {}
+
+
+def _call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
+    """The signature of an operator for numbers and arrays. At each place where it stands numba tries all that it may
+    mean, for sets and strings, too: a third of the time of compiling."""
+    plain = tuple(map(types.unliteral, args))
+    if kws or not all(isinstance(one, (types.Number, types.Boolean, types.Array)) for one in plain):
+        return _get_call_type(function, context, args, kws)
+    key = (function, context, plain)
+    if key not in _known_types:
+        _known_types[key] = _get_call_type(function, context, plain, kws)
+    return _known_types[key]
+
+
+_functions.get_call_type = _call_type
+
 _njit: Any = functools.partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 inner: Any = _njit(no_cpython_wrapper=True)
 """Decorator: a function for compiled ones of the same file, which Python can't call."""

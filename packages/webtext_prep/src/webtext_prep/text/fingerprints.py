@@ -14,12 +14,12 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.documents.document import in_batches
+from webtext_prep.documents.document import PackedTexts, in_batches
 from webtext_prep.errors import InputError
 
 SEED = 1
@@ -53,21 +53,19 @@ class Shingling:
         return cls(kind, int(size))
 
 
-class PackedTexts:
-    """Some texts as the compiled functions take them: their UTF-8, where each ends in it, and room to work in."""
+class Working:
+    """What the compiled functions need to cut packed texts into shingles: how, and room to work in."""
 
-    def __init__(self, texts: Sequence[str], shingling: Shingling) -> None:
+    def __init__(self, texts: PackedTexts, shingling: Shingling) -> None:
         from webtext_prep.text import fingerprint_kernels
 
-        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        self.data = np.frombuffer(b"".join(encoded), np.uint8)
-        self.ends = np.cumsum(sizes)
-        growth = 1 if len(self.data) == sum(map(len, texts)) else fingerprint_kernels.GROWTH  # ASCII does not grow
-        self.most = growth * len(self.data) + len(texts)  # shingles, and units, there can be
-        longest = growth * int(sizes.max(initial=0)) + fingerprint_kernels.BEGIN + 8
+        size = len(texts.data)
+        growth = 1 if size == texts.lengths.sum() else fingerprint_kernels.GROWTH  # ASCII does not grow
+        self.most = growth * size + len(texts.ends)  # shingles, and units, there can be
+        most = int(np.diff(texts.ends, prepend=0).max(initial=0))
+        longest = growth * most + fingerprint_kernels.BEGIN + 16
         if longest > np.iinfo(np.uint32).max:
-            raise InputError(f"a document has {int(sizes.max())} bytes of text: at most 1 GB is taken.")
+            raise InputError(f"a document has {most} bytes of text: at most 1 GB is taken.")
         self.space = fingerprint_kernels.Space(np.empty(longest, np.uint8), np.empty(longest, np.uint32))
         self.cut = fingerprint_kernels.ShingleCut(
             shingling.kind == "word",
@@ -79,13 +77,17 @@ class PackedTexts:
 
 def signatures(texts: Sequence[str], shingling: Shingling) -> npt.NDArray[np.uint32]:
     """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values."""
+    batches = in_batches(texts, len(texts), _BATCH, len)
+    found = [packed_signatures(PackedTexts.of(batch), shingling) for batch in batches]
+    return np.concatenate([np.zeros((0, PERMUTATIONS), np.uint32), *found])
+
+
+def packed_signatures(texts: PackedTexts, shingling: Shingling) -> npt.NDArray[np.uint32]:
+    """The same of packed texts."""
     from webtext_prep.text import fingerprint_kernels
 
-    found, (factors, addends) = [np.zeros((0, PERMUTATIONS), np.uint32)], _permutations()
-    for batch in in_batches(texts, len(texts), _BATCH, len):
-        some = PackedTexts(batch, shingling)
-        found.append(fingerprint_kernels.signatures(some.data, some.ends, some.cut, some.space, factors, addends))
-    return np.concatenate(found)
+    some = Working(texts, shingling)
+    return fingerprint_kernels.signatures(texts.data, texts.ends, some.cut, some.space, *_permutations())
 
 
 def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
@@ -95,31 +97,44 @@ def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArra
         hashes, shape (shingles of all texts,), one text after the other; and ends, shape (len(texts),): the set of
         text i is `hashes[ends[i - 1] : ends[i]]`, that of the first one `hashes[: ends[0]]`.
     """
-    from webtext_prep.text import fingerprint_kernels
 
     found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
-    for hashes, ends in hashed(texts, shingling):
-        starts = np.append(0, ends[:-1])
-        for row in np.flatnonzero(~fingerprint_kernels.sort_ranges(hashes, ends)).tolist():
-            hashes[starts[row] : ends[row]].sort()
-        fingerprint_kernels.join_distinct(hashes, ends)
-        found.append(hashes[: ends[-1]].copy())
+    for batch in in_batches(texts, len(texts), _BATCH, len):
+        hashes, ends = packed_sets(PackedTexts.of(batch), shingling)
+        found.append(hashes)
         found_ends.append(ends + total)
-        total += int(ends[-1])
+        total += len(hashes)
     return np.concatenate(found), np.concatenate(found_ends)
+
+
+def packed_sets(texts: PackedTexts, shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The same of packed texts."""
+    from webtext_prep.text import fingerprint_kernels
+
+    hashes, ends = packed_hashes(texts, shingling)
+    starts = np.append(0, ends[:-1])
+    for row in np.flatnonzero(~fingerprint_kernels.sort_ranges(hashes, ends)).tolist():
+        hashes[starts[row] : ends[row]].sort()
+    fingerprint_kernels.join_distinct(hashes, ends)
+    return hashes[: ends[-1] if len(ends) else 0].copy(), ends
 
 
 def hashed(
     texts: Sequence[str], shingling: Shingling
 ) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]:
     """In batches, the hashes of the shingles of each text, one text after another in their order, and their ends."""
+    for batch in in_batches(texts, len(texts), _BATCH, len):
+        yield packed_hashes(PackedTexts.of(batch), shingling)
+
+
+def packed_hashes(texts: PackedTexts, shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The hashes of the shingles of each text, one text after another in their order, and their ends."""
     from webtext_prep.text import fingerprint_kernels
 
-    for batch in in_batches(texts, len(texts), _BATCH, len):
-        some = PackedTexts(batch, shingling)
-        hashes = np.empty(some.most, np.uint64)
-        ends = fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
-        yield hashes[: ends[-1]], ends
+    some = Working(texts, shingling)
+    hashes = np.empty(some.most, np.uint64)
+    ends = fingerprint_kernels.hashes(texts.data, texts.ends, some.cut, some.space, hashes)
+    return hashes[: ends[-1] if len(ends) else 0], ends
 
 
 def shingle_sequences(texts: Sequence[str], shingling: Shingling) -> list[npt.NDArray[np.uint64]]:
@@ -127,21 +142,33 @@ def shingle_sequences(texts: Sequence[str], shingling: Shingling) -> list[npt.ND
     return [own.copy() for hashes, ends in hashed(texts, shingling) for own in np.split(hashes, ends[:-1])]
 
 
-def shingle_spans(
-    text: str, shingling: Shingling
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The shingles of a text in their order, also repeated ones, and where they lie.
+class ShingleSpans(NamedTuple):
+    """The shingles of some texts in their order, also repeated ones, and where they lie.
 
-    Returns:
-        hashes, starts, ends, each of shape (shingles,): shingle i is what `text[starts[i] : ends[i]]` says.
+    Attributes:
+        hashes: one text after another, shape (shingles,).
+        starts, ends: shingle i is what `text[starts[i] : ends[i]]` of its text says.
+        text_ends: of each text in these, shape (texts,).
     """
+
+    hashes: npt.NDArray[np.uint64]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    text_ends: npt.NDArray[np.int64]
+
+
+def shingle_spans(texts: PackedTexts, shingling: Shingling) -> ShingleSpans:
+    """Where the shingles of some texts lie."""
     from webtext_prep.text import fingerprint_kernels
 
-    some = PackedTexts([text], shingling)
-    hashes, spans = np.empty(some.most, np.uint64), np.empty((2, some.most + 1), np.int64)
-    units, count = fingerprint_kernels.located_hashes(some.data, some.cut, some.space, hashes, spans)
-    last = min(shingling.size, units)
-    return hashes[:count], spans[0, :count], spans[1, last : last + count] + 1
+    some = Working(texts, shingling)
+    hashes, (starts, lasts) = np.empty(some.most, np.uint64), np.empty((2, some.most), np.int64)
+    spans = np.empty((2, len(some.space.units) + 1), np.int64)
+    ends = fingerprint_kernels.located_hashes(
+        texts.data, texts.ends, some.cut, some.space, spans, hashes, starts, lasts
+    )
+    count = int(ends[-1]) if len(ends) else 0
+    return ShingleSpans(hashes[:count], starts[:count], lasts[:count] + 1, ends)
 
 
 def ngram_hashes(texts: Sequence[str], orders: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
@@ -149,9 +176,10 @@ def ngram_hashes(texts: Sequence[str], orders: int) -> tuple[npt.NDArray[np.uint
     those of each text end."""
     from webtext_prep.text import fingerprint_kernels
 
-    some = PackedTexts(texts, Shingling("word", 1))
+    packed = PackedTexts.of(texts)
+    some = Working(packed, Shingling("word", 1))
     found = np.empty(orders * some.most, np.uint64)
-    ends = fingerprint_kernels.ngram_hashes(some.data, some.ends, orders, some.cut.alphabet, some.space, found)
+    ends = fingerprint_kernels.ngram_hashes(packed.data, packed.ends, orders, some.cut.alphabet, some.space, found)
     return found[: ends[-1] if len(ends) else 0], ends
 
 

@@ -129,16 +129,25 @@ def holds(data: bytes, word: bytes) -> bool:
     return _strstr(data, word) is not None or (b"\0" in data and word in data)
 
 
+def folded(data: bytes) -> bytes:
+    """`data` with letters in lower case, and some signs as others: three times as fast as `lower`.
+
+    >>> folded(b"<Label>[]")
+    b'<label>{}'
+    """
+    return (np.frombuffer(data, np.uint8) | np.uint8(0x20)).tobytes()
+
+
 def text_with(words: Iterable[bytes], body: bytes) -> str:
     """A page, its bytes beyond ASCII read as Latin-1; nothing of one that holds none of some words, in lower case.
 
     One in UTF-16 is read as its UTF-8 would be. Words may be spelled with references in its first HEAD characters.
     """
     body = utf8_of(body)
-    # Letters in lower case, and some signs as others: three times as fast as `lower`, which decides where one is found.
-    folded = (np.frombuffer(body, np.uint8) | np.uint8(0x20)).tobytes()
-    has_word = any(holds(folded, word) and word in body.lower() for word in words)
-    has_word = has_word or (holds(body, b"&#") and _SPELLED.search(body.lower(), 0, HEAD) is not None)
+    found = folded(body)  # in lower case it is decided where there is one
+    has_word = any(holds(found, word) and word in body.lower() for word in words)
+    # What looks like a reference in the folded page is looked at again.
+    has_word = has_word or (_SPELLED.search(found, 0, HEAD) and _SPELLED.search(body[:HEAD].lower())) is not None
     return body.decode("latin-1") if has_word else ""
 
 

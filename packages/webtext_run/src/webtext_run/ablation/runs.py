@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from command_kit import CommandError, Progress, available_cores, parse_json, write_json
 from command_kit.command import sentence_for
-from command_kit.processes import WorkerProcess
+from command_kit.processes import WorkerProcess, keep_freed_memory
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import TrainSettings
 from webtext_run.ablation.held_out import HeldOut
@@ -114,7 +114,7 @@ def train_and_score(job: TrainingJob, sets: Sequence[HeldOut], tasks: Sequence[s
     """
     if (kept := read_losses(job.losses)) is not None:
         return kept
-    from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
+    from gpt2_train.distributed.device import choose_device, use_threads
     from gpt2_train.distributed.jobs import StopRequest
     from gpt2_train.distributed.mesh import make_world
     from gpt2_train.evaluation.tasks import parse_task
@@ -125,7 +125,8 @@ def train_and_score(job: TrainingJob, sets: Sequence[HeldOut], tasks: Sequence[s
     settings = job.settings
     device = choose_device(settings.device)
     use_threads(settings.threads)
-    keep_freed_memory(device)
+    if device.type == "cpu":
+        keep_freed_memory(all_of_it=True)
     summary = train(settings, make_world(device, 1, 1), StopRequest())
     scorer = Scorer(open_model(settings.output, device=settings.device))
     losses = {entry.name: scorer.document_losses(entry.documents).tolist() for entry in sets}

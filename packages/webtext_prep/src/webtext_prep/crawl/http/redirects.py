@@ -64,8 +64,8 @@ def refresh_in(header: str | None, body: bytes, charset: str | None) -> tuple[st
     target = None if header is None else refresh_of(header)
     if target is not None:
         return target, ""
-    base = ""
-    for tag in meta_tags(text_with([b"refresh"], body), without_noscript=True):
+    base, text = "", text_with([b"refresh"], body)
+    for tag in meta_tags(text, without_noscript=True) if text else ():
         values = tag.attributes()
         if tag.name == "base":
             base = base or values.get("href", "").strip()

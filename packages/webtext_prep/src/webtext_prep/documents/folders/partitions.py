@@ -7,7 +7,8 @@
 
 A file for each bucket would cost a megabyte of memory for its compressor, and tasks times buckets files. Here lines are
 kept in memory until they are `RUN_BYTES`, then written as a run: bucket after bucket, compressed. Memory is that of one
-run, for any number of buckets. Reading one bucket costs a seek and a small frame for each run.
+run, for any number of buckets; few buckets have shorter runs, whose parts stay in a processor's caches. Reading one
+bucket costs a seek and a small frame for each run.
 
 A file is frames of zstandard, then a directory with an entry for each bucket and run, then the numbers of both. A large
 part of a bucket has a frame of its own; smaller ones of neighbouring buckets share one, since a few lines by themselves
@@ -50,7 +51,9 @@ def load_array(place: Location) -> npt.NDArray[Any]:
 
 
 RUN_BYTES = 32 << 20
-"""What a writer keeps in memory, in bytes of lines."""
+"""What a writer keeps in memory, in bytes of lines,"""
+BUCKET_BYTES = 1 << 20
+"""but no more than this for each bucket."""
 SHARED_BYTES = 16 << 10
 """The most that buckets put together into one frame, in bytes of lines; more hardly compresses better."""
 
@@ -135,7 +138,7 @@ def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES
     A power cut may lose it: it is a file between two phases. Its bytes follow from the added lines alone.
     """
     with storage.create(path, durable=False) as file:
-        writer = PartitionWriter(file, buckets, run_bytes)
+        writer = PartitionWriter(file, buckets, min(run_bytes, buckets * BUCKET_BYTES))
         yield writer
         writer.close()
 

@@ -20,7 +20,7 @@ from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from webtext_prep import storage
 from webtext_prep.documents import formats
-from webtext_prep.documents.document import Document, decode_document
+from webtext_prep.documents.document import Document, PackedDocuments, PackedTexts, batches, decode_document
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.storage.locations import Location
 
@@ -79,16 +79,16 @@ class Format(abc.ABC):
         """
         return enumerate(self.read(location))
 
-    def read_compared(self, location: Location) -> Iterator[tuple[Document, bool]]:
-        """The documents of one file, each with whether it is there as a line that `encode_document` makes of it, with
-        nothing else between lines."""
-        return ((document, False) for document in self.read(location))
+    def read_packed(self, location: Location) -> Iterator[PackedDocuments]:
+        """The documents of one file, in order, some at a time."""
+        for batch in batches(self.read(location)):
+            yield PackedDocuments(batch, PackedTexts.of([document.text for document in batch]), may_be_copied=False)
 
     def copy_others(
         self, location: Location, writer: DocumentWriter, count: int, gone: Sequence[int], report: Callable[[int], None]
     ) -> None:
-        """Copy the first `count` documents of a file whose lines are all as `read_compared` says, but for those of the
-        numbers `gone`, rising from 0 on. `report` gets the number of documents done."""
+        """Copy the first `count` documents of a file of which all may be copied (`PackedDocuments`), but for those
+        of the numbers `gone`, rising from 0 on. `report` gets the number of documents done."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -152,13 +152,10 @@ def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -
         yield from _format_of(shard).read_chosen(shard, is_chosen)
 
 
-def read_compared_documents(shard: Location) -> Iterator[tuple[Document, bool]]:
-    """The documents of one shard, each with whether its bytes may be copied (`copy_other_documents`).
-
-    Raises InputError as `read_documents` does.
-    """
+def read_packed_documents(shard: Location) -> Iterator[PackedDocuments]:
+    """The documents of one shard, in order, some at a time. Raises InputError as `read_documents` does."""
     with _damage_advised(shard):
-        yield from _format_of(shard).read_compared(shard)
+        yield from _format_of(shard).read_packed(shard)
 
 
 def copy_other_documents(

@@ -9,7 +9,15 @@ from typing import BinaryIO, ClassVar
 import msgspec
 import numpy as np
 
-from webtext_prep.documents.document import Document, decode_document, encode_document, encode_json
+from webtext_prep.documents.document import (
+    Document,
+    PackedDocuments,
+    PackedTexts,
+    decode_document,
+    decode_heads,
+    encode_document,
+    encode_json,
+)
 from webtext_prep.documents.folders.shards import DocumentWriter, Format
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_utf8
@@ -18,7 +26,21 @@ from webtext_prep.storage.locations import Location
 
 BLOCK_BYTES = 1 << 20
 """Bytes of lines in which a text is looked for, or that are copied, at once."""
-_NEWLINE = ord("\n")
+_NEWLINE, _BRACE = b"\n{"
+
+
+def _taken_apart(block: bytes) -> PackedDocuments | None:
+    """The documents of a block of lines, or None if one of them is not just what `encode_document` writes of a document
+    with a text."""
+    from webtext_prep.text import line_kernels
+
+    heads, text = np.empty(len(block), np.uint8), np.empty(len(block) + line_kernels.SLACK, np.uint8)
+    ends, lengths = np.empty((2, len(block) // line_kernels.SHORTEST + 1), np.int64)
+    count, head, size = line_kernels.take_apart(np.frombuffer(block, np.uint8), heads, text, ends, lengths)
+    documents = decode_heads(heads[:head].tobytes())
+    if not count or documents is None:
+        return None
+    return PackedDocuments(documents, PackedTexts(text[:size], ends[:count], lengths[:count]), True)
 
 
 class _LineWriter(DocumentWriter):
@@ -49,15 +71,39 @@ class JsonLines(Format):
 
     def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
         """See `Format`."""
-        for number, (line_number, line) in enumerate(numbered_lines(location, read_utf8(location))):
-            if is_chosen(number):
-                yield number, self._decoded(line, location, line_number)
+        before, first = 0, 1
+        for block in line_blocks(location, read_utf8(location), BLOCK_BYTES):
+            data = np.frombuffer(block, np.uint8)
+            ends = np.flatnonzero(data == _NEWLINE)
+            begins = np.append(0, ends[:-1] + 1)
+            if (data[begins] == _BRACE).all():  # no line is blank
+                for number in filter(is_chosen, range(before, before + len(ends))):
+                    line = block[begins[number - before] : ends[number - before]]
+                    yield number, self._decoded(line, location, first + number - before)
+                before += len(ends)
+            else:
+                for line_number, line in numbered_lines(location, [block], first):
+                    if is_chosen(before):
+                        yield before, self._decoded(line, location, line_number)
+                    before += 1
+            first += len(ends)
 
-    def read_compared(self, location: Location) -> Iterator[tuple[Document, bool]]:
-        """See `Format`."""
-        for number, (line_number, line) in enumerate(numbered_lines(location, read_utf8(location)), 1):
-            document = self._decoded(line, location, line_number)
-            yield document, number == line_number and encode_document(document) == line
+    def read_packed(self, location: Location) -> Iterator[PackedDocuments]:
+        """See `Format`. Blocks of lines that this class wrote are read at thrice the speed."""
+        first, are_equal = 1, True
+        for block in line_blocks(location, read_utf8(location), BLOCK_BYTES):
+            found = _taken_apart(block) if are_equal else None
+            if found is None:
+                documents, lines = list[Document](), block.count(b"\n")
+                for number, line in numbered_lines(location, [block], first):
+                    documents.append(self._decoded(line, location, number))
+                    are_equal = are_equal and encode_document(documents[-1]) == line
+                are_equal &= len(documents) == lines
+                texts = PackedTexts.of([document.text for document in documents])
+                found = PackedDocuments(documents, texts, are_equal)
+                first += lines - len(documents)
+            first += len(found.documents)
+            yield found
 
     def copy_others(
         self, location: Location, writer: DocumentWriter, count: int, gone: Sequence[int], report: Callable[[int], None]

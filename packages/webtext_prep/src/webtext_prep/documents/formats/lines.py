@@ -211,18 +211,21 @@ def line_blocks(location: Location, chunks: Iterable[bytes], size: int) -> Itera
 
     Raises InputError for a line of more than 256 MiB.
     """
-    block = bytearray()
+    parts, held, begun = list[bytes](), 0, 0  # `begun` bytes of a line that is not whole yet
     for chunk in chunks:
-        block += chunk
-        if len(block) >= size:
-            end = block.rfind(b"\n") + 1
-            if end:
-                yield bytes(memoryview(block)[:end])
-                block = block[end:]
-            elif len(block) > MAX_LINE_BYTES:
-                raise _too_long(location)
-    if block:
-        yield bytes(block) if block.endswith(b"\n") else bytes(block) + b"\n"
+        end = chunk.rfind(b"\n") + 1
+        begun = len(chunk) - end if end else begun + len(chunk)
+        if begun > MAX_LINE_BYTES:
+            raise _too_long(location)
+        if end and held + len(chunk) >= size:
+            yield b"".join([*parts, chunk[:end]])
+            parts, held = [chunk[end:]], begun
+        else:
+            parts.append(chunk)
+            held += len(chunk)
+    if held:
+        rest = b"".join(parts)
+        yield rest if rest.endswith(b"\n") else rest + b"\n"
 
 
 def without_start(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:

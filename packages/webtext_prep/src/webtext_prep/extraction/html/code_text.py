@@ -31,16 +31,19 @@ def is_line_numbers(node: Any) -> bool:
     """Whether an element holds the numbers of lines of code, and nothing else."""
     if not _NUMBERS.search(node.get("class") or ""):
         return False
-    return text_of(node).translate(_BLANK).isdigit() or node.get("data-line-number") is not None
+    text = text_of(node).lstrip(_BLANK)
+    is_number = text[:1].isdigit() and text.translate(_WITHOUT_BLANKS).isdigit()
+    return is_number or node.get("data-line-number") is not None
 
 
-_BLANK = {ord(character): None for character in " \t\n\r\xa0.:|"}
+_BLANK = " \t\n\r\xa0.:|"
+_WITHOUT_BLANKS = str.maketrans("", "", _BLANK)
 
 
 def is_code(node: Any, tag: str) -> bool:
     """Whether an element is a piece of code whose lines count."""
     if tag == "pre":
-        return all(found.tag not in _LOOSE for found in node.iterdescendants())
+        return next(node.iterdescendants(*_LOOSE), None) is None
     classes = (node.get("class") or "").split()
     return not _BLOCKS.isdisjoint(classes) or ("fragment" in classes and bool(_lines_of_doxygen(node)))
 

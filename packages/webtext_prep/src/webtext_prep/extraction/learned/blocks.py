@@ -8,14 +8,15 @@ holds is a range of blocks.
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lxml import etree  # type: ignore[import-untyped]
 
 from webtext_prep.extraction.html.code_text import code_of, is_code, is_line_numbers, language_of
 from webtext_prep.extraction.html.formulas import formula_of
@@ -40,12 +41,13 @@ from webtext_prep.extraction.html.page_tree import (
     is_permalink,
     is_repeated,
     is_search,
-    is_space_of_ruby,
+    may_hide,
     shown_again,
     text_of,
     tree_of,
 )
-from webtext_prep.extraction.learned.names import ALL_HINTS, HIDING, HINT_BITS, ODD, ROLES, bits_of
+from webtext_prep.extraction.learned import page_kernels as kernels
+from webtext_prep.extraction.learned.names import ALL_HINTS, BITS, HIDING, HINT_BITS, MOVES, ODD, ROLES, bits_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -68,25 +70,28 @@ ATTRIBUTES = {
     "th": ("colspan", "rowspan"),
 }
 """By element, the attributes that say where on a page something stands: its number in a list, its columns and rows."""
-_TELLING = frozenset(
-    {"id", "itemprop", "role", "style", "hidden", "aria-hidden", "popover"}.union(*ATTRIBUTES.values())
-)
-"""Attributes, but for classes, that say something of an element."""
-_MAY_BE_ODD, _SKIPPED, _ANNOTATION, _BLOCK, _INLINE = 1, 2, 4, 8, 16
-_ROLES_OF_TAGS = {
-    _MAY_BE_ODD: ("math", "script", "pre"),  # a formula or code
-    _SKIPPED: SKIPPED,
-    _ANNOTATION: ANNOTATIONS,
-    _BLOCK: BLOCKS,
-    _INLINE: INLINE,
-}
 _KINDS: dict[str, int] = {}
-"""What is asked of a tag while a page is walked, as bits: one question instead of five."""
-for _bit, _tags in _ROLES_OF_TAGS.items():
-    _KINDS |= {tag: _KINDS.get(tag, 0) | _bit for tag in _tags}
-_BREAK = "\x01"
-"""Stands for `<br>` while a block is read: pages hold no control characters (`readable`)."""
-_PARAGRAPHS = re.compile(r"\n{2,}")
+"""What a name of an element says, as bits."""
+for _bit, _tags in {
+    kernels.SKIPPED: SKIPPED,
+    kernels.ANNOTATION: ANNOTATIONS,
+    kernels.BLOCK: BLOCKS,
+    kernels.INLINE: INLINE,
+    kernels.TELLING: {"math", "pre", *SHUT, *ANNOTATIONS},
+    kernels.A: {"a"},
+    kernels.BR: {"br"},
+    kernels.BOLD: {"b", "strong"},
+    kernels.RUBY: {"ruby"},
+    kernels.ROW: {"tr"},
+    kernels.CELL: {"td", "th"},
+    kernels.PRE: {"pre"},
+    kernels.PLACED: ATTRIBUTES,
+}.items():
+    for _tag in _tags:
+        _KINDS[_tag] = _KINDS.get(_tag, 0) | _bit
+_MAY_BE_ODD = frozenset({"math", "script", "pre"})
+"""A formula or code."""
+_SPACE, _OPENER = "sep", "hideme"
 
 
 @dataclass
@@ -149,248 +154,175 @@ class Blocks:
 
 
 _OF_BLOCKS = ("element", "row", "cell", "link_characters", "links", "bold_characters")
-_OF_ELEMENTS = ("parent", "depth", "tag", "hints", "all_hints", "landmarks", "unseen", "hidden", "shape", "first")
+_OF_ELEMENTS = (
+    *("parent", "depth", "tag", "hints", "all_hints", "landmarks", "unseen", "hidden", "shape", "first", "last"),
+)
+_ATTRIBUTES_READ = {
+    "class": kernels.CLASS,
+    "id": kernels.ID,
+    "itemprop": kernels.ITEMPROP,
+    "role": kernels.ROLE,
+    "style": kernels.STYLE,
+    "hidden": kernels.HIDES,
+    "popover": kernels.HIDES,
+    "aria-hidden": kernels.ARIA_HIDDEN,
+    "href": kernels.HREF,
+    "type": kernels.TYPE,
+    **dict.fromkeys(chain.from_iterable(ATTRIBUTES.values()), kernels.PLACE),
+}
+_NAMES_ASKED = frozenset({SHORT_COMMENT, _SPACE, _OPENER, *NAVIGATION})
+_WORDS = sorted({*_KINDS, *TAGS, *LANDMARKS, *_ATTRIBUTES_READ, *_NAMES_ASKED, *ROLES})
+_MEANINGS = np.array(
+    [(0,) * 6]
+    + [
+        (
+            _KINDS.get(word, 0),
+            TAGS.get(word, 0),
+            LANDMARKS.get(word, 0),
+            _ATTRIBUTES_READ.get(word, 0),
+            int(word in _NAMES_ASKED),
+            HINT_BITS[ROLES[word]] if word in ROLES else 0,
+        )
+        for word in _WORDS
+    ]
+)
+_WORD_TABLES = kernels.word_tables(_WORDS)
 
 
-def _columns(names: Sequence[str], rows: Sequence[tuple[int, ...]]) -> dict[str, Integers]:
-    """Rows with a number for each name as an array for each."""
-    values = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(names))
-    return dict(zip(names, np.ascontiguousarray(values.reshape(-1, len(names)).T), strict=True))
+@functools.lru_cache(maxsize=50_000)
+def _tells(style: str) -> bool:
+    """Whether a `style` attribute alone makes anything of an element."""
+    return hidden_by_style(style) != "" or is_in_line(style) or has_own_lines(style)
 
 
-_Line = tuple[list[str], int, int, int]
-"""Pieces of a line, and its characters in links, links, and bold characters."""
-
-
-class _Walk:
-    """One pass over a page's tree.
+class _Answers:
+    """What is known of a page's elements that its rows of numbers alone do not say.
 
     Attributes:
-        elements: of each a row of _OF_ELEMENTS; `lasts` is apart, since it is known later.
-        places: of each block a row of _OF_BLOCKS.
-        shown: the nodes that are seen in what is hidden.
+        rows: of the elements, in which BITS and WAYS are completed.
+        table: (elements, 5), the columns of `page_kernels`.
+        written: the bytes of what stands for elements: formulas and code.
+        languages: of each element that is code.
+        attributes: of each element that has some of ATTRIBUTES, those.
+        bars: the elements that are bars.
     """
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.code: dict[int, str] = {}
+    def __init__(self, root: Any, rows: Integers, begin: int) -> None:
+        self.rows, self.begin = rows, begin
+        self.nodes: list[Any] = list(root.iter())
+        self.table = np.zeros((len(rows), 5), np.int64)
+        self.table[:, kernels.OWNER] = -1
+        self.written = bytearray()
+        self.languages: dict[int, str] = {}
         self.attributes: dict[int, dict[str, str]] = {}
         self.bars: list[int] = []
-        self.places: list[tuple[int, ...]] = []
-        self.elements: list[tuple[int, ...]] = [(0,) * len(_OF_ELEMENTS)]
-        self.lasts = [0]
-        self.shapes: dict[tuple[int, str, str], int] = {}
-        self.shown: set[Any] = set()
-        self.pieces: list[str] = []
-        self.link_characters = self.links = self.bold_characters = 0
+        self.passed = 0
+        asked = np.flatnonzero(rows[:, kernels.ASKS])
+        columns = rows[asked][:, (kernels.ASKS, kernels.KIND, kernels.BITS)].tolist()
+        for number, (asks, kind, bits) in zip(asked.tolist(), columns, strict=True):
+            if self.table[number, kernels.OWNER] >= 0:  # seen in what is passed
+                self.passed = 0
+            if number >= self.passed:
+                node = self.nodes[number]
+                if asks != kernels.STYLED or _tells(node.get("style")):
+                    rows[number, kernels.WAYS] |= self.ways_of(number, node, kind, self.bits(number, node, asks, bits))
 
-    def blocks(self) -> Blocks:
-        """What has been found."""
-        self.lasts[0] = len(self.texts)
-        of_elements = _columns(_OF_ELEMENTS, self.elements)
-        return Blocks(
-            self.texts,
-            self.code,
-            **_columns(_OF_BLOCKS, self.places),
-            **of_elements,
-            children=np.bincount(of_elements["parent"][1:], minlength=len(self.elements)),
-            last=np.array(self.lasts, np.int64),
-            attributes=self.attributes,
-            bars=self.bars,
-        )
+    @functools.cached_property
+    def numbers(self) -> dict[Any, int]:
+        """The number of each node."""
+        return {node: number for number, node in enumerate(self.nodes)}
 
-    def end_block(self, element: int, row: int, cell: int, is_pre: bool) -> None:
-        """What has been read since the last boundary is a block of `element`, if there is text in it."""
-        pieces = self.pieces
-        joined = pieces[0] if len(pieces) == 1 else "".join(pieces)
-        pieces.clear()
-        if joined.isspace():  # most are what stands between two tags
-            text = ""
-        elif is_pre:
-            text = joined.strip("\n").rstrip()
-        else:
-            text = _lines_of(joined) if _BREAK in joined else " ".join(joined.split())
-        if text:
-            self.texts.append(text)
-            self.places.append((element, row, cell, self.link_characters, self.links, self.bold_characters))
-        self.link_characters = self.links = self.bold_characters = 0
+    def write(self, number: int, text: str) -> None:
+        """Let a text stand for an element."""
+        self.pass_by(number)
+        begin = self.begin + len(self.written)
+        self.written += escape(text, quote=False).encode("utf-8", "replace")
+        self.table[number, kernels.WRITTEN : kernels.WRITTEN_END + 1] = begin, self.begin + len(self.written)
 
-    def set_aside(self) -> _Line:
-        """What has been read since the last boundary, for a line that goes on behind what is not displayed in it."""
-        line = (self.pieces.copy(), self.link_characters, self.links, self.bold_characters)
-        self.pieces.clear()
-        self.link_characters = self.links = self.bold_characters = 0
-        return line
+    def pass_by(self, number: int) -> int:
+        """The ways of an element of which nothing counts; what lies in it is not asked."""
+        self.passed = int(self.rows[number, kernels.END])
+        return kernels.PASSED
 
-    def end_element(self, number: int, line: _Line | None) -> None:
-        """All of an element has been read; a line that was set aside for it goes on."""
-        self.lasts[number] = len(self.texts)
-        if line is not None:
-            self.pieces[:], self.link_characters, self.links, self.bold_characters = line
+    def show(self, number: int, parts: Iterable[Any]) -> bool:
+        """Whether there are parts that are seen in an element that is passed or hidden."""
+        found = [self.numbers[part] for part in parts]
+        for part in found:
+            if self.table[part, kernels.OWNER] < 0:
+                self.table[part, kernels.OWNER] = number
+        return bool(found)
 
-    def begin_element(
-        self, node: Any, tag: str, attributes: dict[str, str], classes: str | None, bits: int, parent: int
-    ) -> int:
-        """The number of a new element, whose classes say these `bits`."""
-        _, depth, _, _, all_hints, landmarks, unseen, hidden, shape, _ = self.elements[parent]
-        number = len(self.elements)
-        hints, may_hide = bits & ALL_HINTS, bits & HIDING != 0 or tag in SHUT
-        if not _TELLING.isdisjoint(attributes):
+    def bits(self, number: int, node: Any, asks: int, bits: int) -> int:
+        """What the names of an element say, given what could be read of them."""
+        found = bits
+        if asks & kernels.UNREAD:
+            found |= bits_of(node.get("class", ""))
             for name in ("id", "itemprop"):
-                if name in attributes:
-                    hints |= bits_of(attributes[name]) & ALL_HINTS
-            role = attributes.get("role")
-            if role in ROLES:
-                hints |= HINT_BITS[ROLES[role]]
-            is_shut = (
-                ("style" in attributes and hidden_by_style(attributes["style"]) == ALL)
-                or "hidden" in attributes
-                or attributes.get("aria-hidden") == "true"
-            )
-            unseen = unseen or int(is_shut)
-            may_hide = may_hide or is_shut or "popover" in attributes
-            if tag in ATTRIBUTES:
-                placing = {name: attributes[name] for name in ATTRIBUTES[tag] if name in attributes}
-                if placing:
-                    self.attributes[number] = placing
-        if self.shown and node in self.shown:
-            hidden = unseen = 0
-        elif may_hide and not hidden and is_hidden(node, tag, attributes, classes):
-            hidden = number
-            self.shown.update(shown_again(node))
-        shape = self.shapes.setdefault((shape, tag, classes or ""), len(self.shapes) + 1)
-        landmarks |= LANDMARKS.get(tag, 0)
-        all_hints |= hints
-        self.elements.append(
-            (parent, depth + 1, TAGS.get(tag, 0), hints, all_hints, landmarks, unseen, hidden, shape, len(self.texts))
-        )
-        self.lasts.append(0)
-        return number
+                found |= bits_of(node.get(name, "")) & ALL_HINTS
+        if found & HIDING and not may_hide(node.get("class", "")):
+            found &= ~HIDING
+        if found != bits:
+            self.rows[number, kernels.BITS] = found
+        return found
 
-    def read(self, text: str, in_link: bool, is_bold: bool) -> None:
-        """Text of the block at hand."""
-        self.pieces.append(text)
-        if in_link or is_bold:
-            self.count(text, in_link, is_bold)
-
-    def end_line(self) -> None:
-        """Text of the block at hand, if there is some, ends its line."""
-        if next((piece for piece in reversed(self.pieces) if not piece.isspace()), _BREAK) != _BREAK:
-            self.pieces.append(_BREAK)
-
-    def count(self, text: str, in_link: bool, is_bold: bool) -> None:
-        """Text of the block at hand that is a link's or bold."""
-        length = len(text.strip())
-        self.link_characters += length if in_link else 0
-        self.bold_characters += length if is_bold else 0
-
-    def read_code(self, node: Any, element: int, row: int, cell: int) -> None:
-        """A piece of code, which is a block of its own."""
-        self.pieces.append(code_of(node))
-        links = list(node.iter("a"))
-        self.links = len(links)
-        self.link_characters = sum(len(text_of(link)) for link in links)
-        before = len(self.texts)
-        self.end_block(element, row, cell, True)
-        if len(self.texts) > before:
-            self.code[before] = language_of(node)
-
-    def visit(self, node: Any, element: int, row: int, cell: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
-        """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
-        tag = node.tag
-        kind = _KINDS.get(tag, 0)
-        attributes = dict(node.items())  # takes as long as its keys, and as one attribute that is asked for
-        classes = attributes.get("class")
-        bits = 0 if classes is None else bits_of(classes)
-        may_matter = bits & ODD or kind & _MAY_BE_ODD
+    def ways_of(self, number: int, node: Any, kind: int, bits: int) -> int:
+        """The ways of an element, by its kind and the bits of its names."""
+        tag, attributes = node.tag, dict(node.items())
+        classes, style = attributes.get("class"), attributes.get("style")
+        may_matter = bits & ODD or tag in _MAY_BE_ODD
         if may_matter:
             formula = formula_of(node, tag)
             if formula is not None:
-                self.read(formula, in_link, is_bold)
-                return
+                self.write(number, formula)
+                return kernels.REPLACED
             if bits & ODD and is_line_numbers(node):
-                return
-        if kind & _SKIPPED or (classes == SHORT_COMMENT and is_repeated(node)):
-            return
-        if kind & _ANNOTATION and is_annotation(node):
-            for base in node.iterchildren("rb"):  # left open, it holds the next one
-                self.visit(base, element, row, cell, in_link, is_pre, is_bold)
-            return
-        pieces = self.pieces
-        style = attributes.get("style")
-        may_hide = style is not None or "hidden" in attributes
-        if may_hide and is_search(node) and is_hidden(node, tag, attributes, classes):
-            return
-        if kind & _BLOCK:
-            is_block = style is None or not (is_in_line(style) and is_inline(node))
-        else:
-            is_block = not (kind & _INLINE or is_inline(node))
-        is_block = is_block or (len(self.shown) > 0 and node in self.shown)
-        here, inner_row, inner_cell, inner_pre = element, row, cell, is_pre
-        line = None
-        if is_block:
-            if pieces and is_not_displayed(node, tag, attributes, classes):
-                line = self.set_aside()
-            elif pieces:
-                self.end_block(element, row, cell, is_pre)
-            here = self.begin_element(node, tag, attributes, classes, bits, element)
-            if tag == "tr":
-                inner_row, inner_cell = here, -1
-            elif tag in ("td", "th"):
-                inner_cell = here
-            if may_matter and is_code(node, tag):
-                self.read_code(node, here, inner_row, inner_cell)
-                self.end_element(here, line)
-                return
-            inner_pre = is_pre or tag == "pre"
-        elif (bits & HIDING or style is not None or "hidden" in attributes or not kind & _INLINE) and is_hidden(
-            node, tag, attributes, classes
-        ):
-            for part in shown_again(node):
-                self.visit(part, element, row, cell, in_link, is_pre, is_bold)
-            return
-        elif tag == "a":
-            if is_permalink(node, classes):
-                return
-            in_link = True
-            self.links += 1
-        elif tag == "br":
-            pieces.append("\n" if is_pre else _BREAK)
-        elif tag in ("b", "strong"):
-            is_bold = True
-        elif classes == "sep" and is_empty(node):  # a style sheet parts words there, in manuals by gi-docgen a dot
-            pieces.append(" ")
-        stands_apart = style is not None and not is_block and not is_pre and has_own_lines(style)
-        if stands_apart:
-            self.end_line()
-        in_ruby = tag == "ruby"
-        text = node.text
-        if text and not (in_ruby and text.isspace()):
-            pieces.append(text)
-            if in_link or is_bold:
-                self.count(text, in_link, is_bold)
-        for child in node[:]:  # all at once takes half the time of one after the other
-            self.visit(child, here, inner_row, inner_cell, in_link, inner_pre, is_bold)
-            text = child.tail
-            if text and not (in_ruby and text.isspace() and is_space_of_ruby(child)):
-                pieces.append(text)
-                if in_link or is_bold:
-                    self.count(text, in_link, is_bold)
-        if stands_apart:
-            self.end_line()
-        if is_block:
-            if pieces:
-                self.end_block(here, inner_row, inner_cell, inner_pre)
-            self.end_element(here, line)
-            is_opener = tag == "summary" and classes == "hideme"  # hides itself when it has opened
-            if is_opener or classes in NAVIGATION or attributes.get("id") in NAVIGATION:
-                self.bars.append(here)
-
-
-def _lines_of(text: str) -> str:
-    """A text with single spaces, and a newline for each break of its lines, two for several."""
-    lines = [" ".join(line.split()) for line in text.split(_BREAK)]
-    return _PARAGRAPHS.sub("\n\n", "\n".join(lines).strip())
+                return self.pass_by(number)
+        if kind & kernels.SKIPPED or (classes == SHORT_COMMENT and is_repeated(node)):
+            return self.pass_by(number)
+        if kind & kernels.ANNOTATION and is_annotation(node):
+            if self.show(number, node.iterchildren("rb")):  # left open, it holds the next one
+                self.table[number, kernels.WRITTEN] = -1
+                return kernels.PASSED
+            return self.pass_by(number)
+        is_hiding = style is not None or "hidden" in attributes
+        may_be = is_hiding or bits & HIDING or tag in SHUT or "popover" in attributes or "aria-hidden" in attributes
+        is_off = bool(may_be) and is_hidden(node, tag, attributes, classes)
+        if is_off and is_hiding and is_search(node):
+            return self.pass_by(number)
+        ways = 0
+        if (
+            (style is not None and is_in_line(style)) if kind & kernels.BLOCK else not kind & kernels.INLINE
+        ) and is_inline(node):
+            ways |= kernels.IN_LINE
+        is_block = not (kind & kernels.INLINE or ways)
+        if tag in ATTRIBUTES:
+            placing = {name: attributes[name] for name in ATTRIBUTES[tag] if name in attributes}
+            if placing:
+                self.attributes[number] = placing
+        if style is not None:
+            ways |= kernels.APART if has_own_lines(style) else 0
+            ways |= kernels.UNSEEN if hidden_by_style(style) == ALL else 0
+        if is_off:
+            ways |= kernels.HIDDEN
+            if is_not_displayed(node, tag, attributes, classes):
+                ways |= kernels.NOT_DISPLAYED
+            if self.show(number, shown_again(node)) and not is_block:
+                self.table[number, kernels.WRITTEN] = -1
+        if may_matter and is_block and is_code(node, tag):
+            self.write(number, code_of(node))
+            links = list(node.iter("a"))
+            characters = sum(len(text_of(link)) for link in links)
+            self.table[number, kernels.LINKS : kernels.LINK_CHARACTERS + 1] = len(links), characters
+            self.languages[number] = language_of(node)
+            return ways | kernels.CODE
+        if tag == "a" and is_permalink(node, classes):
+            ways |= kernels.PERMALINK
+        elif classes == _SPACE and is_empty(node):  # a style sheet parts words there, in manuals by gi-docgen a dot
+            ways |= kernels.SPACE
+        is_opener = tag == "summary" and classes == _OPENER  # hides itself when it has opened
+        if is_opener or classes in NAVIGATION or attributes.get("id") in NAVIGATION:
+            self.bars.append(number)
+        return ways
 
 
 def blocks_of(page: str) -> Blocks | None:
@@ -398,7 +330,27 @@ def blocks_of(page: str) -> Blocks | None:
     tree = tree_of(page)
     if tree is None:
         return None
+    tree.getroottree().docinfo.clear()  # a document type of XHTML has attributes written that are not there
     body = tree.find("body")
-    walk = _Walk()
-    walk.visit(tree if body is None else body, 0, -1, -1, False, False, False)
-    return walk.blocks()
+    root = tree if body is None else body
+    source = etree.tostring(root, encoding="utf-8", with_tail=False)
+    data = np.frombuffer(source, np.uint8)
+    rows = kernels.read_tags(data, *_WORD_TABLES, _MEANINGS, MOVES, BITS, ALL_HINTS, ODD | HIDING, source.count(b"<"))
+    answers = _Answers(root, rows, len(source))
+    data = np.frombuffer(source + answers.written, np.uint8)
+    out, places, elements, element_of = kernels.cut(data, rows, answers.table, len(source), _MEANINGS, ALL_HINTS)
+    texts = out.tobytes().decode("utf-8", "replace").split("\0")[:-1]
+    columns = dict(zip(_OF_BLOCKS, np.ascontiguousarray(places.T), strict=True))
+    columns |= dict(zip(_OF_ELEMENTS, np.ascontiguousarray(elements.T), strict=True))
+    first, last = columns["first"], columns["last"]
+    numbered = [(int(element_of[node]), language) for node, language in answers.languages.items()]
+    return Blocks(
+        texts,
+        {int(first[at]): language for at, language in numbered if at >= 0 and first[at] < last[at]},
+        **columns,
+        children=np.bincount(columns["parent"][1:], minlength=len(elements)),
+        attributes={
+            int(element_of[node]): placing for node, placing in answers.attributes.items() if element_of[node] >= 0
+        },
+        bars=[int(element_of[node]) for node in answers.bars if element_of[node] >= 0],
+    )

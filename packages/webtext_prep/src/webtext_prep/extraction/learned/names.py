@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from webtext_prep.extraction.html.code_text import CODE
 from webtext_prep.extraction.html.formulas import FORMULAS
 from webtext_prep.extraction.html.page_tree import may_hide
-from webtext_prep.text.compiled import BYTES, compiled
+from webtext_prep.extraction.learned.page_kernels import bits_in
 
 HINTS = {
     "nav": r"nav|menu|breadcrumb|crumb|toc\b|table-of-contents|pagination|pager|paging|skip",
@@ -105,24 +104,10 @@ def _automaton(patterns: Mapping[int, str]) -> tuple[Any, Any]:
     return moves, bits
 
 
-_MOVES, _BITS = _automaton(
+MOVES, BITS = _automaton(
     {HINT_BITS[name]: pattern for name, pattern in HINTS.items()}
     | {ODD: f"{FORMULAS.pattern}|{CODE.pattern}", HIDING: _MAY_HIDE}
 )
-
-
-@compiled(types.int64(BYTES, types.int16[:, ::1], types.int64[::1]))
-def _found(text: Any, moves: Any, bits: Any) -> int:
-    """The bits of all that is found in a text."""
-    state, found, was_letter = 0, 0, False
-    for byte in text:
-        is_letter = 97 <= byte <= 122 or 48 <= byte <= 57 or byte == 95 or byte == 128
-        if is_letter != was_letter:
-            state, was_letter = moves[state, 0], is_letter
-            found |= bits[state]
-        state = moves[state, byte]
-        found |= bits[state]
-    return found | bits[moves[state, 0]] if was_letter else found
 
 
 @functools.lru_cache(maxsize=50_000)
@@ -131,5 +116,5 @@ def bits_of(names: str) -> int:
     text = names.lower()
     if not text.isascii():
         text = "".join(one if one.isascii() else _LETTER if one.isalnum() else _SIGN for one in text)
-    bits = _found(np.frombuffer(text.encode("latin-1"), np.uint8), _MOVES, _BITS) if text else 0
+    bits = bits_in(np.frombuffer(text.encode("latin-1"), np.uint8), MOVES, BITS) if text else 0
     return bits & ~HIDING if bits & HIDING and not may_hide(names) else bits
