@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from webtext_prep.dedup import candidates, decisions, kernels
 from webtext_prep.dedup.candidates import DocumentBlocks, runs_of
-from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
+from webtext_prep.documents.document import PackedTexts
+from webtext_prep.text.fingerprints import Shingling, shingle_sets
 
 WORDS = Shingling("word", 2)
 
@@ -137,18 +138,16 @@ def test_sets_are_the_same_in_memory_and_in_a_file(tmp_path, memory):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "other", "most", "expected"),
-    [
-        ("one two three, four", "zero ONE two Three five", 99, "one two three"),
-        ("a b x c d e y", "a b q c d e", 99, "c d e"),
-        ("a b c", "d e f", 99, ""),
-        ("one", "ONE", 99, "one"),
-        ("", "", 99, ""),
-        ("aaaa bbbb cccc dddd", "aaaa bbbb cccc dddd", 10, "aaaa bbbb "),
-    ],
-)
-def test_the_longest_passage_that_both_have_is_shown(monkeypatch, text, other, most, expected):
-    monkeypatch.setattr(decisions, "MATCH_CHARACTERS", most)
-    spans, theirs = shingle_spans(text, WORDS), shingle_sets([other], WORDS)[0]
-    assert decisions.matching_text(text, spans, theirs) == expected
+def test_the_longest_passage_that_both_have_is_found():
+    pairs = [
+        ("one two three, four", "zero ONE two Three five", "one two three"),
+        ("a b x c d e y", "a b q c d e", "c d e"),
+        ("a b c", "d e f", ""),
+        ("one", "ONE", "one"),
+        ("", "", ""),
+        ("é aa bb", "bb é aa bb", "é aa bb"),
+    ]
+    texts, others, expected = zip(*pairs, strict=True)
+    sets = shingle_sets(others[::-1], WORDS)
+    places = decisions.matching_passages(PackedTexts.of(texts), WORDS, sets, np.arange(len(texts))[::-1])
+    assert [text[start:end] for text, (start, end) in zip(texts, places, strict=True)] == list(expected)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.webtext_prep.support.plain_shingles import datasketch, shingle_hashes, shingles, signature
 from tests.webtext_prep.support.plain_words import plain_words
 
+from webtext_prep.documents.document import PackedTexts
 from webtext_prep.errors import InputError
 from webtext_prep.text import fingerprint_kernels, fingerprints
 from webtext_prep.text.fingerprints import Shingling
@@ -137,7 +138,7 @@ def test_unusual_texts_take_linear_time(text, kind):
 
 @given(ANY_TEXT, SHINGLINGS)
 def test_spans_are_where_the_shingles_lie(text, shingling):
-    values, starts, ends = fingerprints.shingle_spans(text, shingling)
+    values, starts, ends, _ = fingerprints.shingle_spans(PackedTexts.of([text]), shingling)
     assert (values.dtype, starts.dtype, ends.dtype) == (np.uint64, np.int64, np.int64)
     assert len(values) == len(starts) == len(ends)
     assert np.array_equal(np.unique(values), defined_set(text, shingling))
@@ -150,6 +151,7 @@ def test_spans_are_where_the_shingles_lie(text, shingling):
 
 
 def test_spans_of_a_text_that_case_folding_lengthens():
-    _, starts, ends = fingerprints.shingle_spans("Straße, nach ŉord", Shingling("word", 2))
+    text = PackedTexts.of(["Straße, nach ŉord"])
+    _, starts, ends, _ = fingerprints.shingle_spans(text, Shingling("word", 2))
     # U+0149 folds to an apostrophe, which is a letter to Python, and n.
     assert [("Straße, nach ŉord"[s:e]) for s, e in zip(starts, ends, strict=True)] == ["Straße, nach", "nach ŉord"]

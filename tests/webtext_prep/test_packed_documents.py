@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from webtext_prep.documents.document import Document, encode_document
-from webtext_prep.documents.folders.shards import read_documents, read_packed_documents
+from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents, read_packed_documents
 from webtext_prep.documents.formats import json_lines
 from webtext_prep.errors import InputError
 
@@ -93,6 +93,9 @@ def test_packed_documents_are_those_that_are_read_one_by_one(lines, end, size):
         json_lines.BLOCK_BYTES, before = size, json_lines.BLOCK_BYTES
         try:
             found, may_be_copied = read_packed(path)
+            if isinstance(expected, list):
+                chosen = read_chosen_documents(path, lambda number: number % 2)
+                assert list(chosen) == list(enumerate(expected))[1::2]
         finally:
             json_lines.BLOCK_BYTES = before
     assert found == expected

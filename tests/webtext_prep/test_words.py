@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.webtext_prep.support.plain_words import WORD, plain_words
 
+from webtext_prep.documents.document import PackedTexts
 from webtext_prep.text import words
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
 
@@ -72,7 +73,7 @@ def is_of_many(point: int) -> bool:
 def test_machine_code_finds_the_words_that_python_does_whatever_the_character(before, behind):
     chosen = [chr(point) for point in EVERYTHING if not (is_of_many(point) and point % 64)]
     text = " . ".join(before + character + behind for character in chosen)
-    hashes, starts, ends = shingle_spans(text, Shingling("word", 1))
+    hashes, starts, ends, _ = shingle_spans(PackedTexts.of([text]), Shingling("word", 1))
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == words.places_of(text)
     found = (word.encode("utf-8", "surrogatepass") for word in words.words_of(text))
     assert hashes.tolist() == list(map(xxhash.xxh3_64_intdigest, found))

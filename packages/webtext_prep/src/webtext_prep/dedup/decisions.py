@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.dedup.candidates import PackedRecord
-from webtext_prep.documents.document import BATCH_DOCUMENTS, Document, encode_document
-from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
+from webtext_prep.documents.document import BATCH_DOCUMENTS, Document, PackedTexts, encode_document
+from webtext_prep.text.fingerprints import Shingling, packed_sets, shingle_spans
 from webtext_prep.urls.urls import is_held_out
 
 LOSERS = ("new", "old", "shorter")
@@ -58,6 +58,7 @@ class CandidateFrame(PackedRecord):
         urls: their `Document.id`, in UTF-8.
         domains: the registered name of each document's host.
         texts: in UTF-8.
+        lengths: in characters, as int64.
         places: of each among preferred sources, as uint16.
     """
 
@@ -66,6 +67,7 @@ class CandidateFrame(PackedRecord):
     urls: list[bytes]
     domains: list[str]
     texts: list[bytes]
+    lengths: bytes
     places: bytes
 
     @classmethod
@@ -83,8 +85,20 @@ class CandidateFrame(PackedRecord):
             [as_bytes(document.id) for document in documents],
             [document.domain for document in documents],
             [as_bytes(document.text) for document in documents],
+            np.fromiter((len(document.text) for document in documents), np.int64, len(documents)).tobytes(),
             np.fromiter(map(place, documents), np.uint16, len(documents)).tobytes(),
         )
+
+    def packed(self, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[PackedTexts]:
+        """The texts, in batches; those that are not wanted are empty."""
+        lengths = np.frombuffer(self.lengths, np.int64)
+        for first in range(0, len(self.texts), BATCH_DOCUMENTS):
+            some = slice(first, first + BATCH_DOCUMENTS)
+            texts, own = self.texts[some], lengths[some]
+            if wanted is not None:
+                texts = [text if is_wanted else b"" for text, is_wanted in zip(texts, wanted[some], strict=True)]
+                own = np.where(wanted[some], own, 0)
+            yield PackedTexts.of_encoded(texts, own)
 
 
 def as_bytes(text: str) -> bytes:
@@ -101,6 +115,10 @@ Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 """Of each document the place of its representative, or -1 if it stays, and how similar they are."""
 Sets = tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]
 """Sorted sets, one after another, and where each ends."""
+
+
+MATCH_CHARACTERS = 200
+"""The longest passage of matching text in a row of the table."""
 
 
 class Decided(PackedRecord):
@@ -152,27 +170,25 @@ class SetStore:
             return np.asarray(np.memmap(file, np.uint64, "r+", shape=(self._count,))), ends
 
 
-MATCH_CHARACTERS = 200
-"""The longest passage of matching text in a row of the table."""
-
-
-def matching_text(
-    text: str,
-    spans: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
-    other: npt.NDArray[np.uint64],
-) -> str:
-    """The beginning of the longest passage of `text` whose shingles are all in `other`, in `MATCH_CHARACTERS`.
+def matching_passages(
+    texts: PackedTexts, shingling: Shingling, sets: Sets, others: npt.NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """Where in each text its longest passage begins and ends whose shingles are all in another set.
 
     Args:
-        text: a text.
-        spans: its shingles in order, as `fingerprints.shingle_spans` gives them.
-        other: the set of another text, as `fingerprints.shingle_sets` gives it: sorted.
+        texts: some texts.
+        shingling: what sets were made with.
+        sets: as `fingerprints.shingle_sets` gives them.
+        others: the number of the set for each text.
     """
-    from webtext_prep.dedup.kernels import longest_run
+    from webtext_prep.dedup.kernels import longest_runs
 
-    hashes, starts, ends = spans
-    first, last = longest_run(hashes, other)
-    return text[starts[first] : min(ends[last], starts[first] + MATCH_CHARACTERS)] if first <= last else ""
+    spans, (hashes, ends) = shingle_spans(texts, shingling), sets
+    starts = np.where(others > 0, ends[others - 1], 0)
+    first, last = longest_runs(spans.hashes, spans.text_ends, hashes, starts, ends[others]).T
+    is_none = last < first
+    begin, end = spans.starts[np.where(is_none, 0, first)], spans.ends[np.where(is_none, 0, last)]
+    return list(zip(np.where(is_none, 0, begin).tolist(), np.where(is_none, 0, end).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -252,32 +268,33 @@ class CandidatePart:
     ) -> CandidatePart:
         """The part that packed frames make up, with sets that don't fit into memory in a file of `folder`."""
         store = SetStore(folder)
-        numbers, keys, lengths, places = [], [], [], []
+        numbers, keys, lengths, places, count = [], [], [], [], 0
         urls: list[bytes] = []
         domains: list[str] = []
         for frame in frames:
             found = CandidateFrame.unpack(frame)
             numbers.append(np.frombuffer(found.numbers, np.int64))
             keys.append(np.frombuffer(found.keys, np.uint64).reshape(len(found.urls), -1))
-            for first in range(0, len(found.texts), BATCH_DOCUMENTS):
-                texts = [as_text(content) for content in found.texts[first : first + BATCH_DOCUMENTS]]
-                store.add(*shingle_sets(texts, shingling))
-                lengths += [len(text) for text in texts]
-                report(len(lengths))
+            for texts in found.packed():
+                store.add(*packed_sets(texts, shingling))
+                count += len(texts.ends)
+                report(count)
+            lengths.append(np.frombuffer(found.lengths, np.int64))
             urls += found.urls
             domains += found.domains
             places.append(np.frombuffer(found.places, np.uint16))
         hashes, ends = store.finish()
-        of_all = (np.array(lengths, np.int64), hashes, ends, np.concatenate(places))
+        of_all = (np.concatenate(lengths), hashes, ends, np.concatenate(places))
         return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, *of_all)
 
     def trigrams(self, frames: Iterable[bytes], wanted: npt.NDArray[np.bool_], folder: Path) -> Sets:
         """The sets of 3-grams of the wanted documents, of the same frames once more; those of others are empty."""
-        store, wants = SetStore(folder), iter(wanted.tolist())
+        store, done = SetStore(folder), 0
         for frame in frames if wanted.any() else ():
-            texts = [as_text(content) if next(wants) else "" for content in CandidateFrame.unpack(frame).texts]
-            for first in range(0, len(texts), BATCH_DOCUMENTS):
-                store.add(*shingle_sets(texts[first : first + BATCH_DOCUMENTS], TRIGRAMS))
+            found = CandidateFrame.unpack(frame)
+            for texts in found.packed(wanted[done : done + len(found.texts)]):
+                store.add(*packed_sets(texts, TRIGRAMS))
+            done += len(found.texts)
         hashes, ends = store.finish()
         return hashes, ends if len(ends) else np.zeros(len(wanted), np.int64)
 
@@ -345,19 +362,20 @@ class CandidatePart:
         representatives, similarities = decided
         found = CandidateFrame.unpack(frame)
         first = int(np.searchsorted(self.numbers, np.frombuffer(found.numbers, np.int64)[0]))
-        for row, content in enumerate(found.texts):
-            at, other = first + row, int(representatives[first + row])
-            if other < 0:
-                continue
-            text = as_text(content)
-            theirs = _set_of(other, self.hashes, self.ends)
-            spans = shingle_spans(text, shingling)
-            number, url, duplicate_of = int(self.numbers[at]), as_text(self.urls[at]), as_text(self.urls[other])
-            similarity, match = float(similarities[at]), matching_text(text, spans, theirs)
-            lacking = share_lacking(_set_of(at, *trigrams), _set_of(other, *trigrams))
-            place = int(self.places[other]) if self.places[other] < self.places[at] else -1
-            domains = self.domains[at], self.domains[other]
-            yield Duplicate(number, url, domains[0], duplicate_of, domains[1], similarity, match, lacking, place)
+        rows = np.flatnonzero(representatives[first : first + len(found.texts)] >= 0)
+        for some in np.split(rows, range(BATCH_DOCUMENTS, len(rows), BATCH_DOCUMENTS)) if len(rows) else []:
+            texts, others = [found.texts[row] for row in some.tolist()], representatives[first + some]
+            packed = PackedTexts.of_encoded(texts, self.lengths[first + some])
+            passages = matching_passages(packed, shingling, (self.hashes, self.ends), others)
+            for at, other, content, (begin, end) in zip(
+                (first + some).tolist(), others.tolist(), texts, passages, strict=True
+            ):
+                match = as_text(content)[begin : min(end, begin + MATCH_CHARACTERS)]
+                number, url, duplicate_of = int(self.numbers[at]), as_text(self.urls[at]), as_text(self.urls[other])
+                lacking = share_lacking(_set_of(at, *trigrams), _set_of(other, *trigrams))
+                place = int(self.places[other]) if self.places[other] < self.places[at] else -1
+                domains, similarity = (self.domains[at], self.domains[other]), float(similarities[at])
+                yield Duplicate(number, url, domains[0], duplicate_of, domains[1], similarity, match, lacking, place)
 
 
 def _set_of(document: int, hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

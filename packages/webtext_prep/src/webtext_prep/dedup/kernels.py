@@ -596,23 +596,35 @@ def _power_of_two(least: int) -> int:
     return 1 << max(least - 1, 0).bit_length()
 
 
-@compiled(types.UniTuple(types.int64, 2)(types.uint64[::1], types.uint64[::1]))
-def longest_run(values: npt.NDArray[np.uint64], others: npt.NDArray[np.uint64]) -> tuple[int, int]:
-    """The first and the last place of the longest run of `values` that are all in the sorted `others`; the first of
-    equal ones. (0, -1) if there is none."""
-    first, last, run = _signed(0), _signed(-1), _signed(0)
-    for at in range(len(values)):
-        low, high = _signed(0), _signed(len(others))
-        while low < high:
-            middle = (low + high) >> 1
-            if others[middle] < values[at]:
-                low = middle + 1
-            else:
-                high = middle
-        run = run + 1 if low < len(others) and others[low] == values[at] else 0
-        if run > last - first + 1:
-            first, last = at - run + 1, at
-    return first, last
+@compiled(types.int64[:, ::1](types.uint64[::1], _I64S, types.uint64[::1], _I64S, _I64S))
+def longest_runs(
+    values: npt.NDArray[np.uint64],
+    ends: npt.NDArray[np.int64],
+    others: npt.NDArray[np.uint64],
+    starts: npt.NDArray[np.int64],
+    stops: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Of each range of `values`, which end at `ends`, the longest run that is in its own sorted range of `others`.
+
+    Returns the first and the last place of each, of equal ones the first, shape (ranges, 2). (0, -1) if there is none.
+    """
+    found = np.empty((len(ends), 2), np.int64)
+    begin = _signed(0)
+    for row in range(len(ends)):
+        first, last, run = _signed(0), _signed(-1), _signed(0)
+        own = others[starts[row] : stops[row]]
+        for at in range(begin, ends[row]):
+            place, left = _signed(0), len(own)
+            while left > 1:
+                half = left >> 1
+                place += half if own[place + half - 1] < values[at] else 0  # without a branch
+                left -= half
+            run = run + 1 if len(own) > 0 and own[place] == values[at] else 0
+            if run > last - first + 1:
+                first, last = at - run + 1, at
+        found[row, 0], found[row, 1] = first, last
+        begin = ends[row]
+    return found
 
 
 @compiled(types.int64(types.uint64[::1], types.uint64[::1]))

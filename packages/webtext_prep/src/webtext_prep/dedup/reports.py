@@ -78,12 +78,13 @@ class GroupCounter:
 
     def add(self, documents: Iterable[Document]) -> None:
         """Count some documents."""
+        indexes, members = self._indexes, self._members
         for document in documents:
-            source = document.metadata.get("source")
-            names = (document.domain, source if isinstance(source, str) else self._folder)
-            for kind, name in zip(KINDS, names, strict=True):
-                key = f"{kind} {name}"
-                self._members.append(self._indexes.setdefault(key, len(self._indexes)) if name else -1)
+            domain, source = document.domain, document.metadata.get("source", self._folder)
+            if not isinstance(source, str):
+                source = self._folder
+            members.append(indexes.setdefault(f"domain {domain}", len(indexes)) if domain else -1)
+            members.append(indexes.setdefault(f"source {source}", len(indexes)) if source else -1)
 
     def groups(self) -> Groups:
         """The groups of the documents counted so far."""

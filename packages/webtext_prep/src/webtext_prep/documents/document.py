@@ -217,8 +217,13 @@ class PackedTexts(NamedTuple):
     def of(cls, texts: Sequence[str]) -> PackedTexts:
         """These texts."""
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-        sizes, lengths = (np.fromiter(map(len, found), np.int64, len(texts)) for found in (encoded, texts))
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), np.cumsum(sizes), lengths)
+        return cls.of_encoded(encoded, np.fromiter(map(len, texts), np.int64, len(texts)))
+
+    @classmethod
+    def of_encoded(cls, encoded: Sequence[bytes], lengths: npt.NDArray[np.int64]) -> PackedTexts:
+        """The same of texts in UTF-8, of which the lengths in characters are known."""
+        ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends, lengths)
 
 
 class PackedDocuments(NamedTuple):

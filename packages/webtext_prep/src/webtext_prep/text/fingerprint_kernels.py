@@ -514,12 +514,36 @@ def hashes(data: Bytes, ends: Offsets, cut: ShingleCut, space: Space, found: Has
     return found_ends
 
 
-@compiled(types.UniTuple(types.int64, 2)(BYTES, _CUT, _SPACE, types.uint64[::1], types.int64[:, ::1]))
-def located_hashes(data: Bytes, cut: ShingleCut, space: Space, found: Hashes64, spans: Offsets) -> tuple[int, int]:
-    """Write the hashes of all shingles of one text to `found`; returns the number of its units and of shingles."""
-    stop, count, shingles = prepare(data, signed(0), len(data), cut, space, spans)
-    hash64(found[:shingles], cut, space, stop, count)
-    return count, shingles
+@compiled(
+    types.int64[::1](
+        BYTES,
+        types.int64[::1],
+        _CUT,
+        _SPACE,
+        types.int64[:, ::1],
+        types.uint64[::1],
+        types.int64[::1],
+        types.int64[::1],
+    )
+)
+def located_hashes(
+    data: Bytes, ends: Offsets, cut: ShingleCut, space: Space, spans: Offsets, found: Hashes64, firsts: Offsets,
+    lasts: Offsets
+) -> Offsets:  # fmt: skip
+    """As `hashes`, and write to `firsts` and `lasts` the first and the last character of each shingle in its text.
+    `spans` is room for the units of the longest text, as `normalise` fills it."""
+    found_ends = np.empty(len(ends), np.int64)
+    start, filled = signed(0), 0
+    for row in range(len(ends)):
+        stop, count, shingles = prepare(data, start, ends[row], cut, space, spans)
+        hash64(found[filled : filled + shingles], cut, space, stop, count)
+        for shingle in range(shingles):
+            firsts[filled + shingle] = spans[0, shingle]
+            lasts[filled + shingle] = spans[1, shingle + min(cut.size, count)]
+        filled += shingles
+        found_ends[row] = filled
+        start = ends[row]
+    return found_ends
 
 
 @inner

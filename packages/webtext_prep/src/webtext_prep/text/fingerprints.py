@@ -14,7 +14,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,32 +97,44 @@ def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArra
         hashes, shape (shingles of all texts,), one text after the other; and ends, shape (len(texts),): the set of
         text i is `hashes[ends[i - 1] : ends[i]]`, that of the first one `hashes[: ends[0]]`.
     """
-    from webtext_prep.text import fingerprint_kernels
 
     found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
-    for hashes, ends in hashed(texts, shingling):
-        starts = np.append(0, ends[:-1])
-        for row in np.flatnonzero(~fingerprint_kernels.sort_ranges(hashes, ends)).tolist():
-            hashes[starts[row] : ends[row]].sort()
-        fingerprint_kernels.join_distinct(hashes, ends)
-        found.append(hashes[: ends[-1]].copy())
+    for batch in in_batches(texts, len(texts), _BATCH, len):
+        hashes, ends = packed_sets(PackedTexts.of(batch), shingling)
+        found.append(hashes)
         found_ends.append(ends + total)
-        total += int(ends[-1])
+        total += len(hashes)
     return np.concatenate(found), np.concatenate(found_ends)
+
+
+def packed_sets(texts: PackedTexts, shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The same of packed texts."""
+    from webtext_prep.text import fingerprint_kernels
+
+    hashes, ends = packed_hashes(texts, shingling)
+    starts = np.append(0, ends[:-1])
+    for row in np.flatnonzero(~fingerprint_kernels.sort_ranges(hashes, ends)).tolist():
+        hashes[starts[row] : ends[row]].sort()
+    fingerprint_kernels.join_distinct(hashes, ends)
+    return hashes[: ends[-1] if len(ends) else 0].copy(), ends
 
 
 def hashed(
     texts: Sequence[str], shingling: Shingling
 ) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]:
     """In batches, the hashes of the shingles of each text, one text after another in their order, and their ends."""
+    for batch in in_batches(texts, len(texts), _BATCH, len):
+        yield packed_hashes(PackedTexts.of(batch), shingling)
+
+
+def packed_hashes(texts: PackedTexts, shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The hashes of the shingles of each text, one text after another in their order, and their ends."""
     from webtext_prep.text import fingerprint_kernels
 
-    for batch in in_batches(texts, len(texts), _BATCH, len):
-        packed = PackedTexts.of(batch)
-        some = Working(packed, shingling)
-        hashes = np.empty(some.most, np.uint64)
-        ends = fingerprint_kernels.hashes(packed.data, packed.ends, some.cut, some.space, hashes)
-        yield hashes[: ends[-1]], ends
+    some = Working(texts, shingling)
+    hashes = np.empty(some.most, np.uint64)
+    ends = fingerprint_kernels.hashes(texts.data, texts.ends, some.cut, some.space, hashes)
+    return hashes[: ends[-1] if len(ends) else 0], ends
 
 
 def shingle_sequences(texts: Sequence[str], shingling: Shingling) -> list[npt.NDArray[np.uint64]]:
@@ -130,22 +142,33 @@ def shingle_sequences(texts: Sequence[str], shingling: Shingling) -> list[npt.ND
     return [own.copy() for hashes, ends in hashed(texts, shingling) for own in np.split(hashes, ends[:-1])]
 
 
-def shingle_spans(
-    text: str, shingling: Shingling
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The shingles of a text in their order, also repeated ones, and where they lie.
+class ShingleSpans(NamedTuple):
+    """The shingles of some texts in their order, also repeated ones, and where they lie.
 
-    Returns:
-        hashes, starts, ends, each of shape (shingles,): shingle i is what `text[starts[i] : ends[i]]` says.
+    Attributes:
+        hashes: one text after another, shape (shingles,).
+        starts, ends: shingle i is what `text[starts[i] : ends[i]]` of its text says.
+        text_ends: of each text in these, shape (texts,).
     """
+
+    hashes: npt.NDArray[np.uint64]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    text_ends: npt.NDArray[np.int64]
+
+
+def shingle_spans(texts: PackedTexts, shingling: Shingling) -> ShingleSpans:
+    """Where the shingles of some texts lie."""
     from webtext_prep.text import fingerprint_kernels
 
-    packed = PackedTexts.of([text])
-    some = Working(packed, shingling)
-    hashes, spans = np.empty(some.most, np.uint64), np.empty((2, some.most + 1), np.int64)
-    units, count = fingerprint_kernels.located_hashes(packed.data, some.cut, some.space, hashes, spans)
-    last = min(shingling.size, units)
-    return hashes[:count], spans[0, :count], spans[1, last : last + count] + 1
+    some = Working(texts, shingling)
+    hashes, (starts, lasts) = np.empty(some.most, np.uint64), np.empty((2, some.most), np.int64)
+    spans = np.empty((2, len(some.space.units) + 1), np.int64)
+    ends = fingerprint_kernels.located_hashes(
+        texts.data, texts.ends, some.cut, some.space, spans, hashes, starts, lasts
+    )
+    count = int(ends[-1]) if len(ends) else 0
+    return ShingleSpans(hashes[:count], starts[:count], lasts[:count] + 1, ends)
 
 
 def ngram_hashes(texts: Sequence[str], orders: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:

@@ -26,7 +26,7 @@ from webtext_prep.storage.locations import Location
 
 BLOCK_BYTES = 1 << 20
 """Bytes of lines in which a text is looked for, or that are copied, at once."""
-_NEWLINE = ord("\n")
+_NEWLINE, _BRACE = b"\n{"
 
 
 def _taken_apart(block: bytes) -> PackedDocuments | None:
@@ -71,9 +71,22 @@ class JsonLines(Format):
 
     def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
         """See `Format`."""
-        for number, (line_number, line) in enumerate(numbered_lines(location, read_utf8(location))):
-            if is_chosen(number):
-                yield number, self._decoded(line, location, line_number)
+        before, first = 0, 1
+        for block in line_blocks(location, read_utf8(location), BLOCK_BYTES):
+            data = np.frombuffer(block, np.uint8)
+            ends = np.flatnonzero(data == _NEWLINE)
+            begins = np.append(0, ends[:-1] + 1)
+            if (data[begins] == _BRACE).all():  # no line is blank
+                for number in filter(is_chosen, range(before, before + len(ends))):
+                    line = block[begins[number - before] : ends[number - before]]
+                    yield number, self._decoded(line, location, first + number - before)
+                before += len(ends)
+            else:
+                for line_number, line in numbered_lines(location, [block], first):
+                    if is_chosen(before):
+                        yield before, self._decoded(line, location, line_number)
+                    before += 1
+            first += len(ends)
 
     def read_packed(self, location: Location) -> Iterator[PackedDocuments]:
         """See `Format`. Blocks of lines that this class wrote are read at thrice the speed."""

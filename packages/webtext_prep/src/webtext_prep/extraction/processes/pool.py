@@ -1,9 +1,9 @@
 """A bounded pool of extraction workers: each page ends in text or in an outcome, and the next one is served.
 
-Some pages are always on their way to each worker, so that none waits for this process; results come one by one. A
-worker that breaks a limit costs the page at which it did: the others that it had go to another worker. Pages wait here
-until there is room; how many bytes of them may wait is for the caller to bound (a download's crawler does, by
-a `ByteBudget`).
+Some pages are always on their way to each worker, so that none waits for this process. Several are sent at once, and
+all results are taken that have come; the worker writes each before it begins the next page. A worker that breaks a
+limit costs the page at which it did: the others that it had go to another worker. Pages wait here until there is room;
+how many bytes of them may wait is for the caller to bound (a download's crawler does, by a `ByteBudget`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import asyncio
 import collections
 import contextlib
 import fcntl
+import os
 import signal
+import struct
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +25,7 @@ import msgspec
 from command_kit.processes import WorkerProcess
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.extraction.processes.workers import EXTRACTOR, PageHead, PageLimits, Parsed, work
+from webtext_prep.extraction.processes.workers import EXTRACTOR, PAGE, PageHead, PageLimits, Parsed, work
 
 WAIT_FACTOR = 4
 """A worker that waits instead of working is ended after this many times the page's limit in processor time, and
@@ -32,20 +35,24 @@ UNKNOWN_WAIT = 1 / 8
 """The part of the time that counts as waiting where the system does not say what a process does."""
 PAGES_PER_WORKER = 5_000
 """Then a worker is replaced, since libraries leak a little with every page."""
-AHEAD = 8
+AHEAD = 16
 """Pages that a worker may have at once, the one that it works on included: some milliseconds of work for the fastest
-extractor, in which this process may do other things."""
+extractor, in which this process may do other things. With half of them, or half of their bytes, it gets others."""
 PIPE_BYTES = 1 << 20
 """Bytes of the pages that wait in a worker's pipe, where the system lets a pipe hold them."""
 SMALL_PIPE = 1 << 14
 """The same where it does not."""
 FRAME_BYTES = 3 << 12
 """Bytes that a page may take in a pipe on top of its body."""
+READ_BYTES = 1 << 16
+"""Bytes of results that are read at once."""
 SLOW_SECONDS = 1.0
 """After so long with one page, the others that a worker has are given to others."""
 TICK_SECONDS = 0.25
 """How often it is looked which worker is slow."""
 
+_RESULT = struct.Struct("!i")
+"""What `Connection` writes before bytes: how many they are."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parsed).decode
 
@@ -96,22 +103,61 @@ class _Extractor(WorkerProcess):
                 self._room = fcntl.fcntl(self.tasks.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.since, self.waited, self.given = 0.0, 0.0, 0
         self.pages: collections.deque[_Page] = collections.deque()
+        self._held = 0  # bytes of them in the pipe, if none is read
+        self._unsent: list[bytes] = []
+        self._heard = bytearray()
         self.is_open, self.is_timed_out = True, False
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether it is time to give it further pages, several at once."""
+        return len(self.pages) <= AHEAD // 2 and self._held <= self._room // 2
 
     def has_room(self, page: _Page) -> bool:
         """Whether a page can be given without waiting: into the pipe, or as the worker reads it."""
         if not self.is_open or len(self.pages) >= AHEAD:
             return False
-        return not self.pages or sum(len(one.body) + FRAME_BYTES for one in (*self.pages, page)) <= self._room
+        return not self.pages or self._held + len(page.body) + FRAME_BYTES <= self._room
 
     def give(self, page: _Page) -> None:
-        """Put a page into the pipe."""
+        """Give it a page, which `send` puts into the pipe."""
         self.pages.append(page)
+        self._held += len(page.body) + FRAME_BYTES
         self.given += 1
         self.is_open = self.given < PAGES_PER_WORKER
+        head = _encode(page.head)
+        self._unsent += (PAGE.pack(len(head), len(page.body)), head, page.body)
+
+    def send(self) -> None:
+        """Put the pages that it was given into the pipe."""
+        parts, self._unsent = self._unsent, []
+        if not parts:
+            return
         with contextlib.suppress(OSError):  # it is dead, as will be heard
-            self.tasks.send_bytes(_encode(page.head))
-            self.tasks.send_bytes(page.body)
+            sent = os.writev(self.tasks.fileno(), parts)
+            if sent < sum(map(len, parts)):  # a signal came in between
+                rest = memoryview(b"".join(parts))
+                while sent < len(rest):
+                    sent += os.write(self.tasks.fileno(), rest[sent:])
+
+    def hear(self) -> Iterator[tuple[_Page, Parsed]]:
+        """The results that have come, each with its page.
+
+        Raises EOFError or OSError if the process has ended, and DecodeError or IndexError for what is no result.
+        """
+        data = os.read(self.results.fileno(), READ_BYTES)
+        if not data:
+            raise EOFError
+        self._heard += data
+        while len(self._heard) >= _RESULT.size:
+            (size,) = _RESULT.unpack_from(self._heard)
+            end = _RESULT.size + size
+            if len(self._heard) < end:
+                return
+            parsed, page = _decode(self._heard[_RESULT.size : end]), self.pages.popleft()
+            del self._heard[:end]
+            self._held -= len(page.body) + FRAME_BYTES
+            yield page, parsed
 
     def take_back(self, keep: int) -> list[_Page]:
         """Its pages but for the first `keep`; it gets no others."""
@@ -144,7 +190,7 @@ class ExtractorPool:
         self._waiting: collections.deque[_Page] = collections.deque()
         self._workers: list[_Extractor] = []
         self._starting: asyncio.Task[None] | None = None
-        self._is_closing = False
+        self._is_closing = self._is_about_to_feed = False
 
     async def __aenter__(self) -> ExtractorPool:
         self._loop = asyncio.get_running_loop()
@@ -178,25 +224,35 @@ class ExtractorPool:
         """
         page = _Page(PageHead(url, charset, is_html), body, self._loop.create_future())
         self._waiting.append(page)
-        self._feed()
+        self._feed_soon()
         return await page.answer
+
+    def _feed_soon(self) -> None:
+        """Have `_feed` called once for all that happens at once."""
+        if not self._is_about_to_feed:
+            self._is_about_to_feed = True
+            self._loop.call_soon(self._feed)
 
     def _feed(self) -> None:
         """Give waiting pages to workers with room, the least busy one first, and start more as long as all are busy."""
+        self._is_about_to_feed = False
+        hungry = [worker for worker in self._workers if worker.is_hungry]
         while self._waiting and not self._is_closing:
             page = self._waiting[0]
             if page.answer.done():  # nobody waits for it any more
                 self._waiting.popleft()
                 continue
-            open_ones = [worker for worker in self._workers if worker.has_room(page)]
+            open_ones = [worker for worker in hungry if worker.has_room(page)]
             worker = min(open_ones, key=lambda worker: len(worker.pages), default=None)
             if (worker is None or worker.pages) and self._starting is None and len(self._workers) < self._most:
                 self._starting = self._loop.create_task(self._start())
             if worker is None:
-                return
+                break
             if not worker.pages:
                 worker.since, worker.waited = self._loop.time(), 0.0
             worker.give(self._waiting.popleft())
+        for worker in hungry:
+            worker.send()
 
     async def _start(self) -> None:
         """Start one more worker. If that fails, the others go on; without any, all who wait get the error."""
@@ -214,20 +270,19 @@ class ExtractorPool:
         self._feed()
 
     def _hear(self, worker: _Extractor) -> None:
-        """Take a result from a worker, or notice its end."""
+        """Take results from a worker, or notice its end."""
         try:
-            parsed = _decode(worker.results.recv_bytes())
-            page = worker.pages.popleft()
+            for page, parsed in worker.hear():
+                worker.since, worker.waited = self._loop.time(), 0.0
+                page.end(parsed)
+                if parsed.outcome == PageOutcome.EXTRACT_MEMORY:  # it does no other
+                    self._waiting.extendleft(reversed(worker.take_back(0)))
         except (EOFError, OSError, msgspec.DecodeError, IndexError):  # a page's code may have written into its memory
             self._conclude(worker)
             return
-        worker.since, worker.waited = self._loop.time(), 0.0
-        page.end(parsed)
-        if parsed.outcome == PageOutcome.EXTRACT_MEMORY:  # it does no other
-            self._waiting.extendleft(reversed(worker.take_back(0)))
         if not worker.is_open and not worker.pages:
             self._conclude(worker)
-        self._feed()
+        self._feed_soon()
 
     def _conclude(self, worker: _Extractor) -> None:
         """Clear away a worker. The page at which it died has its verdict; another worker does the others."""
@@ -238,7 +293,7 @@ class ExtractorPool:
         if worker.pages:
             worker.pages.popleft().end(self._verdict(worker))
         self._waiting.extendleft(reversed(worker.pages))
-        self._feed()
+        self._feed_soon()
 
     def _look(self) -> None:
         """End what waits too long, and let no page wait for one that takes long."""

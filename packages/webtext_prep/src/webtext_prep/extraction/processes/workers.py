@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import logging
 import os
 import resource
 import signal
+import struct
 import sys
 import tempfile
 import threading
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 MAX_TEXT_FACTOR = 4
 """Text that is this factor larger than its page (and 64 KiB) is not the page's: some parser loops."""
+BUFFER_BYTES = 1 << 16
+"""Bytes of pages that are read at once, if they are small."""
 EXTRACTOR = "WEBTEXT_EXTRACTOR"
 """Environment variable with the extractor that the server which forks workers imports."""
 
@@ -80,6 +84,8 @@ class Parsed(msgspec.Struct, array_like=True, frozen=True):
     text_share: float | None = None
 
 
+PAGE = struct.Struct("<QQ")
+"""What stands before a page in the pipe: the bytes of its head and of its body."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(PageHead).decode
 
@@ -155,6 +161,14 @@ def extract_page(
     )
 
 
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """So many bytes. Raises EOFError where there are no more."""
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
 def work(pages: Connection, results: Connection, limits: PageLimits) -> None:
     """A worker's life: pages from one pipe, head and body, and results to another, in the same order.
 
@@ -185,10 +199,12 @@ def work(pages: Connection, results: Connection, limits: PageLimits) -> None:
     start = peak = peak_memory()
     _limit_memory(start, limits.memory)
     _watch_memory(limits.memory)
+    source = io.BufferedReader(io.FileIO(pages.fileno(), closefd=False), BUFFER_BYTES)
     while True:
         data = b""
         with contextlib.suppress(MemoryError):
-            head, body = _decode_head(pages.recv_bytes()), pages.recv_bytes()
+            head_size, body_size = PAGE.unpack(_read(source, PAGE.size))
+            head, body = _decode_head(_read(source, head_size)), _read(source, body_size)
             signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # after so much processor time it is killed
             parsed = extract_page(limits.extractor, head, body, limits.kinds, limits.markup)
             data = _encode(parsed)
