@@ -114,7 +114,7 @@ def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars
         has_dollars: whether what stands in `\\(...\\)` is a formula.
     """
     tables = Tables(blocks)
-    kept = with_headings(blocks, with_definitions(blocks, tables.completed(blocks, kept)))
+    kept = with_definitions(blocks, tables.completed(blocks, kept))
     texts = [with_dollars(text) if has_dollars and number not in blocks.code else text
              for number, text in enumerate(blocks.texts)]  # fmt: skip
     numbers = np.flatnonzero(kept).tolist()
@@ -138,16 +138,6 @@ def with_definitions(blocks: Blocks, kept: Kept) -> Kept:
         for side, other in (sides, sides[::-1]):
             if kept[side].any() and not kept[other].any():
                 found[other] = blocks.seen[other]
-    return found
-
-
-def with_headings(blocks: Blocks, kept: Kept) -> Kept:
-    """`kept`, and each heading right between two blocks that are kept and lie where it lies."""
-    around = blocks.parent[blocks.element]
-    is_heading = (blocks.levels < NO_HEADING) & blocks.seen
-    between = (kept & (around == np.roll(around, -1)))[:-2] & (kept & (around == np.roll(around, 1)))[2:]
-    found = kept.copy()
-    found[1:-1] |= is_heading[1:-1] & between
     return found
 
 

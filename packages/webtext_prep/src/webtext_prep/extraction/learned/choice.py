@@ -162,8 +162,8 @@ def section_headings(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> npt.NDArray
     while (alone := (blocks.last[part] - blocks.first[part] == 1) & is_heading & (part > 0)).any():
         part = np.where(alone, blocks.parent[part], part)
     with_next = np.arange(1, len(kept) + 1) < blocks.last[part]
-    next_is_text = np.append((kept & ~is_heading)[1:], False)
-    return np.asarray(is_heading & with_next & next_is_text & (np.cumsum(kept) > 0))
+    next_is_kept = np.append(kept[1:], False)
+    return np.asarray(is_heading & with_next & next_is_kept & (np.cumsum(kept) > 0))
 
 
 def link_bars(blocks: Blocks) -> list[int]:
