@@ -167,10 +167,6 @@ def test_a_heading_in_a_row_of_its_own_parts_a_table():
         ("<dl><dt>sail<dt>oar<dd>moves a boat<dt>keel<dd>steadies it</dl>", "2", "sail\noar\nmoves a boat"),
         ("<dl><dt>sail<dd><p>moves</p><p>a boat</p><dt>keel<dd>it</dl>", "0", "sail\nmoves\na boat"),
         ("<dl><dt>sail<dd><p>moves</p><p>a boat</p><dt>keel<dd>it</dl>", "01", "sail\nmoves"),
-        ("<p>one</p><h2>Head</h2><p>two</p>", "02", "one\nHead\ntwo"),
-        ("<p>one</p><h2>Head</h2><p>two</p>", "0", "one"),
-        ("<p>one</p><div><h2>Head</h2></div><p>two</p>", "02", "one\ntwo"),
-        ("<p>one</p><h2 hidden>Head</h2><p>two</p>", "02", "one\ntwo"),
     ],
 )
 def test_what_belongs_together_is_kept_together(html, kept, text):

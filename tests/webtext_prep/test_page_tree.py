@@ -548,6 +548,7 @@ def test_the_heading_of_a_list_of_contents_is_not_the_pages(around):
         ("<section>advert<h2>Ropes</h2></section><section>text</section>", False),
         ("<h2>Ropes</h2>advert<p>text", False),
         ("<h2>Ropes</h2><h3>Sails</h3>text", False),
+        ("<h2>Ropes</h2><h3>text</h3>", True),
     ],
 )
 def test_the_heading_right_above_text_that_is_kept_is_kept(html, is_kept):

@@ -608,18 +608,31 @@ def longest_runs(
 
     Returns the first and the last place of each, of equal ones the first, shape (ranges, 2). (0, -1) if there is none.
     """
-    found = np.empty((len(ends), 2), np.int64)
+    found, firsts = np.empty((len(ends), 2), np.int64), np.empty((1 << 16) + 1, np.int64)
     begin = _signed(0)
     for row in range(len(ends)):
         first, last, run = _signed(0), _signed(-1), _signed(0)
         own = others[starts[row] : stops[row]]
+        # Hashes are uniform: of those with the same upper bits there are few, and where these begin is known.
+        bits = _signed(1)
+        while bits < 16 and 1 << bits < len(own):
+            bits += 1
+        shift, place = np.uint64(64 - bits), _signed(0)
+        for upper in range(1 << bits):
+            while place < len(own) and own[place] >> shift < np.uint64(upper):
+                place += 1
+            firsts[upper] = place
+        firsts[1 << bits] = len(own)
         for at in range(begin, ends[row]):
-            place, left = _signed(0), len(own)
-            while left > 1:
-                half = left >> 1
-                place += half if own[place + half - 1] < values[at] else 0  # without a branch
-                left -= half
-            run = run + 1 if len(own) > 0 and own[place] == values[at] else 0
+            upper = values[at] >> shift
+            low, high = firsts[upper], firsts[upper + np.uint64(1)]
+            while low < high:
+                middle = (low + high) >> 1
+                if own[middle] < values[at]:
+                    low = middle + 1
+                else:
+                    high = middle
+            run = run + 1 if low < len(own) and own[low] == values[at] else 0
             if run > last - first + 1:
                 first, last = at - run + 1, at
         found[row, 0], found[row, 1] = first, last

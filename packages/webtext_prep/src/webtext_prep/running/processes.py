@@ -7,6 +7,7 @@ versions are part of the key of each task, of the record, and must be the same o
 from __future__ import annotations
 
 import contextlib
+import gc
 import platform
 import resource
 import signal
@@ -82,6 +83,8 @@ def run_until_done(main: Coroutine[Any, Any, Result]) -> Result:
     """
     import asyncio  # which most commands do without
 
+    if not gc.get_freeze_count():
+        gc.freeze()  # what was imported stays: to look through it again and again took a fortieth of a download's time
     before = signal.getsignal(signal.SIGTERM)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         return asyncio.run(main)

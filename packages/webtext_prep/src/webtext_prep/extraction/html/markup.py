@@ -19,7 +19,7 @@ import numpy.typing as npt
 from webtext_prep.extraction.html import markdown
 from webtext_prep.extraction.html.formulas import with_dollars
 from webtext_prep.extraction.html.markdown import Container, MarkdownWriter
-from webtext_prep.extraction.learned.blocks import TAGS, Blocks
+from webtext_prep.extraction.learned.blocks import NO_HEADING, TAGS, Blocks
 
 Markup = Literal["plain", "markdown"]
 """How a text is written."""
@@ -54,7 +54,7 @@ class Tables:
         tables: dict[int, list[int]] = {}
         in_rows = blocks.row[blocks.row >= 0]
         alone = np.bincount(in_rows, minlength=len(blocks.parent))[blocks.row] == 1
-        heads = np.isin(blocks.tag[blocks.element], list(_HEADINGS)) & alone  # each parts the table that it lies in
+        heads = (blocks.levels < NO_HEADING) & alone  # each parts the table that it lies in
         for number in np.flatnonzero(blocks.row >= 0):
             tables.setdefault(_above(blocks, int(blocks.row[number]), (_TABLE,)), []).append(int(number))
         for table, within in tables.items():
@@ -114,7 +114,7 @@ def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars
         has_dollars: whether what stands in `\\(...\\)` is a formula.
     """
     tables = Tables(blocks)
-    kept = with_headings(blocks, with_definitions(blocks, tables.completed(blocks, kept)))
+    kept = with_definitions(blocks, tables.completed(blocks, kept))
     texts = [with_dollars(text) if has_dollars and number not in blocks.code else text
              for number, text in enumerate(blocks.texts)]  # fmt: skip
     numbers = np.flatnonzero(kept).tolist()
@@ -124,7 +124,7 @@ def written(blocks: Blocks, kept: Kept, markup: Markup = "plain", *, has_dollars
 def with_definitions(blocks: Blocks, kept: Kept) -> Kept:
     """`kept`, and the terms of what is kept of their definitions, or else the definitions of terms that are kept."""
     groups: dict[int, list[list[int]]] = {}
-    for element in np.flatnonzero(np.isin(blocks.tag, (_TERM, _DEFINITION))).tolist():
+    for element in np.flatnonzero((blocks.tag == _TERM) | (blocks.tag == _DEFINITION)).tolist():
         of_list = groups.setdefault(int(blocks.parent[element]), [])
         if not of_list or (blocks.tag[element] == _TERM and blocks.tag[of_list[-1][-1]] == _DEFINITION):
             of_list.append([])
@@ -138,16 +138,6 @@ def with_definitions(blocks: Blocks, kept: Kept) -> Kept:
         for side, other in (sides, sides[::-1]):
             if kept[side].any() and not kept[other].any():
                 found[other] = blocks.seen[other]
-    return found
-
-
-def with_headings(blocks: Blocks, kept: Kept) -> Kept:
-    """`kept`, and each heading right between two blocks that are kept and lie where it lies."""
-    around = blocks.parent[blocks.element]
-    is_heading = np.isin(blocks.tag[blocks.element], list(_HEADINGS)) & blocks.seen
-    between = (kept & (around == np.roll(around, -1)))[:-2] & (kept & (around == np.roll(around, 1)))[2:]
-    found = kept.copy()
-    found[1:-1] |= is_heading[1:-1] & between
     return found
 
 

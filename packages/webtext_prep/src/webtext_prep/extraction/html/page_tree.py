@@ -15,6 +15,8 @@ from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
 
+from webtext_prep.text.tags import holds
+
 _SKIPPED = """
 script style svg iframe canvas head datalist textarea input video audio object embed map select option meta link picture
 source param track area base basefont col colgroup title noframes noembed frame bgsound
@@ -131,6 +133,7 @@ _RAISED = {
     "sub": str.maketrans(_SIGNS, "".join(map(chr, range(0x2080, 0x208B))) + 3 * "\u208b"),
 }
 """Digits and signs above and below the line, as Unicode has them; a dash is taken for a minus."""
+_BEGIN_RAISED = (b"<su", b"<SU", b"<Su", b"<sU")
 LEAST_SHOWN = 400
 """Characters of a hidden part from which on it may be all that there is of a page."""
 LARGE = 10_000_000
@@ -177,7 +180,7 @@ def tree_of(page: str, parser: Any = etree.HTMLParser) -> Any:
         return None
     if tree is not None:
         _end_head(tree)
-        for node in tree.iter("sup", "sub"):
+        for node in tree.iter("sup", "sub") if any(holds(source, begin) for begin in _BEGIN_RAISED) else ():
             _raise_digits(node)
     return tree
 

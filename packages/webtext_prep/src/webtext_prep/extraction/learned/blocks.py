@@ -57,6 +57,10 @@ footer nav aside form table ul ol dl figure caption details summary fieldset add
 """
 TAGS = {tag: number for number, tag in enumerate(_TAGS.split(), start=1)}
 """Numbers of elements by their names; all others are 0."""
+NO_HEADING = 7
+LEVELS = np.full(len(TAGS) + 1, NO_HEADING)
+"""Of each number the level of a heading, or NO_HEADING."""
+LEVELS[[TAGS[f"h{level}"] for level in range(1, NO_HEADING)]] = range(1, NO_HEADING)
 _LANDMARKS = """
 noscript template nav header footer aside main article form table li figure button blockquote pre dl section details a
 ul
@@ -138,6 +142,11 @@ class Blocks:
     last: Integers
     attributes: dict[int, dict[str, str]]
     bars: list[int]
+
+    @functools.cached_property
+    def levels(self) -> Integers:
+        """Of each block the level of the heading that it is, or NO_HEADING."""
+        return np.asarray(LEVELS[self.tag[self.element]])
 
     @functools.cached_property
     def seen(self) -> npt.NDArray[np.bool_]:

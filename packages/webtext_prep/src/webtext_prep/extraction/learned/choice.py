@@ -22,7 +22,7 @@ import numpy.typing as npt
 from command_kit import parse_json
 from webtext_prep.extraction.html.markup import Markup, written
 from webtext_prep.extraction.learned import PARAMETERS
-from webtext_prep.extraction.learned.blocks import LANDMARKS, TAGS, Blocks, blocks_of
+from webtext_prep.extraction.learned.blocks import LANDMARKS, NO_HEADING, TAGS, Blocks, blocks_of
 from webtext_prep.extraction.learned.features import Features, Floats, features_of, mean_of_equal, neighbours, sums
 from webtext_prep.extraction.learned.forest import Forest
 from webtext_prep.extraction.learned.names import HINT_BITS
@@ -141,33 +141,34 @@ def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int 
     That of a list of places in a manual or on its site is not: one below `h1` in a `<nav>`, or near such a name. Nor is
     the site's name: one with which the page's title ends, where it begins with one that follows.
     """
-    levels = np.select([blocks.tag[blocks.element] == TAGS[f"h{level}"] for level in range(1, 7)], range(1, 7), 7)
-    text = np.flatnonzero(kept & (levels == 7))
-    above = levels[: text[0]] if len(text) else levels[:0]
-    above = np.where((above > 1) & _navigates(blocks)[: len(above)], 7, above)
-    if not len(above) or above.min() == 7:
+    text = np.flatnonzero(kept & (blocks.levels == NO_HEADING))
+    above = blocks.levels[: text[0] if len(text) else 0]
+    if not len(above):
+        return None
+    above = np.where((above > 1) & _navigates(blocks)[: len(above)], NO_HEADING, above)
+    if above.min() == NO_HEADING:
         return None
     heading = int(np.flatnonzero(above == above.min())[-1])
     if title.endswith(blocks.texts[heading]):
-        below = heading + 1 + np.flatnonzero(above[heading + 1 :] < 7)
+        below = heading + 1 + np.flatnonzero(above[heading + 1 :] < NO_HEADING)
         heading = next((int(one) for one in below if title.startswith(blocks.texts[one])), heading)
     return heading if above.min() == 1 or len(above) - heading <= NEAR else None
 
 
 def section_headings(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """The headings right above a block that is kept and lies in the same part, but for those above all that is kept."""
-    is_heading = np.isin(blocks.tag[blocks.element], [TAGS[f"h{level}"] for level in range(1, 7)])
+    is_heading = blocks.levels < NO_HEADING
     part = blocks.element  # then what holds more than the heading, however deep that lies
     while (alone := (blocks.last[part] - blocks.first[part] == 1) & is_heading & (part > 0)).any():
         part = np.where(alone, blocks.parent[part], part)
     with_next = np.arange(1, len(kept) + 1) < blocks.last[part]
-    next_is_text = np.append((kept & ~is_heading)[1:], False)
-    return np.asarray(is_heading & with_next & next_is_text & (np.cumsum(kept) > 0))
+    next_is_kept = np.append(kept[1:], False)
+    return np.asarray(is_heading & with_next & next_is_kept & (np.cumsum(kept) > 0))
 
 
 def link_bars(blocks: Blocks) -> list[int]:
     """The elements whose names say that they lead elsewhere, with many links and hardly another word."""
-    leads = ((blocks.hints & LEADING) > 0) | np.isin(blocks.tag, (TAGS["nav"], TAGS["aside"]))
+    leads = ((blocks.hints & LEADING) > 0) | (blocks.tag == TAGS["nav"]) | (blocks.tag == TAGS["aside"])
     of_blocks = (list(map(len, blocks.texts)), blocks.link_characters, blocks.links)
     length, linked, links = (s[blocks.last] - s[blocks.first] for s in (sums(values) for values in of_blocks))
     return list(np.flatnonzero(leads & (links >= MANY_LINKS) & (linked >= SHARE_OF_LINKS * length)))

@@ -8,6 +8,7 @@ words of one language.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -55,23 +56,22 @@ SCHEMAS = _listed("""
 Article|NewsArticle|BlogPosting|Product|QAPage|DiscussionForumPosting|ItemList|Question
 """)
 """Kinds of things of schema.org that pages say they are about."""
-NAMES = sorted(("<img", "<form", "<li", "<td", "<code", "<pre", *DOCUMENTATION, *FORUMS, *SHOPS))
+_SCHEMAS = {
+    '"@type"': re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'),
+    'itemtype="http': re.compile(r'itemtype="https?://schema\.org/(\w+)"'),
+}
+"""What names a thing of schema.org, by how that begins."""
+NAMES = sorted(("<img", "<form", "<li", "<td", "<code", "<pre", *DOCUMENTATION, *FORUMS, *SHOPS, *_SCHEMAS))
 """What is counted in the HTML of a page."""
-_BEGINS = np.zeros((256, 256), bool)
+_BEGINS = np.zeros(1 << 15, bool)
 for _name in NAMES:
-    for _first in {_name[0], _name[0].upper()}:
-        _BEGINS[ord(_first), [ord(_name[1]), ord(_name[1].upper())]] = True
+    _BEGINS[functools.reduce(lambda begin, sign: begin << 5 | ord(sign) & 31, _name[:3], 0)] = True
 _NAME_TABLES = (
     np.frombuffer("".join(NAMES).encode(), np.uint8),
     np.cumsum([0, *map(len, NAMES)]),
     np.searchsorted([ord(name[0]) for name in NAMES], np.arange(257)),
     _BEGINS,
 )
-_SCHEMAS = {
-    '"@type"': re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'),
-    'itemtype="http': re.compile(r'itemtype="https?://schema\.org/(\w+)"'),
-}
-"""What names a thing of schema.org, by how that begins."""
 URLS = {
     "forum": r"forum|thread|topic|/t/|discuss|community|questions?/|/r/|viewtopic|showthread|board|answers|comments",
     "product": r"/products?/|/p/|/dp/|/itm/|/item|/pd/|-p-\d|/sku|\.html?$",
@@ -189,13 +189,16 @@ def _small(byte: int) -> int:
     return byte | 32 if 65 <= byte <= 90 else byte
 
 
-@compiled(types.int64[::1](BYTES, BYTES, types.int64[::1], types.int64[::1], types.boolean[:, ::1]))
+@compiled(types.int64[::1](BYTES, BYTES, types.int64[::1], types.int64[::1], types.boolean[::1]))
 def _counts(data: Any, names: Any, ends: Any, by_first: Any, begins: Any) -> Any:
     """How often each name stands in bytes, in whatever case. Those that begin with byte b are `by_first[b]` up to
-    `by_first[b + 1]`; `begins[b, c]` is whether one begins with both bytes."""
+    `by_first[b + 1]`; `begins[b]` is whether one begins with three bytes whose last five bits each are those of b."""
     counts = np.zeros(len(ends) - 1, np.int64)
-    for at in range(len(data) - 1):
-        if not begins[data[at], data[at + 1]]:
+    begin_bits = 0
+    for last in range(len(data)):
+        begin_bits = (begin_bits << 5 | data[last] & 31) & 0x7FFF
+        at = last - 2
+        if at < 0 or not begins[begin_bits]:
             continue
         first = _small(data[at])
         for name in range(by_first[first], by_first[first + 1]):
@@ -227,7 +230,7 @@ def _things(html: str, sign: str, pattern: re.Pattern[str]) -> Iterator[str]:
 def page_features(html: str) -> dict[str, float]:
     """What the page says as a whole, by name."""
     count_of = counts_of_names(html)
-    types = [name for sign, pattern in _SCHEMAS.items() for name in _things(html, sign, pattern)]
+    types = [name for sign, pattern in _SCHEMAS.items() if count_of[sign] for name in _things(html, sign, pattern)]
     return {
         "images": np.log1p(count_of["<img"]),
         "forms": count_of["<form"],

@@ -214,7 +214,7 @@ def read_tags(
         is_there = False
         while not is_there and at + 16 <= len(data):  # processors look at sixteen at once
             for one in range(16):
-                is_there |= data[at + one] == ord("<")
+                is_there |= data[np.uint64(at + one)] == ord("<")
             at += 0 if is_there else 16
         while at < len(data) and data[at] != ord("<"):
             at += 1
