@@ -8,11 +8,11 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from webtext_prep.documents import line_kernels
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents, read_packed_documents
 from webtext_prep.documents.formats import json_lines
 from webtext_prep.errors import InputError
-from webtext_prep.text import line_kernels
 
 TEXT = st.text(st.characters() | st.sampled_from('\n\t"\\\\/\x00\x1f\x7fé\u0800\ud7ff\ue000\uffff😀a '), max_size=40)
 VALUES = st.recursive(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.text.compiled import BYTES, compiled, inner
+from webtext_prep.compiled import BYTES, compiled, inner
 
 U64 = np.uint64
 signed: Any = np.int64
