@@ -55,7 +55,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 COMPILED_FIRST = (
     ("torch", "torch.distributed.checkpoint"),
     ("webtext_prep.dedup.kernels",),
-    ("webtext_prep.text.fingerprint_kernels", "webtext_prep.text.classifier_kernels", "webtext_prep.text.line_kernels"),
+    (
+        "webtext_prep.text.fingerprint_kernels",
+        "webtext_prep.text.classifier_kernels",
+        "webtext_prep.documents.line_kernels",
+    ),
     ("webtext_prep.tokens.pair_merging", "webtext_prep.tokens.suffix_sorting"),
 )
 """What takes longest to import in a new clone, where neither Python nor numba has compiled anything."""

@@ -12,7 +12,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__ini
 ROOMS = {
     "webtext_prep": [
         "cli", "commands", "stages", "crawl", "extraction", "opt_outs", "dedup", "tokens", "reddit", "running", "text",
-        "documents", "urls", "storage", "errors",
+        "documents", "urls", "storage", "compiled", "errors",
     ],
     "gpt2_train": [
         "training", "serving", "evaluation", "inference", "conversion", "metrics", "data", "checkpoint", "optim",

@@ -11,12 +11,12 @@ import pytest
 from numba import types
 
 import webtext_prep
-from webtext_prep.text.compiled import compiled, kept_in
+from webtext_prep.compiled import compiled, kept_in
 
 PACKAGE = Path(webtext_prep.__file__).parent
 MODULE = """
 from numba import types
-from webtext_prep.text.compiled import compiled, inner
+from webtext_prep.compiled import compiled, inner
 @inner
 def more(x):
     return x + {}

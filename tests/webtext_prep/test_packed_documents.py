@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from webtext_prep.documents import line_kernels
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents, read_packed_documents
 from webtext_prep.documents.formats import json_lines
@@ -113,3 +114,10 @@ def test_what_is_written_is_found_to_be_so(tmp_path):
     path.write_bytes(b"".join(encode_document(document) + b"\n" for document in documents))
     assert json_lines._taken_apart(path.read_bytes()) is not None
     assert read_packed(path) == (documents, True)
+
+
+def test_there_is_room_for_the_shortest_lines(tmp_path):
+    """The shortest that is taken apart has a URL without an end: no JSON, which is noticed only then."""
+    line = b'{"url":","text":"x"}\n'
+    assert len(line) == line_kernels.SHORTEST
+    assert json_lines._taken_apart(line * 9999) is None

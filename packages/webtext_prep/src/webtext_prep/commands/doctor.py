@@ -97,7 +97,7 @@ def _libraries(name: str, *libraries: str) -> machine.Check:
 
 def _compiled() -> machine.Check:
     """Whether functions compiled to machine code can be kept, so that only the first run waits for the compiler."""
-    from webtext_prep.text.compiled import kept_in  # imports numba
+    from webtext_prep.compiled import kept_in  # imports numba
 
     folder = kept_in()
     found = f"numba {version_of('numba')}"

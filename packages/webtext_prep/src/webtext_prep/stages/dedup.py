@@ -111,7 +111,7 @@ class Dedup(Stage):
     preload: ClassVar[tuple[str, ...]] = (
         "webtext_prep.text.fingerprint_kernels",
         "webtext_prep.dedup.kernels",
-        "webtext_prep.text.line_kernels",
+        "webtext_prep.documents.line_kernels",
     )
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and a receipt for each dropped one"
 

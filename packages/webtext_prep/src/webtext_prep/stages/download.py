@@ -65,7 +65,7 @@ class Download(FetchSettings):
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
-    version: ClassVar[int] = 14
+    version: ClassVar[int] = 15
     oldest: ClassVar[int] = 8
     is_one_process: ClassVar[bool] = True
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"

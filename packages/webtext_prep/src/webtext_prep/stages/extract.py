@@ -124,7 +124,7 @@ class Extract(PageStage):
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
-    version: ClassVar[int] = 16
+    version: ClassVar[int] = 17
     oldest: ClassVar[int] = 10
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     reads = Reads(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.text.compiled import compiled, inner
+from webtext_prep.compiled import compiled, inner
 
 U32 = np.uint32
 Offsets = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.text.compiled import compiled, inner
+from webtext_prep.compiled import compiled, inner
 
 Array = npt.NDArray[np.int64]
 _I32S, _I64S = types.int32[::1], types.int64[::1]

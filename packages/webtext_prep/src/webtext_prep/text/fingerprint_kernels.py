@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from webtext_prep.compiled import BYTES, compiled, inner, tuple_of
 from webtext_prep.errors import WebtextError
 from webtext_prep.text import words
-from webtext_prep.text.compiled import BYTES, compiled, inner, tuple_of
 
 U32, U64 = np.uint32, np.uint64
 Bytes = npt.NDArray[np.uint8]

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from webtext_prep.text.compiled import compiled, inner
+from webtext_prep.compiled import compiled, inner
 
 Integers = NDArray[np.int64]
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.text.compiled import compiled, inner, tuple_of
+from webtext_prep.compiled import compiled, inner, tuple_of
 
 Array = npt.NDArray[Any]
 signed: Any = np.int64

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.text.compiled import compiled, inner
+from webtext_prep.compiled import compiled, inner
 
 Int32s = npt.NDArray[np.int32]
 _I32S = types.int32[::1]

@@ -32,7 +32,7 @@ _NEWLINE, _BRACE = b"\n{"
 def _taken_apart(block: bytes) -> PackedDocuments | None:
     """The documents of a block of lines, or None if one of them is not just what `encode_document` writes of a document
     with a text."""
-    from webtext_prep.text import line_kernels
+    from webtext_prep.documents import line_kernels
 
     heads, text = np.empty(len(block), np.uint8), np.empty(len(block) + line_kernels.SLACK, np.uint8)
     ends, lengths = np.empty((2, len(block) // line_kernels.SHORTEST + 1), np.int64)

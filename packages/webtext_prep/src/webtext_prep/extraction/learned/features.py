@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from webtext_prep.compiled import BYTES, compiled, inner
 from webtext_prep.extraction.learned.blocks import LANDMARKS, TAGS, Blocks
 from webtext_prep.extraction.learned.names import HINT_BITS
-from webtext_prep.text.compiled import BYTES, compiled, inner
 
 Floats = npt.NDArray[np.float64]
 

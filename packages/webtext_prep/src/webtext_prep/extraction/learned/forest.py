@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.text.compiled import compiled
+from webtext_prep.compiled import compiled
 
 MOST_LEAVES = 32
 """Of a tree: the bits of a word."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from webtext_prep.text.compiled import BYTES, compiled, inner
+from webtext_prep.compiled import BYTES, compiled, inner
 
 (END, TEXT, TEXT_END, TAIL, TAIL_END, NAME, NAME_END, CLASSES, CLASSES_END, WORD, KIND, BITS, WAYS, ASKS) = range(14)
 """Columns of an element's row. Where it ends, by the number of the next one outside; where its text, what stands behind

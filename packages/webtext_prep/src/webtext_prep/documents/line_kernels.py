@@ -12,18 +12,19 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from webtext_prep.text.compiled import BYTES, compiled, inner
+from webtext_prep.compiled import BYTES, compiled, inner
 
 U64 = np.uint64
 signed: Any = np.int64
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
-SHORTEST = 22
-"""Bytes of a line with one character of text and a URL of one."""
 SLACK = 8
 """Bytes of room behind the texts."""
 _BEGIN, _TEXT, _END = (np.frombuffer(part, np.uint8) for part in (b'{"url":"', b',"text":"', b'"}\n'))
+SHORTEST = len(_BEGIN) + len(_TEXT) + 1 + len(_END)
+"""Bytes of the shortest line that is taken apart: one character of text, and a URL without an end, which
+`decode_heads` refuses."""
 _NEWLINE, _QUOTE, _BACKSLASH, _SPACE, _U = b'\n"\\ u'
 _ESCAPES, _HEX = np.zeros(256, np.uint8), np.full(256, 255, np.uint8)
 _ESCAPES[np.frombuffer(b'btnfr"\\', np.uint8)] = np.frombuffer(b'\b\t\n\f\r"\\', np.uint8)
