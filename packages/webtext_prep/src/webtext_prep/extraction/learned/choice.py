@@ -31,16 +31,17 @@ CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
 READS_FORMULAS = re.compile("mathjax|katex", re.IGNORECASE)
 """A program in a page that shows what stands in `\\(...\\)` as a formula."""
-DOUBT = 1.5
-"""The power of the expected F1 in the threshold: where little is likely, forests are too sure of what is no text."""
+DOUBT = 2
+"""The power of the expected F1 in the threshold: where little is likely, forests are too sure of what is no text. What
+the power leaves of 1 says how far the threshold rises to where the page's own odds part best in two (Otsu 1979)."""
 LEAST = 0.1
 """No block that is less likely is kept, unless nothing else is."""
 HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
 """Kinds of pages that keep their own heading. That of an article or a thread is its title, and people who reviewed
 such pages left it out of the text of nine in ten, but not of news: there the forests decide."""
-SECTIONED_KINDS = frozenset({"article", "collection", "documentation", "service"})
-"""Kinds of pages whose headings belong to the text below them. In a listing, a thread or a shop many are names of other
-pages, and the forests decide."""
+NAMING_KINDS = frozenset({"forum", "listing", "product"})
+"""Kinds of pages on which many headings are names of other pages: the forests decide. On others, and where nothing says
+the kind, headings belong to the text below them."""
 OF_LINKS = frozenset({"collection", "listing"})
 """Kinds of pages whose text may be a list of links, whatever the name of its part."""
 LEADING = HINT_BITS["nav"] | HINT_BITS["side"]
@@ -91,14 +92,14 @@ class Parameters:
     def kept(self, blocks: Blocks, features: Features, kind: str, title: str) -> npt.NDArray[np.bool_]:
         """Which blocks of a page of some kind and title are its main text."""
         _, rows = with_context(blocks, features.rows, features.words, self.first.sums(features.rows))
-        kept = chosen(1 / (1 + np.exp(-self.second.sums(rows))), features.words)
+        kept = chosen(self.second.sums(rows), features.words)
         beside = kept.copy()
         for bar in blocks.bars if kind in OF_LINKS else (*blocks.bars, *link_bars(blocks)):
             beside[blocks.first[bar] : blocks.last[bar]] = False
         kept = beside if beside.any() else kept
         if kind in HEADED_KINDS and (heading := own_heading(blocks, kept, title)) is not None:
             kept[heading] = True
-        if kind in SECTIONED_KINDS:
+        if kind not in NAMING_KINDS:
             kept = kept | section_headings(blocks, kept)
         seen = kept & blocks.seen
         # A page most of whose main text is hidden is shown by its scripts.
@@ -127,12 +128,23 @@ def without_url(names: Sequence[str], values: npt.NDArray[np.float32]) -> npt.ND
     return np.where([name.startswith("url ") for name in names], np.float32(0), values)
 
 
-def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Which blocks of a page are its main text, by their probabilities and numbers of words."""
-    order = np.argsort(-probabilities, kind="stable")
-    kept, right = np.cumsum(words[order]), np.cumsum((probabilities * words)[order])
-    best = float((2 * right / np.maximum(1e-9, kept + right[-1])).max())
-    return np.asarray(probabilities > min(max(LEAST, CAUTION * best**DOUBT / 2), float(probabilities.max()) - 1e-12))
+def chosen(odds: Floats, words: Floats) -> npt.NDArray[np.bool_]:
+    """Which blocks of a page are its main text, by the logarithms of their odds and their numbers of words."""
+    order = np.argsort(-odds, kind="stable")
+    likely, held = 1 / (1 + np.exp(-odds)), np.cumsum(words[order])
+    right = np.cumsum((likely * words)[order])
+    trust = float((2 * right / np.maximum(_TINY, held + right[-1])).max()) ** DOUBT
+    threshold = max(LEAST, CAUTION * trust / 2)
+    threshold += (1 - trust) * max(0.0, 1 / (1 + np.exp(-parting(odds[order], held))) - threshold)
+    return np.asarray(likely > min(threshold, float(likely.max()) - 1e-12))
+
+
+def parting(values: Floats, held: Floats) -> float:
+    """Where falling values part best in two groups, weighed so that the first ones together weigh what is `held`."""
+    summed = np.cumsum(values * np.diff(held, prepend=0.0))
+    apart = (summed * held[-1] - summed[-1] * held)[:-1] ** 2 / (held * (held[-1] - held))[:-1]
+    first = int(apart.argmax()) if len(apart) else 0
+    return float(values[first : first + 2].mean())
 
 
 def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int | None:
