@@ -19,15 +19,7 @@ from webtext_prep.extraction.html.markup import written
 from webtext_prep.extraction.html.page_tree import NAVIGATION, hides, is_off
 from webtext_prep.extraction.learned import choice
 from webtext_prep.extraction.learned.blocks import LANDMARKS, TAGS, blocks_of
-from webtext_prep.extraction.learned.choice import (
-    Parameters,
-    chosen,
-    context_of,
-    main_text,
-    parameters,
-    parting,
-    with_context,
-)
+from webtext_prep.extraction.learned.choice import Parameters, chosen, context_of, main_text, parameters, with_context
 from webtext_prep.extraction.learned.features import features_of
 from webtext_prep.extraction.learned.forest import Forest
 from webtext_prep.extraction.learned.names import ALL_HINTS, HIDING, HINT_BITS, HINTS, ODD, bits_of
@@ -154,18 +146,9 @@ def test_the_expected_f1_of_what_is_chosen_is_the_greatest(pairs):
         patch.setattr(choice, "CAUTION", 1.0)
         patch.setattr(choice, "DOUBT", 1.0)
         patch.setattr(choice, "LEAST", 0.0)
-        patch.setattr(choice, "parting", lambda *_: -np.inf)
-        found = expected(chosen(np.log(probabilities / (1 - probabilities)), words.astype(float)))
+        found = expected(chosen(probabilities, words.astype(float)))
     subsets = itertools.product([False, True], repeat=len(pairs))
     assert found == pytest.approx(max(expected(subset) for subset in subsets if any(subset)))
-
-
-def test_where_little_is_sure_what_parts_from_the_rest_is_text_alone():
-    """As a report beside its teasers, on a page of a kind that the forests don't know."""
-    odds, words = np.array([-1.2, 3.0, -1.4, 2.5]), np.array([200.0, 60, 200, 60])
-    assert chosen(odds, words).tolist() == [False, True, False, True]
-    assert parting(np.array([5.0, 4.0, -4.0, -5.0]), np.array([1.0, 2, 3, 4])) == 0
-    assert chosen(odds[:1], words[:1]).tolist() == [True]
 
 
 def test_posts_of_a_thread_come_in_order_and_the_menu_does_not():

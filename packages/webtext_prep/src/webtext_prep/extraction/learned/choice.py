@@ -31,9 +31,8 @@ CAUTION = 1.15
 """The threshold over half of the expected F1: probabilities are somewhat high on pages of sites never seen."""
 READS_FORMULAS = re.compile("mathjax|katex", re.IGNORECASE)
 """A program in a page that shows what stands in `\\(...\\)` as a formula."""
-DOUBT = 2
-"""The power of the expected F1 in the threshold: where little is likely, forests are too sure of what is no text. What
-the power leaves of 1 says how far the threshold rises to where the page's own odds part best in two (Otsu 1979)."""
+DOUBT = 1.5
+"""The power of the expected F1 in the threshold: where little is likely, forests are too sure of what is no text."""
 LEAST = 0.1
 """No block that is less likely is kept, unless nothing else is."""
 HEADED_KINDS = frozenset({"collection", "documentation", "listing", "product", "service"})
@@ -92,7 +91,7 @@ class Parameters:
     def kept(self, blocks: Blocks, features: Features, kind: str, title: str) -> npt.NDArray[np.bool_]:
         """Which blocks of a page of some kind and title are its main text."""
         _, rows = with_context(blocks, features.rows, features.words, self.first.sums(features.rows))
-        kept = chosen(self.second.sums(rows), features.words)
+        kept = chosen(1 / (1 + np.exp(-self.second.sums(rows))), features.words)
         beside = kept.copy()
         for bar in blocks.bars if kind in OF_LINKS else (*blocks.bars, *link_bars(blocks)):
             beside[blocks.first[bar] : blocks.last[bar]] = False
@@ -128,23 +127,12 @@ def without_url(names: Sequence[str], values: npt.NDArray[np.float32]) -> npt.ND
     return np.where([name.startswith("url ") for name in names], np.float32(0), values)
 
 
-def chosen(odds: Floats, words: Floats) -> npt.NDArray[np.bool_]:
-    """Which blocks of a page are its main text, by the logarithms of their odds and their numbers of words."""
-    order = np.argsort(-odds, kind="stable")
-    likely, held = 1 / (1 + np.exp(-odds)), np.cumsum(words[order])
-    right = np.cumsum((likely * words)[order])
-    trust = float((2 * right / np.maximum(_TINY, held + right[-1])).max()) ** DOUBT
-    threshold = max(LEAST, CAUTION * trust / 2)
-    threshold += (1 - trust) * max(0.0, 1 / (1 + np.exp(-parting(odds[order], held))) - threshold)
-    return np.asarray(likely > min(threshold, float(likely.max()) - 1e-12))
-
-
-def parting(values: Floats, held: Floats) -> float:
-    """Where falling values part best in two groups, weighed so that the first ones together weigh what is `held`."""
-    summed = np.cumsum(values * np.diff(held, prepend=0.0))
-    apart = (summed * held[-1] - summed[-1] * held)[:-1] ** 2 / (held * (held[-1] - held))[:-1]
-    first = int(apart.argmax()) if len(apart) else 0
-    return float(values[first : first + 2].mean())
+def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which blocks of a page are its main text, by their probabilities and numbers of words."""
+    order = np.argsort(-probabilities, kind="stable")
+    kept, right = np.cumsum(words[order]), np.cumsum((probabilities * words)[order])
+    best = float((2 * right / np.maximum(1e-9, kept + right[-1])).max())
+    return np.asarray(probabilities > min(max(LEAST, CAUTION * best**DOUBT / 2), float(probabilities.max()) - 1e-12))
 
 
 def own_heading(blocks: Blocks, kept: npt.NDArray[np.bool_], title: str) -> int | None:
