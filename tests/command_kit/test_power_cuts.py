@@ -135,7 +135,7 @@ def test_machine_code_is_there_or_compiled_again(tmp_path):
     """numba flushes nothing: its empty index was there for ever, and each `dedup` ended with an EOFError."""
     from numba.core import caching
 
-    from webtext_prep.text import compiled  # noqa: F401 - changes how numba writes
+    from webtext_prep import compiled  # noqa: F401 - changes how numba writes
 
     with Watched(tmp_path) as watched:
         for key in ("one", "other"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from webtext_prep.dedup import candidates, decisions, kernels
 from webtext_prep.dedup.candidates import DocumentBlocks, runs_of
-from webtext_prep.documents.document import PackedTexts
+from webtext_prep.documents.packed import PackedTexts
 from webtext_prep.text.fingerprints import Shingling, shingle_sets
 
 WORDS = Shingling("word", 2)

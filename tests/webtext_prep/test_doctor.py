@@ -13,9 +13,9 @@ import pytest
 
 from command_kit import machine as shared
 from command_kit.machine import Machine
+from webtext_prep import compiled
 from webtext_prep.cli import main
 from webtext_prep.commands.doctor import PROXIES, _open_files
-from webtext_prep.text import compiled
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.webtext_prep.support.plain_shingles import datasketch, shingle_hashes, shingles, signature
 from tests.webtext_prep.support.plain_words import plain_words
 
-from webtext_prep.documents.document import PackedTexts
+from webtext_prep.documents.packed import PackedTexts
 from webtext_prep.errors import InputError
 from webtext_prep.text import fingerprint_kernels, fingerprints
 from webtext_prep.text.fingerprints import Shingling

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.webtext_prep.support.plain_words import WORD, plain_words
 
-from webtext_prep.documents.document import PackedTexts
+from webtext_prep.documents.packed import PackedTexts
 from webtext_prep.text import words
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
 

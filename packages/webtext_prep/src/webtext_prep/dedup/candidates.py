@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from command_kit.atomic import WriteOnly
 from webtext_prep import storage
-from webtext_prep.documents.document import PackedTexts
 from webtext_prep.documents.folders.partitions import load_array
+from webtext_prep.documents.packed import PackedTexts
 from webtext_prep.running.tasks import Files
 from webtext_prep.storage.locations import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for, packed_signatures

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.dedup.candidates import PackedRecord
-from webtext_prep.documents.document import BATCH_DOCUMENTS, Document, PackedTexts, encode_document
+from webtext_prep.documents.document import BATCH_DOCUMENTS, Document, encode_document
+from webtext_prep.documents.packed import PackedTexts
 from webtext_prep.text.fingerprints import Shingling, packed_sets, shingle_spans
 from webtext_prep.urls.urls import is_held_out
 

@@ -55,24 +55,28 @@ class UserFunction:
     def reason_to_drop(self, document: Document) -> str | None:
         """The reason to drop a document, or None to keep it. Raises InputError naming file and line where the function
         fails or says nothing."""
-        # The file in which it is defined, without what decorates it.
-        defined = inspect.unwrap(self._function)
-        source = _defined_in(defined) or Path(self._module.__file__ or "")
         try:
             verdict = self._function(document)
         except (Exception, SystemExit) as error:
-            raise InputError(_sentence_on(error, source, f"document {document.url}")) from error
+            raise InputError(_sentence_on(error, self._defined[1], f"document {document.url}")) from error
         if verdict is True:
             return None
         if verdict is False:
             return FILTERED
         if isinstance(verdict, str) and verdict:
             return verdict
+        defined, source = self._defined
         line = getattr(getattr(defined, "__code__", None), "co_firstlineno", 1)
         raise InputError(
             f"{source}, line {line}: {self._name} returned {verdict!r} for document "
             f"{document.url}: return True to keep a document, False or a reason to drop it."
         )
+
+    @property
+    def _defined(self) -> tuple[Any, Path]:
+        """The function without what decorates it, and the file in which it is defined."""
+        defined = inspect.unwrap(self._function)
+        return defined, _defined_in(defined) or Path(self._module.__file__ or "")
 
 
 def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[Path]:

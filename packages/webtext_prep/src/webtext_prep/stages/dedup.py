@@ -41,7 +41,7 @@ from webtext_prep.dedup.candidates import DocumentBlocks, Fingerprints, fingerpr
 from webtext_prep.dedup.decisions import LOSERS, Against, CandidateFrame, CandidatePart, Decided, Sets, as_bytes
 from webtext_prep.dedup.preference import check_sources, place_among
 from webtext_prep.dedup.reports import THRESHOLDS, GroupCounter, Groups, Loss, sample_hash
-from webtext_prep.documents.document import Document, PackedTexts, decode_document
+from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array, read_partition, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample, take_sample
@@ -55,6 +55,7 @@ from webtext_prep.documents.folders.shards import (
 )
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.documents.formats.lines import read_lines
+from webtext_prep.documents.packed import PackedTexts
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.estimates import Needs
 from webtext_prep.running.job import Job

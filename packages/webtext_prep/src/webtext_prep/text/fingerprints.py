@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.documents.document import PackedTexts, in_batches
+from webtext_prep.documents.document import in_batches
+from webtext_prep.documents.packed import PackedTexts
 from webtext_prep.errors import InputError
 
 SEED = 1

@@ -14,15 +14,18 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from command_kit.errors import meant
 from command_kit.plugins import find_plugins
 from webtext_prep import storage
 from webtext_prep.documents import formats
-from webtext_prep.documents.document import Document, PackedDocuments, PackedTexts, batches, decode_document
+from webtext_prep.documents.document import Document, batches, decode_document
 from webtext_prep.errors import DamagedFileError, InputError
 from webtext_prep.storage.locations import Location
+
+if TYPE_CHECKING:
+    from webtext_prep.documents.packed import PackedDocuments
 
 DEFAULT_FORMAT = "jsonl.zst"
 _SHARD = re.compile(r"part-\d{5,}\.(.+)")
@@ -81,6 +84,8 @@ class Format(abc.ABC):
 
     def read_packed(self, location: Location) -> Iterator[PackedDocuments]:
         """The documents of one file, in order, some at a time."""
+        from webtext_prep.documents.packed import PackedDocuments, PackedTexts
+
         for batch in batches(self.read(location)):
             yield PackedDocuments(batch, PackedTexts.of([document.text for document in batch]), may_be_copied=False)
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from webtext_prep.documents.document import (
     Document,
-    PackedDocuments,
-    PackedTexts,
     decode_document,
     decode_heads,
     encode_document,
@@ -21,6 +19,7 @@ from webtext_prep.documents.document import (
 from webtext_prep.documents.folders.shards import DocumentWriter, Format
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_utf8
+from webtext_prep.documents.packed import PackedDocuments, PackedTexts
 from webtext_prep.errors import InputError
 from webtext_prep.storage.locations import Location
 
