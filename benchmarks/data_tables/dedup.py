@@ -75,7 +75,7 @@ def _fingerprints(texts: list[str], shingle: str) -> Iterator[Row]:
 
 
 def _sketch() -> MinHash:
-    return MinHash(fingerprints.PERMUTATIONS, fingerprints.SEED, xxhash.xxh32_intdigest, scheme="affine32")
+    return MinHash(fingerprints.PERMUTATIONS, fingerprints.SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
 
 
 def _shingles(text: str, shingling: Shingling) -> set[bytes]:
