@@ -19,7 +19,7 @@ CEILINGS = {
     "packages/webtext_prep": 23_963,
     "packages/webtext_run": 2_411,
     "tests": 37_871,
-    "benchmarks": 5_901,
+    "benchmarks": 5_914,
     "tools": 539,
 }
 """By folder, lines."""
