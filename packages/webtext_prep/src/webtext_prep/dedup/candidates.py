@@ -150,7 +150,8 @@ def fingerprint_blocks(
     `report` gets the number of `texts` done.
     """
     bands, rows = bands_for(threshold)
-    keys, lengths, done, held = list[npt.NDArray[np.uint64]](), list[npt.NDArray[np.int64]](), 0, 0
+    keys, lengths = list[npt.NDArray[np.uint64]](), list[npt.NDArray[np.int64]]()
+    done = held = characters = 0
 
     def block() -> tuple[int, bytes, bytes]:
         return held, np.concatenate(keys, axis=1).tobytes(), np.concatenate(lengths).tobytes()
@@ -159,10 +160,11 @@ def fingerprint_blocks(
         keys.append(band_keys(packed_signatures(some, shingling), bands, rows))
         lengths.append(some.lengths)
         held += len(some.ends)
+        characters += int(some.lengths.sum())
         report(done + held)
-        if held >= BLOCK_DOCUMENTS or sum(int(own.sum()) for own in lengths) >= BLOCK_CHARACTERS:
+        if held >= BLOCK_DOCUMENTS or characters >= BLOCK_CHARACTERS:
             yield block()
-            keys, lengths, done, held = [], [], done + held, 0
+            keys, lengths, done, held, characters = [], [], done + held, 0, 0
     if held:
         yield block()
 
