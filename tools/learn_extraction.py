@@ -28,8 +28,8 @@ from extraction_pages import ReviewedPage, match_of_set, part_of, reviewed_pages
 from webtext_prep.extraction.html.markup import written
 from webtext_prep.extraction.learned import PARAMETERS
 from webtext_prep.extraction.learned.blocks import TAGS, Blocks, blocks_of
-from webtext_prep.extraction.learned.choice import Parameters, with_context, without_url
-from webtext_prep.extraction.learned.features import features_of
+from webtext_prep.extraction.learned.choice import CONTEXT, Parameters, with_context, without_url
+from webtext_prep.extraction.learned.features import FEATURES, PAGE_FEATURES, features_of
 from webtext_prep.extraction.learned.forest import Forest
 from webtext_prep.text.decoding import readable, title_of
 
@@ -198,7 +198,7 @@ class Example:
         blocks = blocks_of(copy)
         if blocks is None or not blocks.texts:
             return None
-        return features_of(blocks, copy, self.page.url, title_of(readable(self.page.html, None))).of_page[1]
+        return features_of(blocks, copy, self.page.url, title_of(readable(self.page.html, None))).of_page
 
     def extracted(self, parameters: Parameters) -> tuple[str, str]:
         """(text, kind) that parameters make of it."""
@@ -245,12 +245,11 @@ def first_forest(examples: list[Example]) -> tuple[list[dict[str, Any]], list[np
     def learned(some: list[Example]) -> list[dict[str, Any]]:
         return forest_of(some, [example.features.rows for example in some], FIRST_TREES)
 
-    names = examples[0].features.names
     trees = learned(examples)
     of_parts = []
     for part in range(PARTS):
         others = [one for one in examples if part_of(one.page.domain, PARTS, 8) != part]
-        of_parts.append(Forest.of(names, learned(others) if others else trees))  # all may be of one domain
+        of_parts.append(Forest.of(FEATURES, learned(others) if others else trees))  # all may be of one domain
     return trees, [of_parts[part_of(one.page.domain, PARTS, 8)].sums(one.features.rows) for one in examples]
 
 
@@ -259,22 +258,19 @@ def learned_from(examples: list[Example]) -> str:
     used = [example for example in examples if example.blocks is not None and example.weights.any()]
     of_kinds = [example for example in examples if example.blocks is not None and example.page.kind]
     first, says = first_forest(used)
-    names: list[str] = []
     rows = []
     for example, odds in zip(used, says, strict=True):
         assert example.blocks is not None
-        names, wide = with_context(example.blocks, example.features.rows, example.features.words, odds)
-        rows.append(wide)
+        rows.append(with_context(example.blocks, example.features.rows, example.features.words, odds))
     second = forest_of(used, rows, SECOND_TREES, SECOND_SETTINGS, KNOWN_KIND)
-    page_names = used[0].features.of_page[0]
     pages, kinds, weights = pages_of_kinds(of_kinds)
-    pages_alone = without_url(page_names, pages) if kinds else pages
+    pages_alone = without_url(pages) if kinds else pages
     parts = {
-        "features": json.dumps(used[0].features.names),
+        "features": json.dumps(FEATURES),
         "first": as_lines(first),
-        "context": json.dumps(names),
+        "context": json.dumps(CONTEXT),
         "second": as_lines(second),
-        "page_features": json.dumps(page_names),
+        "page_features": json.dumps(PAGE_FEATURES),
         "kinds": forests_as_lines(forests_of_kinds(pages, kinds, weights)),
         "kinds_without_url": forests_as_lines(forests_of_kinds(pages_alone, kinds, weights)),
     }
@@ -306,7 +302,7 @@ def pages_of_kinds(
         if not read:
             weight *= max(1, counts[kind]) / (domains[kind] * of_domain[kind, example.page.domain])
         weights.append(weight)
-    rows = [example.features.of_page[1] for example in chosen]
+    rows = [example.features.of_page for example in chosen]
     for example in chosen:
         if (bare := example.bare) is not None:
             rows.append(bare)

@@ -19,8 +19,8 @@ from webtext_prep.extraction.html.markup import written
 from webtext_prep.extraction.html.page_tree import NAVIGATION, hides, is_off
 from webtext_prep.extraction.learned import choice
 from webtext_prep.extraction.learned.blocks import LANDMARKS, TAGS, blocks_of
-from webtext_prep.extraction.learned.choice import Parameters, chosen, context_of, main_text, parameters, with_context
-from webtext_prep.extraction.learned.features import features_of
+from webtext_prep.extraction.learned.choice import CONTEXT, Parameters, chosen, main_text, parameters, with_context
+from webtext_prep.extraction.learned.features import FEATURES, PAGE_FEATURES, features_of
 from webtext_prep.extraction.learned.forest import Forest
 from webtext_prep.extraction.learned.names import ALL_HINTS, HIDING, HINT_BITS, HINTS, ODD, bits_of
 from webtext_prep.extraction.page_stage import known_kinds
@@ -86,12 +86,11 @@ def test_a_page_without_text_has_none(html):
 def test_any_page_has_features_that_are_numbers(html):
     blocks = blocks_of(html)
     found = features_of(blocks, html, "http://example.com/a?b", "A title")
-    assert found.rows.shape == (len(blocks.texts), len(found.names))
+    assert found.rows.shape == (len(blocks.texts), len(FEATURES))
     assert np.isfinite(found.rows).all() and (found.words > 0).all()
-    names, values = found.of_page
-    assert len(names) == len(values) and np.isfinite(values).all()
+    assert len(found.of_page) == len(PAGE_FEATURES) and np.isfinite(found.of_page).all()
     for odds in (-60.0, 60.0):
-        _, rows = with_context(blocks, found.rows, found.words, np.full(len(found.words), odds))
+        rows = with_context(blocks, found.rows, found.words, np.full(len(found.words), odds))
         assert np.isfinite(rows).all()
 
 
@@ -99,11 +98,11 @@ def test_the_parameters_are_of_these_features(blocks):
     """A feature that is added or moved would be read as another one."""
     page = blocks("<p>text</p>")
     found = features_of(page, "<p>text</p>", "", "")
-    context, _ = with_context(page, found.rows, found.words, np.zeros(1))
-    assert parameters().first.names == tuple(found.names)
-    assert parameters().second.names == (*found.names, *context)
+    wide = with_context(page, found.rows, found.words, np.zeros(1))
+    assert parameters().first.names == FEATURES
+    assert parameters().second.names == (*FEATURES, *CONTEXT) and wide.shape == (1, len(FEATURES) + len(CONTEXT))
     assert len(set(parameters().second.names)) == len(parameters().second.names)
-    assert {forest.names for forest in parameters().kinds.values()} == {tuple(found.of_page[0])}
+    assert {forest.names for forest in parameters().kinds.values()} == {PAGE_FEATURES}
     assert list(parameters().kinds) == known_kinds()
 
 
@@ -336,7 +335,10 @@ def test_context_is_what_is_said_of_the_blocks_around(blocks):
     """Two paragraphs that are likely text, and two links beside them that are not."""
     found = blocks(f"<div><p>{PROSE}</p><p>{PROSE}</p></div><ul><li><a>one</a></li><li><a>two</a></li></ul>")
     words, odds = np.array([20.0, 20, 1, 1]), np.array([60.0, 60, -60, -60])
-    context = context_of(found, words, odds)
+    rows = np.ones((4, 1), np.float32)
+    wide = with_context(found, rows, words, odds)
+    assert wide[:, 0].tolist() == [1] * 4
+    context = dict(zip(CONTEXT, wide.T[1:], strict=True))
     assert context["in run"].tolist() == [1, 1, 0, 0] and context["from run"].tolist() == [0, 0, 1, 2]
     assert context["words from run"].tolist() == pytest.approx([0, 0, np.log(2), np.log(3)])
     assert context["likely if alike"].tolist() == [1, 1, 0, 0] and context["text alike"].tolist() == [1, 1, 0, 0]
@@ -348,10 +350,10 @@ def test_paragraphs_are_densest_where_readability_would_look(blocks):
     links = "".join(f"<li><a href=/{n}>Another story, of something else</a></li>" for n in range(20))
     page = f"<ul>{links}</ul><div><p>{PROSE}</p><p>{PROSE}</p></div>"
     found = features_of(blocks(page), page, "", "")
-    dense = found.rows[:, found.names.index("in densest")]
+    dense = found.rows[:, FEATURES.index("in densest")]
     assert dense.tolist() == [0] * 20 + [1, 1]
     nothing = features_of(blocks("<p>one</p>"), "<p>one</p>", "", "")
-    assert nothing.rows[0, nothing.names.index("share of densest")] == 0
+    assert nothing.rows[0, FEATURES.index("share of densest")] == 0
 
 
 def test_odds_of_a_page_come_from_no_forest_that_knows_its_domain(tmp_path, monkeypatch):

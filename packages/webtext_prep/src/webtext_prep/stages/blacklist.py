@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, encode_document, in_batches
+from webtext_prep.documents.document import Document, encode_document, encode_json, in_batches
 from webtext_prep.documents.folders import url_lists
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
@@ -115,6 +115,17 @@ def taken_apart(url: str) -> tuple[str, str, str]:
     return key, host, unquote(path)
 
 
+class _Drop(NamedTuple):
+    """Why a URL is dropped, and its receipt after the URL: the reason and what decided, as JSON."""
+
+    reason: str
+    rest: str
+
+
+def _drop(reason: str, **values: Any) -> _Drop:
+    return _Drop(reason, encode_json({"reason": reason, **values}).decode()[1:])
+
+
 @dataclass(frozen=True)
 class Blacklist(Stage):
     """Drop URLs that are malformed, too long, blocked by site or file extension, or repeated; split the rest by host.
@@ -158,44 +169,46 @@ class Blacklist(Stage):
     def judge(self, url: str) -> str | None:
         """The reason to drop a URL, or None to keep it."""
         found = self.judging()(url, *taken_apart(url))
-        return found and found[0]
+        return found and found.reason
 
-    def judging(self) -> Callable[[str, str, str, str], tuple[str, dict[str, Any]] | None]:
-        """Judges one URL after another, each with its key, host and path: the reason to drop it and what decided, the
-        rule that it meets or its length; or None to keep it.
+    def judging(self) -> Callable[[str, str, str, str], _Drop | None]:
+        """Judges one URL after another, each with its key, host and path: why to drop it, with the rule that it meets
+        or its length; or None to keep it.
 
         It remembers what it found of hosts and endings, and the keys of what it kept.
         """
         (domains, extensions), most = self.rules, self.max_length
         seen = set[str]()
-        sites = dict[str, str | None]()
-        endings = dict[str, str | None]()
+        sites = dict[str, _Drop | None]()
+        endings = dict[str, _Drop | None]()
+        malformed, not_utf8, duplicate = map(_drop, ("malformed", "not_utf8", "duplicate"))
 
-        def judged(url: str, key: str, host: str, path: str) -> tuple[str, dict[str, Any]] | None:
+        def judged(url: str, key: str, host: str, path: str) -> _Drop | None:
             if not host or len(url) > most:
                 if REPLACEMENT in url:
-                    return "not_utf8", {}
-                is_long = len(url) > most
-                return ("too_long", {"characters": len(url), "max_length": most}) if is_long else ("malformed", {})
-            rule = sites.get(host, "")
-            if rule == "":
-                rule = sites[host] = blocked_site(host, domains)
-            if rule is not None:
-                return "blocked_domain", {"rule": rule}
+                    return not_utf8
+                return _drop("too_long", characters=len(url), max_length=most) if len(url) > most else malformed
+            if host not in sites:
+                rule = blocked_site(host, domains)
+                sites[host] = None if rule is None else _drop("blocked_domain", rule=rule)
+            found = sites[host]
+            if found is not None:
+                return found
             ending = path[path.rfind("/") + 1 :].partition(".")[2]
             if ending:
-                rule = endings.get(ending, "")
-                if rule == "":
+                if ending not in endings:
                     if len(endings) == MOST_HOSTS:
                         endings.clear()
-                    rule = endings[ending] = blocked_extension(f".{ending}", extensions)
-                if rule is not None:
-                    return "blocked_extension", {"rule": rule}
+                    rule = blocked_extension(f".{ending}", extensions)
+                    endings[ending] = None if rule is None else _drop("blocked_extension", rule=rule)
+                found = endings[ending]
+                if found is not None:
+                    return found
             if not path:
                 key = url_key(url)
             before = len(seen)
             seen.add(key)  # looked for once: of a million keys that waits for memory
-            return ("duplicate", {}) if len(seen) == before else None
+            return duplicate if len(seen) == before else None
 
         return judged
 
@@ -229,17 +242,21 @@ class Blacklist(Stage):
         with shard_writer(task, tally) as writer:
             for run in map(io.BytesIO, read_partitions(task.reads["pieces"], task.options["bucket"])):
                 while lines := run.readlines(BLOCK_BYTES):
-                    kept: list[str] = []
+                    kept, reasons, receipts = list[str](), list[str](), list[str]()
                     for line, key, host, path in urls_of_lines(b"".join(lines).decode()):
                         row = None if host else url_lists.read_url(line.encode())
                         if row is not None:
                             line, (key, host, path) = row.url, taken_apart(row.url)
                         found = judge(line, key, host, path)
-                        if found is not None:
-                            tally.drop(row or Document(line), found[0], **found[1])
-                        else:
+                        if found is None:
                             kept.append(f'{{"url":"{line}"}}' if row is None else encode_document(row).decode())
+                            continue
+                        reasons.append(found.reason)
+                        if not host or row is not None:
+                            line = encode_json((row or Document(line)).id).decode()[1:-1]
+                        receipts.append(f'{{"url":"{line}",{found.rest}')
                     writer.write_lines("\n".join([*kept, ""]).encode(), len(kept))
+                    tally.drop_encoded(reasons, "\n".join([*receipts, ""]).encode())
                     tally.read += len(lines)
                     context.report(tally.read)
         return tally.as_dict()

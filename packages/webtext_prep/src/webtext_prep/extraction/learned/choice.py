@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,17 @@ import numpy.typing as npt
 from command_kit import parse_json
 from webtext_prep.extraction.html.markup import Markup, written
 from webtext_prep.extraction.learned import PARAMETERS
+from webtext_prep.extraction.learned import feature_kernels as kernels
 from webtext_prep.extraction.learned.blocks import LANDMARKS, NO_HEADING, TAGS, Blocks, blocks_of
-from webtext_prep.extraction.learned.features import Features, Floats, features_of, mean_of_equal, neighbours, sums
+from webtext_prep.extraction.learned.features import (
+    AROUND_IT,
+    OF_URLS,
+    PAGE_FEATURES,
+    Features,
+    Floats,
+    features_of,
+    sums,
+)
 from webtext_prep.extraction.learned.forest import Forest
 from webtext_prep.extraction.learned.names import HINT_BITS
 
@@ -52,11 +61,17 @@ NEAR = 3
 """A heading of a lower level than `h1` is the page's own so many blocks above the text."""
 NAMED = 3
 """So many levels up the name of a part says that a heading is that of its navigation."""
-LEVELS = (0, 1, 2, 3, 5, 7)
-"""How far up the elements around a block are looked at; 0 is its own."""
-SHARES = (0.5, 0.8)
-"""The innermost element with this share of the expected text is looked at."""
-_TINY = 1e-9
+_SAID_BY_URLS = np.isin(PAGE_FEATURES, OF_URLS)
+CONTEXT = (
+    "odds",
+    *(f"likely {where}" for where in AROUND_IT),
+    *(f"likely within {reach}" for reach in kernels.CONTEXT_REACHES),
+    *("text before", "likely if alike", "text alike", "likely on the page", "text words"),
+    *(f"{what} around {level}" for level in kernels.CONTEXT_LEVELS for what in ("likely", "text")),
+    *("in run", "from run", "words from run", "text in run"),
+    *(f"{what} text {share}" for share in kernels.CONTEXT_SHARES for what in ("in", "likely in")),
+)
+"""What is said of a block by how likely it and others are main text."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,7 @@ class Parameters:
 
     def kept(self, blocks: Blocks, features: Features, kind: str, title: str) -> npt.NDArray[np.bool_]:
         """Which blocks of a page of some kind and title are its main text."""
-        _, rows = with_context(blocks, features.rows, features.words, self.first.sums(features.rows))
+        rows = with_context(blocks, features.rows, features.words, self.first.sums(features.rows))
         kept = chosen(1 / (1 + np.exp(-self.second.sums(rows))), features.words)
         beside = kept.copy()
         for bar in blocks.bars if kind in OF_LINKS else (*blocks.bars, *link_bars(blocks)):
@@ -106,11 +121,11 @@ class Parameters:
 
     def kind(self, features: Features, *, has_url: bool) -> tuple[str, float]:
         """The kind of page, and how likely it is; ("", 0) where none has been learned."""
-        names, values = features.of_page
+        values = features.of_page
         forests = self.kinds if has_url else self.kinds_without_url
         if not forests:
             return "", 0.0
-        row = values if has_url else without_url(names, values)
+        row = values if has_url else without_url(values)
         sums = np.array([forest.sums(row[None])[0] for forest in forests.values()])
         odds = np.exp(sums - sums.max())
         return list(forests)[int(odds.argmax())], float(odds.max() / odds.sum())
@@ -122,9 +137,9 @@ def parameters() -> Parameters:
     return Parameters.parse(PARAMETERS.read_text(encoding="utf-8"))
 
 
-def without_url(names: Sequence[str], values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The features of pages, the last axis of `values`, as they are where nobody knows their URLs."""
-    return np.where([name.startswith("url ") for name in names], np.float32(0), values)
+def without_url(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """PAGE_FEATURES, the last axis of `values`, as they are where nobody knows the pages' URLs."""
+    return np.where(_SAID_BY_URLS, np.float32(0), values)
 
 
 def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -183,67 +198,15 @@ def _navigates(blocks: Blocks) -> npt.NDArray[np.bool_]:
     return ((blocks.landmarks[blocks.element] & LANDMARKS["nav"]) | (hints & HINT_BITS["nav"])) > 0
 
 
-def context_of(blocks: Blocks, words: Floats, odds: Floats) -> dict[str, Floats]:
-    """Features of a page's blocks, of so many `words`, by the logarithm of the odds that each is main text.
+def with_context(blocks: Blocks, rows: npt.NDArray[np.float32], words: Floats, odds: Floats) -> npt.NDArray[np.float32]:
+    """The rows of features of a page's blocks, of so many `words`, each with its CONTEXT behind it; `odds` are the
+    logarithms of the odds that each is main text.
 
     Whether a short text beside a list of teasers is the main one, or a part of that list, depends on what the others
     are taken for: those around it, those of its shape, those in the elements that it lies in, and the page as a whole.
     """
-    number, element, parent = len(words), blocks.element, blocks.parent
-    place = np.arange(number)
-    # Without the last digits of `exp`, which differ between machines.
-    likely = np.rint(2**20 / (1 + np.exp(-odds))) / 2**20
-    w, t = sums(words), sums(likely * words)
-    expected = max(_TINY, t[-1])
-    found = {"odds": odds} | {f"likely {where}": value for where, value in neighbours(likely).items()}
-    for reach in (3, 10, 30):
-        low, high = np.maximum(0, place - reach), np.minimum(number, place + reach + 1)
-        found[f"likely within {reach}"] = (t[high] - t[low]) / np.maximum(_TINY, w[high] - w[low])
-    alike, alike_words, alike_text = mean_of_equal(blocks.shape[element], words, likely * words)
-    found |= {
-        "text before": t[:-1] / expected,
-        "likely if alike": alike_text / np.maximum(_TINY, alike_words),
-        "text alike": alike * alike_text / expected,
-        "likely on the page": np.full(number, t[-1] / w[-1]),
-        "text words": np.full(number, np.log1p(t[-1])),
-    }
-    held_words, held_text = w[blocks.last] - w[blocks.first], t[blocks.last] - t[blocks.first]
-    of_elements = np.array([held_text / np.maximum(_TINY, held_words), held_text / expected])
-    around = element
-    for level in range(max(LEVELS) + 1):
-        if level in LEVELS:
-            found[f"likely around {level}"], found[f"text around {level}"] = of_elements[:, around]
-        around = parent[around]
-    # The run of blocks with the most words that are more likely text than not, less those that are not.
-    gains = sums((likely - 0.5) * words)
-    end = int(np.argmax(gains - np.minimum.accumulate(gains)))
-    begin = int(np.argmin(gains[: end + 1]))
-    before, after = place < begin, place >= end
-    away = np.where(before, w[begin] - w[:-1], np.where(after, w[1:] - w[end], 0))
-    found |= {
-        "in run": (~before & ~after).astype(np.float64),
-        "from run": np.where(before, place - begin, np.where(after, place - end + 1, 0)).astype(np.float64),
-        "words from run": np.where(before, -1, 1) * np.log1p(away),
-        "text in run": np.full(number, (t[end] - t[begin]) / expected),
-    }
-    for share in SHARES:
-        enough = np.flatnonzero(held_text >= share * t[-1])
-        part = enough[np.argmax(blocks.depth[enough])]
-        inside = (place >= blocks.first[part]) & (place < blocks.last[part])
-        found[f"in text {share}"] = inside.astype(np.float64)
-        found[f"likely in text {share}"] = np.full(number, held_text[part] / max(_TINY, held_words[part]))
-    return found
-
-
-def with_context(
-    blocks: Blocks, rows: npt.NDArray[np.float32], words: Floats, odds: Floats
-) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """(names of the context by the first forest's `odds`, rows of features and that context)."""
-    found = context_of(blocks, words, odds)
-    wide = np.empty((len(rows), rows.shape[1] + len(found)), np.float32)
-    wide[:, : rows.shape[1]] = rows
-    wide[:, rows.shape[1] :] = np.array(list(found.values())).T
-    return list(found), wide
+    of_elements = (blocks.parent, blocks.depth, blocks.shape, blocks.first, blocks.last)
+    return np.asarray(kernels.with_context(rows, words, odds, blocks.element, *of_elements))
 
 
 def main_text(page: str, url: str, title: str, markup: Markup = "plain") -> tuple[str, str, float, float]:
