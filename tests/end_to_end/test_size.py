@@ -16,11 +16,11 @@ CEILINGS = {
     "packages/gpt2_train": 11_803,
     "packages/indexed_tokens": 1_388,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 23_965,
+    "packages/webtext_prep": 24_174,
     "packages/webtext_run": 2_411,
-    "tests": 37_871,
+    "tests": 37_920,
     "benchmarks": 5_914,
-    "tools": 539,
+    "tools": 535,
 }
 """By folder, lines."""
 

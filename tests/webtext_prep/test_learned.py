@@ -106,6 +106,56 @@ def test_the_parameters_are_of_these_features(blocks):
     assert list(parameters().kinds) == known_kinds()
 
 
+def test_features_are_what_is_said_of_blocks(blocks):
+    """A heading, a link in a menu, a paragraph of 20 words and 3 stops, and a question of 3 words beside it."""
+    links = '<nav class="menu"><a href="/">Home</a></nav>'
+    prose = "Here it is. There it was! " + "Nobody knows whether it ever will be again where it once was, or not."
+    html = f"<h1>A title</h1>{links}<main><p>{prose}</p><p>Is it so?</p></main>"
+    found = features_of(blocks(html), html, "", "A title")
+    assert found.words.tolist() == [2, 1, 20, 3]
+    log, total = np.log1p, 26
+    expected = {
+        "words": log([2, 1, 20, 3]),
+        "stops": [0, 0, 3 / 20, 1 / 3],
+        "word length": [7 / 2, 4, len(prose) / 20, 3],
+        "ends a sentence": [0, 0, 1, 1],
+        "question": [0, 0, 0, 1],
+        "label": [0, 1, 0, 0],
+        "title words": [1, 0, 0, 0],
+        "link share": [0, 1, 0, 0],
+        "words before": np.array([0, 2, 3, 23]) / total,
+        "number from the end": log([3, 2, 1, 0]),
+        "after h1": [0, 1, 2, 3],
+        "words after h1": log([0, 2, 3, 23]),
+        "heading words": log([2] * 4),
+        "alike": log([1, 1, 2, 2]),
+        "alike share": np.array([2, 1, 23, 23]) / total,
+        "around 1 words": log([26, 26, 23, 23]),
+        "around 1 words before": [0, 2 / 26, 0, 20 / 23],
+        "around 1 paragraphs": [23 / 26, 23 / 26, 1, 1],
+        "around 1 stops": [4 / 26, 4 / 26, 4 / 23, 4 / 23],
+        "around 2 children": log([1, 1, 3, 3]),
+        "in part 0.95": [0, 0, 1, 0],
+        "depth in part 0.5": [-1, -1, 0, 0],
+        "in densest": [0, 0, 1, 1],
+        "share of densest": [23 / 26] * 4,
+        "from previous prose": [-2, -1, 0, 1],
+        "from next prose": [2, 1, 0, -1],
+        "words at -2": [-1, -1, log(2), log(1)],
+        "link share at +1": [1, 0, 0, -1],
+        "words within 3": log([26 / 4] * 4),
+        "near nav": [0, 1, 0, 0],
+        "in <main>": [0, 0, 1, 1],
+        "page words a block": [26 / 4] * 4,
+        "page prose": [20 / 26] * 4,
+        "page headings": [1 / 4] * 4,
+        "page nav": [1 / 26] * 4,
+        "page <main>": [23 / 26] * 4,
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(found.rows[:, FEATURES.index(name)], values, rtol=1e-6, err_msg=name)
+
+
 @given(st.lists(st.sampled_from([*WORDS_OF_NAMES, *" -_1Aé。"]), max_size=6).map("".join))
 def test_an_elements_names_say_what_the_patterns_of_hints_find(names):
     """One pass of an automaton instead of a search by each pattern."""

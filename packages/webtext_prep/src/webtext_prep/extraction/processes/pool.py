@@ -14,7 +14,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ import msgspec
 from command_kit.processes import WorkerProcess
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import PageOutcome
-from webtext_prep.extraction.processes.workers import EXTRACTOR, PAGE, PageHead, PageLimits, Parsed, work
+from webtext_prep.extraction.processes.workers import EXTRACTOR, PAGE, RESULT, PageHead, PageLimits, Parsed, work
 
 WAIT_FACTOR = 4
 """A worker that waits instead of working is ended after this many times the page's limit in processor time, and
@@ -51,8 +50,6 @@ SLOW_SECONDS = 1.0
 TICK_SECONDS = 0.25
 """How often it is looked which worker is slow."""
 
-_RESULT = struct.Struct("!i")
-"""What `Connection` writes before bytes: how many they are."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parsed).decode
 
@@ -149,12 +146,12 @@ class _Extractor(WorkerProcess):
         if not data:
             raise EOFError
         self._heard += data
-        while len(self._heard) >= _RESULT.size:
-            (size,) = _RESULT.unpack_from(self._heard)
-            end = _RESULT.size + size
+        while len(self._heard) >= RESULT.size:
+            (size,) = RESULT.unpack_from(self._heard)
+            end = RESULT.size + size
             if len(self._heard) < end:
                 return
-            parsed, page = _decode(self._heard[_RESULT.size : end]), self.pages.popleft()
+            parsed, page = _decode(self._heard[RESULT.size : end]), self.pages.popleft()
             del self._heard[:end]
             self._held -= len(page.body) + FRAME_BYTES
             yield page, parsed

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_TEXT_FACTOR = 4
 """Text that is this factor larger than its page (and 64 KiB) is not the page's: some parser loops."""
 BUFFER_BYTES = 1 << 16
-"""Bytes of pages that are read at once, if they are small."""
+"""Bytes of pages that are read at once, if they are small, and of a result that are written at once."""
 EXTRACTOR = "WEBTEXT_EXTRACTOR"
 """Environment variable with the extractor that the server which forks workers imports."""
 
@@ -86,6 +86,8 @@ class Parsed(msgspec.Struct, array_like=True, frozen=True):
 
 PAGE = struct.Struct("<QQ")
 """What stands before a page in the pipe: the bytes of its head and of its body."""
+RESULT = struct.Struct("<Q")
+"""What stands before a result: its bytes."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(PageHead).decode
 
@@ -200,6 +202,7 @@ def work(pages: Connection, results: Connection, limits: PageLimits) -> None:
     _limit_memory(start, limits.memory)
     _watch_memory(limits.memory)
     source = io.BufferedReader(io.FileIO(pages.fileno(), closefd=False), BUFFER_BYTES)
+    sink = io.BufferedWriter(io.FileIO(results.fileno(), "w", closefd=False), BUFFER_BYTES)
     while True:
         data = b""
         with contextlib.suppress(MemoryError):
@@ -214,6 +217,8 @@ def work(pages: Connection, results: Connection, limits: PageLimits) -> None:
             if parsed.outcome != PageOutcome.OK and peak > max(before, start + (limits.memory << 18)):
                 data = b""
         signal.setitimer(signal.ITIMER_PROF, 0)
-        results.send_bytes(data or _encode(Parsed(PageOutcome.EXTRACT_MEMORY)))
+        result = data or _encode(Parsed(PageOutcome.EXTRACT_MEMORY))
+        sink.write(RESULT.pack(len(result)) + result)
+        sink.flush()
         if not data:
             os._exit(1)  # whatever happened in there, it cannot be trusted with another page
