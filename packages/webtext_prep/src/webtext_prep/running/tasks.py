@@ -249,12 +249,13 @@ class Tally:
     def drop(self, document: Document, reason: str, **values: Any) -> None:
         """Count `document` as dropped for `reason`, and write its receipt: its id, the reason, the `values` that
         decided."""
-        self.drop_encoded([reason], encode_json({"url": document.id, "reason": reason, **values}) + b"\n")
+        self.dropped[reason] += 1
+        if self.receipts is not None:
+            self.receipts.write_lines(encode_json({"url": document.id, "reason": reason, **values}) + b"\n", 1)
 
     def drop_encoded(self, reasons: Sequence[str], receipts: bytes) -> None:
         """Count a document as dropped for each of `reasons`, whose receipts are the lines of `receipts`."""
-        for reason in reasons:
-            self.dropped[reason] += 1
+        self.dropped.update(reasons)
         if self.receipts is not None:
             self.receipts.write_lines(receipts, len(reasons))
 

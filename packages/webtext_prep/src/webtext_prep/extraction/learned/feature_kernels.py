@@ -14,7 +14,7 @@ from numba import types
 
 from webtext_prep.compiled import BYTES, compiled, inner
 
-NO_KIND, HEADING, TITLE, PARAGRAPH, BUTTON, HOLDER = 0, 1, 2, 4, 8, 16
+HEADING, TITLE, PARAGRAPH, BUTTON, HOLDER = 1, 2, 4, 8, 16
 """Bits of an element's number: a heading, one of the highest level, a paragraph, a button; it holds paragraphs, so that
 text in it directly is one."""
 PARAGRAPH_CHARACTERS = 25
