@@ -174,7 +174,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     arguments = parser.parse_args()
-    examples = learn_extraction.examples_of(arguments.folders)
+    # In one order, however they are given: what is learned depends on it a little.
+    examples = learn_extraction.examples_of(sorted(arguments.folders, key=lambda folder: folder.name))
     pages = [example.page for example in examples]
     by_folds = learn_extraction.unseen(examples, lambda page: page.fold)
     rows = []
