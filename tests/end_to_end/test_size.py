@@ -16,7 +16,7 @@ CEILINGS = {
     "packages/gpt2_train": 11_803,
     "packages/indexed_tokens": 1_388,
     "packages/webtext_audit": 3_568,
-    "packages/webtext_prep": 24_177,
+    "packages/webtext_prep": 24_169,
     "packages/webtext_run": 2_411,
     "tests": 37_920,
     "benchmarks": 5_914,

@@ -94,7 +94,7 @@ def _classes_of_texts(data: Any, lengths: Any) -> Any:
     """Of each text how many bytes are of each class; then its first byte, and its last one.
 
     Args:
-        data: all texts in UTF-8, one behind the other.
+        data: all texts in UTF-8, concatenated.
         lengths: of each in characters, at least 1.
     """
     kinds = _CLASSES.shape[1]
@@ -194,7 +194,7 @@ def describe(
     """(blocks, features) of a page, and the words of each block.
 
     Args:
-        data, lengths: the texts of blocks in UTF-8, one behind the other, and the characters of each.
+        data, lengths: the texts of blocks in UTF-8, concatenated, and the characters of each.
         kinds_of_tags: bits of each number of an element.
         said: (5, blocks), what else is known of each text: `features.OF_TEXTS` from "phrase" on.
         element, link_characters, links, bold_characters: of blocks, as all that follow as `Blocks` has them.
@@ -204,9 +204,8 @@ def describe(
     number, elements = len(element), len(parent)
     classes = _classes_of_texts(data, lengths)
     words, characters, linked, stops = np.empty(number), np.empty(number), np.empty(number), np.empty(number)
-    stop_shares = np.empty(number)
-    long, paragraphs, prose, link_shares = np.empty(number), np.empty(number), np.empty(number), np.empty(number)
-    commas = np.empty(number)
+    paragraphs, prose, link_shares = np.empty(number), np.empty(number), np.empty(number)
+    stop_shares, commas = np.empty(number), np.empty(number)
     kinds = np.empty(number, np.int64)
     for block in range(number):
         count = classes[block]
@@ -217,7 +216,6 @@ def describe(
         stops[block] = stop_shares[block] * words[block]
         commas[block] = count[5]
         kinds[block] = kinds_of_tags[tag[element[block]]]
-        long[block] = words[block] >= LONG_WORDS
         paragraphs[block] = words[block] if kinds[block] & PARAGRAPH else 0.0
         link_shares[block] = linked[block] / characters[block]
         prose[block] = words[block] if words[block] >= PROSE_WORDS and link_shares[block] < 0.5 else 0.0
@@ -227,13 +225,8 @@ def describe(
 
     # Blocks of one shape, and elements of one shape.
     shapes = _largest(shape) + 1
-    alike, alike_words, alike_links, alike_characters = (
-        np.zeros(shapes),
-        np.zeros(shapes),
-        np.zeros(shapes),
-        np.zeros(shapes),
-    )
-    shape_counts, shape_words = np.zeros(shapes), np.zeros(shapes)
+    alike, alike_words, alike_links = np.zeros(shapes), np.zeros(shapes), np.zeros(shapes)
+    alike_characters, shape_counts, shape_words = np.zeros(shapes), np.zeros(shapes), np.zeros(shapes)
     for block in range(number):
         kind = shape[element[block]]
         alike[kind] += 1
@@ -406,7 +399,7 @@ def describe(
             is_in = landmarks[own] >> bit & 1
             row[at + bit] = is_in
             page[11 + hint_count + bit] += is_in * words[block]
-        page[5] += long[block]
+        page[5] += words[block] >= LONG_WORDS
         page[7] += said[1, block]
         page[8] += kinds[block] & HEADING > 0
         page[9] += count[7] == ord("?")

@@ -83,11 +83,10 @@ URLS = {
 _URLS = [re.compile(pattern, re.IGNORECASE) for pattern in URLS.values()]
 
 
-_LEVELS = {f"h{level}": kernels.HEADING for level in range(1, 7)}
 _KINDS = {
     "": kernels.HOLDER,
     **dict.fromkeys(("div", "section", "article", "main", "td", "body"), kernels.HOLDER),
-    **_LEVELS,
+    **dict.fromkeys(("h2", "h3", "h4", "h5", "h6"), kernels.HEADING),
     "h1": kernels.HEADING | kernels.TITLE,
     "p": kernels.PARAGRAPH,
     "button": kernels.BUTTON,
